@@ -1,0 +1,53 @@
+"""What a mode knows of one overload after it has seen it once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+import torch
+
+from detmode.call import Signature
+from detmode.table import Row
+from detmode.variants import variant_of
+
+
+class Plan:
+    """What the mode knows of one overload after it has seen it once."""
+
+    __slots__ = ("forward", "func", "name", "names", "override", "rows", "signature", "variant")
+
+    def __init__(
+        self,
+        func: torch._ops.OpOverload,
+        rows: tuple[Row, ...],
+        override: str | None,
+        forward: bool,
+    ) -> None:
+        self.func = func
+        self.name = overload_name(func)
+        self.variant = variant_of(func)
+        # In a report, an allow region or an override people may name any of these.
+        self.names = names_of(func, (row.rule.op for row in rows))
+        self.signature = Signature(func)
+        self.rows = rows
+        self.override = override
+        self.forward = forward
+
+
+def overload_name(func: torch._ops.OpOverload) -> str:
+    """``"aten::put_.default"``."""
+    return f"{func._schema.name}.{func._overloadname}"
+
+
+def names_of(func: torch._ops.OpOverload, ops: Iterable[str]) -> tuple[str, ...]:
+    """All names by which people may mean ``func``: of the operator, the overload and the rule."""
+    names = [func._schema.name, overload_name(func)]
+    for op in ops:
+        names += [op, op.partition(".")[0]]
+    return tuple(dict.fromkeys(names))
+
+
+def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether one of ``names`` matches one of the globs ``patterns``."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -1,0 +1,50 @@
+"""The rooms: one folder for each family of operators; to list this folder is to see the coverage."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import lru_cache
+from importlib.metadata import entry_points
+from types import ModuleType
+
+from detmode.table import RuleTable
+
+ENTRY_POINTS = "detmode.rules"
+"""The entry-point group of third parties: each names an iterable of rules or a RuleTable."""
+
+
+@lru_cache(maxsize=None)
+def rooms() -> dict[str, ModuleType]:
+    """The rooms of this package by name, found by walking the folder."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.ispkg)
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+
+
+def room_table(name: str) -> RuleTable:
+    """The rows of one room."""
+    room = rooms()[name]
+    return RuleTable(room.RULES, room=name, forwards=getattr(room, "FORWARDS", ()))
+
+
+@lru_cache(maxsize=None)
+def default_rules() -> RuleTable:
+    """The whole table: every room here, and what installed packages add to ``detmode.rules``.
+
+    A third party's rows are tried before ours.
+
+    Raises:
+        ValueError: two rooms list the same operator.
+        RuntimeError: an entry point fails to load; its package is named.
+    """
+    table = RuleTable.union(room_table(name) for name in rooms())
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            rules = entry.load()
+            table += rules if isinstance(rules, RuleTable) else RuleTable(rules, room=entry.name)
+        except Exception as error:
+            raise RuntimeError(
+                f"the rules of entry point {entry.name!r} ({entry.value}) could not be loaded: "
+                f"{error}; update or uninstall the package that brings them"
+            ) from error
+    return table

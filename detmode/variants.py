@@ -1,0 +1,79 @@
+"""In-place and ``out=`` variants: told from the schema, and served by the functional substitute."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@cache
+def variant_of(func: torch._ops.OpOverload) -> str:
+    """``"functional"``, ``"inplace"`` or ``"out"`` (``grad_input`` and named outputs too)."""
+    schema = func._schema
+    if any(argument.is_out for argument in schema.arguments):
+        return "out"
+    if schema.is_mutable:
+        return "inplace"
+    return "functional"
+
+
+def functional_signature(func: torch._ops.OpOverload) -> tuple[tuple[str, str], ...]:
+    """Names and types of all arguments but the ``out`` ones: equal for the variants of one op."""
+    return tuple(
+        (argument.name, str(argument.type))
+        for argument in func._schema.arguments
+        if not argument.is_out
+    )
+
+
+@cache
+def out_names(func: torch._ops.OpOverload) -> tuple[str, ...]:
+    """The names of the ``out`` arguments, in the order of the results."""
+    return tuple(argument.name for argument in func._schema.arguments if argument.is_out)
+
+
+@cache
+def _takes_out(function: Callable[..., Any]) -> bool:
+    return "out" in inspect.signature(function).parameters
+
+
+def run_substitute(
+    function: Callable[..., Any], func: torch._ops.OpOverload, arguments: dict[str, Any]
+) -> Any:
+    """Call a substitute for ``func`` and deliver the result as the variant does.
+
+    Args:
+        function: takes the functional operator's arguments; with a keyword ``out`` it writes there.
+        func: the overload that was called.
+        arguments: by schema name, ``out`` arguments included.
+
+    Raises:
+        RuntimeError: an ``out`` tensor has a dtype that the result cannot be written to.
+    """
+    variant = variant_of(func)
+    if variant == "functional":
+        return function(**arguments)
+    if variant == "inplace":
+        target = arguments["self"]
+        if _takes_out(function):
+            function(**arguments, out=target)
+        else:
+            target.copy_(function(**arguments))
+        return target
+    names = out_names(func)
+    targets = [arguments[name] for name in names]
+    results = function(**{name: arguments[name] for name in arguments if name not in names})
+    results = results if isinstance(results, tuple) else (results,)
+    for target, result in zip(targets, results):
+        if not torch.can_cast(result.dtype, target.dtype):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type "
+                f"{target.dtype}"
+            )
+        torch.ops.aten._resize_output_(target, list(result.shape), target.device)
+        target.copy_(result)
+    return targets[0] if len(targets) == 1 else tuple(targets)
