@@ -1,0 +1,411 @@
+"""DeterministicMode: look up, match, act, record."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from detmode import cuda, messages
+from detmode.call import Call, validate
+from detmode.detours import Detours
+from detmode.options import check_arguments, check_overrides, logger_for
+from detmode.plan import Plan, matches, names_of
+from detmode.recorder import Recorder
+from detmode.report import Record, Report
+from detmode.rule import Allow, Refuse, Substitute
+from detmode.settings import Block, flag, unfilled
+from detmode.sites import in_compiled_function, trace
+from detmode.table import Row, RuleTable, resolve
+from detmode.variants import run_substitute
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNSEEN: Any = object()
+_entered = threading.local()
+_get_flag = torch._C._get_deterministic_algorithms
+_get_warn_only = torch._C._get_deterministic_algorithms_warn_only
+
+
+class DeterminismWarning(UserWarning):
+    """A call whose result may vary was let pass; given once for each site."""
+
+
+class DeterministicMode(TorchDispatchMode):
+    """Run a block deterministically: substitute, run PyTorch's deterministic path, warn or raise.
+
+    A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
+    exception-safe: every setting it touches is restored. It acts in the thread that enters it and
+    in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
+    turns on, still alerts.
+
+    Args:
+        warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
+            warn nor raise, and native paths run in their strict form.
+        substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
+        rules: the rule table; ``default_rules()`` if left out.
+        overrides: operator or overload names, or globs of them, to ``"allow"``, ``"warn"``,
+            ``"error"``, ``"native"`` or ``"substitute"``. They concern calls that may vary: a call
+            that a rule knows not to vary passes as ever.
+        fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
+            the block; ``None`` leaves it as it is.
+        simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
+            the CUDA kernels of the substitutes on the host.
+        schedule_seed: with ``simulate``: shuffles the order in which blocks and threads run.
+        log: a logger, or a level for the logger ``detmode``.
+
+    Raises:
+        TypeError: an argument has the wrong type, in PyTorch's words where it has them.
+        ValueError: an argument has an impossible value.
+        RuntimeError: inside the block: PyTorch's standard message, for a call that is refused.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        warn_only: bool = False,
+        *,
+        substitute: bool = True,
+        rules: RuleTable | None = None,
+        overrides: Mapping[str, str] | None = None,
+        fill_uninitialized_memory: bool | None = None,
+        simulate: str | None = None,
+        schedule_seed: int | None = None,
+        log: logging.Logger | int | str | None = None,
+    ) -> None:
+        super().__init__()
+        check_arguments(
+            warn_only, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
+        )
+        if rules is None:
+            from detmode.rules import default_rules
+
+            rules = default_rules()
+        self._warn_only = warn_only
+        self._substitute = substitute
+        self._table = rules
+        self._overrides = check_overrides(overrides, rules)
+        self._fill = fill_uninitialized_memory
+        self._simulate = simulate
+        self._schedule_seed = schedule_seed
+        self._logger = logger_for(log)
+        self._plans: dict[Any, Plan | None] = {}
+        self._recorder = Recorder(self._logger)
+        self._plain_types: dict[type, bool] = {}
+        self._said: set[str] = set()
+        self._innermost = True
+        self._trace = trace()
+        # Each entered level: its thread, itself, and what leaving it undoes.
+        self._open: list[tuple[int, DeterministicMode, list[Callable[[], object]]]] = []
+
+    # The block
+
+    def __enter__(self) -> DeterministicMode:
+        # A mode that is on the stack already gets a twin: each level is told apart, and the
+        # records are one.
+        level = self
+        if self._open:
+            level = copy.copy(self)
+            TorchDispatchMode.__init__(level)
+        undo: list[Callable[[], object]] = []
+        try:
+            block = Block(self._warn_only, self._fill)
+            undo.append(block.close)
+            detours = Detours(_wants_plain)
+            undo.append(detours.close)
+            if self._simulate:
+                schedule = cuda.host.schedule(self._schedule_seed)
+                schedule.__enter__()
+                undo.append(lambda: schedule.__exit__(None, None, None))
+            outer = _stack()
+            if outer:
+                outer[-1]._innermost = False
+            level._innermost = True
+            level._trace = trace()
+            outer.append(level)
+            undo.append(lambda: _leave(level))
+            TorchDispatchMode.__enter__(level)
+        except BaseException:
+            for step in reversed(undo):
+                step()
+            raise
+        self._open.append((threading.get_ident(), level, undo))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        thread = threading.get_ident()
+        position = max(i for i, entry in enumerate(self._open) if entry[0] == thread)
+        _, level, undo = self._open.pop(position)
+        try:
+            TorchDispatchMode.__exit__(level, kind, error, traceback)
+        finally:
+            for step in reversed(undo):
+                step()
+
+    def __call__(self, function: F) -> F:
+        """As a decorator: every call of ``function`` runs inside the mode."""
+        if not callable(function):
+            raise TypeError(
+                f"DeterministicMode decorates a function, got {type(function).__name__}"
+            )
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]  # a wrapper has the wrapped one's type
+
+    # What was seen
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The rows so far, in the order in which they were first met."""
+        return self.report().records
+
+    def report(self) -> Report:
+        """The rows so far, as a table (``print``) or JSON (``to_json``)."""
+        return self._recorder.report()
+
+    # One call
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if types and not self._are_plain(types):
+            # A subclass desugars first; the mode then sees the operators that it is made of.
+            return NotImplemented
+        plan = self._plans.get(func, _UNSEEN)
+        if plan is _UNSEEN:
+            plan = self._plan(func)
+        if plan is None or not self._innermost:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._intercept(plan, args, kwargs or {}, traced=bool(types))
+
+    def _are_plain(self, types: Iterable[type]) -> bool:
+        for kind in types:
+            plain = self._plain_types.get(kind)
+            if plain is None:
+                # PyTorch's own tracing tensors stand for plain ones: they are matched.
+                plain = kind.__module__.startswith("torch._subclasses.")
+                self._plain_types[kind] = plain
+            if not plain:
+                return False
+        return True
+
+    def _plan(self, func: Any) -> Plan | None:
+        plan = None
+        if isinstance(func, torch._ops.OpOverload):
+            rows = self._table.get(func)
+            names = names_of(func, (row.rule.op for row in rows))
+            override = next(
+                (act for name, act in self._overrides.items() if matches(names, (name,))), None
+            )
+            forward = self._table.is_forward(func)
+            if rows or override or forward:
+                plan = Plan(func, rows, override, forward)
+        if in_compiled_function():
+            self._say_once(
+                "torch.compile",
+                "a function given to torch.compile runs eagerly under DeterministicMode: PyTorch "
+                "does not compile under a TorchDispatchMode",
+            )
+        self._plans[func] = plan
+        return plan
+
+    def _intercept(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+    ) -> Any:
+        func = plan.func
+        call = Call(func, plan.signature.bind(args, kwargs), self._simulate)
+        if torch.is_grad_enabled():
+            for tensor in call.tensors:
+                if tensor.requires_grad:
+                    self._trace.remember_call(plan.names)
+                    break
+        row: Row | None = None
+        for candidate in plan.rows:
+            if candidate.rule.when(call):
+                row = candidate
+                break
+        if row is None:
+            if plan.override is None:
+                return func(*args, **kwargs)
+        elif isinstance(row.rule.action, Allow):
+            return func(*args, **kwargs)
+        return self._act(plan, row, call, args, kwargs, traced=traced)
+
+    def _act(
+        self,
+        plan: Plan,
+        row: Row | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+    ) -> Any:
+        """Decide what happens with a call that may vary, record it, and do it."""
+        func = plan.func
+        rule = row.rule if row else None
+        asked = "allow" if self._trace.allows(plan.names) else plan.override
+        if asked == "allow":
+            self._recorder.count(plan, row, "allow", call, self._trace)
+            with flag(False):
+                return func(*args, **kwargs)
+        if asked == "native":
+            return self._run_native(plan, row, call, args, kwargs)
+        if asked in ("warn", "error"):
+            return self._refuse(plan, row, call, args, kwargs, warn=asked == "warn")
+        if rule is None:
+            # An override asks for a substitute, and no row says how.
+            return func(*args, **kwargs)
+        action, unavailable = rule.action, None
+        if isinstance(action, Substitute):
+            if self._substitute or asked == "substitute":
+                where = None if traced else _where_to_launch(call)
+                if where is None:
+                    self._recorder.count(plan, row, "substitute", call, self._trace)
+                    # Tracing needs the shapes only, and tracing rules alert under the flag.
+                    with flag(False):
+                        return func(*args, **kwargs)
+                unavailable = cuda.unavailable(where)
+                if unavailable is None:
+                    self._recorder.count(plan, row, "substitute", call, self._trace)
+                    with unfilled():
+                        validate(func, call.arguments)
+                        return run_substitute(action.function, func, call.arguments)
+                self._say_once(unavailable, f"no substitutes on this machine: {unavailable}")
+            action = rule.natively
+        if isinstance(action, Refuse):
+            warn = self._warn_only or rule.alert is None or not _get_flag()
+            return self._refuse(plan, row, call, args, kwargs, warn=warn, unavailable=unavailable)
+        if not _get_flag():
+            return self._refuse(plan, row, call, args, kwargs, warn=True)
+        return self._run_native(plan, row, call, args, kwargs)
+
+    def _run_native(
+        self, plan: Plan, row: Row | None, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self._recorder.count(plan, row, "native", call, self._trace)
+        if _get_flag() and not _get_warn_only():
+            return plan.func(*args, **kwargs)
+        # Under warn_only PyTorch leaves the backward of attention nondeterministic.
+        with flag(True):
+            return plan.func(*args, **kwargs)
+
+    def _refuse(
+        self,
+        plan: Plan,
+        row: Row | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        warn: bool,
+        unavailable: str | None = None,
+    ) -> Any:
+        action = "warn" if warn else "error"
+        record, is_new = self._recorder.count(plan, row, action, call, self._trace)
+        if is_new or not warn:
+            rule = row.rule if row else None
+            if record.alert is not None and _get_flag():
+                text = messages.alert_text(record.alert, warn=warn)
+            elif rule is not None and not _get_flag():
+                text = messages.own_text(plan.name, rule, why=messages.flag_is_off(rule))
+            else:
+                text = messages.own_text(plan.name, rule)
+            remedy = messages.remedy(
+                plan.func._schema.name,
+                warned=warn,
+                substitute_exists=rule is not None and isinstance(rule.action, Substitute),
+                unavailable=unavailable,
+            )
+            message = messages.with_place(text, record.site, record.module, remedy)
+            if not warn:
+                raise RuntimeError(message)
+            self._logger.warning("%s", message)
+            _warn_at(message, record.site)
+        # The warning is given; PyTorch's own would repeat it at every call.
+        with flag(False):
+            return plan.func(*args, **kwargs)
+
+    def _say_once(self, topic: str, text: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            self._logger.warning("%s", text)
+
+
+def _stack() -> list[DeterministicMode]:
+    stack: list[DeterministicMode] | None = getattr(_entered, "stack", None)
+    if stack is None:
+        stack = _entered.stack = []
+    return stack
+
+
+def current_mode() -> DeterministicMode | None:
+    """The innermost mode that acts in this thread, an autograd thread included."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if isinstance(mode, DeterministicMode):
+            return mode
+    return None
+
+
+def _wants_plain(backward: str, input: torch.Tensor) -> bool:
+    """Whether a detour is left out, because the mode has a substitute for the plain backward."""
+    mode = current_mode()
+    if mode is None or not mode._substitute:
+        return False
+    if input.is_meta:
+        return mode._simulate is not None
+    if not input.is_cuda:
+        return False
+    func = resolve(backward)
+    rows = mode._table.get(func) if func is not None else ()
+    return any(isinstance(row.rule.action, Substitute) for row in rows) and (
+        isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
+    )
+
+
+def _leave(level: DeterministicMode) -> None:
+    stack = _stack()
+    stack.remove(level)
+    if stack:
+        stack[-1]._innermost = True
+
+
+def _where_to_launch(call: Call) -> str | None:
+    """``"cuda"`` or ``"cpu"``; ``None`` when the tensors have no data to run on."""
+    where = None
+    for tensor in call.tensors:
+        if tensor.is_meta:
+            return None
+        if tensor.is_cuda:
+            where = "cuda"
+        elif where is None:
+            where = "cpu"
+    return where
+
+
+def _warn_at(message: str, site: str) -> None:
+    """Warn with the user's line, where Python's filters look for it."""
+    file, _, line = site.rpartition(":")
+    if file and line.isdigit():
+        warnings.warn_explicit(message, DeterminismWarning, file, int(line))
+    else:
+        warnings.warn(message, DeterminismWarning, stacklevel=2)

@@ -1,0 +1,106 @@
+"""The mode's arguments, checked before anything is changed."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+
+import torch
+
+from detmode.rule import Substitute
+from detmode.table import RuleTable
+
+ACTIONS = ("allow", "warn", "error", "native", "substitute")
+"""What an override can ask for."""
+
+
+def check_arguments(
+    warn_only: object,
+    substitute: object,
+    rules: object,
+    fill_uninitialized_memory: object,
+    simulate: object,
+    schedule_seed: object,
+) -> None:
+    """Refuse what has a wrong type (``TypeError``) or an impossible value (``ValueError``)."""
+    check_bool("warn_only", warn_only)
+    if not isinstance(substitute, bool):
+        raise TypeError(f"substitute must be bool, not {type(substitute).__name__}")
+    if rules is not None and not isinstance(rules, RuleTable):
+        raise TypeError(
+            f"rules must be a RuleTable, not {type(rules).__name__}; "
+            "to add rules: rules=default_rules() + [Rule(...)]"
+        )
+    if fill_uninitialized_memory not in (None, True, False):
+        raise TypeError(
+            "fill_uninitialized_memory must be bool or None, not "
+            f"{type(fill_uninitialized_memory).__name__}"
+        )
+    if simulate not in (None, "cuda"):
+        raise ValueError(f"simulate must be 'cuda' or None, got {simulate!r}")
+    if schedule_seed is not None:
+        if isinstance(schedule_seed, bool) or not isinstance(schedule_seed, int):
+            raise TypeError(
+                f"schedule_seed must be int or None, not {type(schedule_seed).__name__}"
+            )
+        if simulate is None:
+            raise ValueError("schedule_seed orders the host runner; give simulate='cuda' as well")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuse what is no bool, in the words of ``torch.use_deterministic_algorithms``."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"_set_deterministic_algorithms(): argument '{name}' must be bool, not "
+            f"{type(value).__name__}"
+        )
+
+
+def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> dict[str, str]:
+    """The overrides as a dict; ``ValueError`` for what no call could ever meet."""
+    if overrides is None:
+        return {}
+    if not isinstance(overrides, Mapping):
+        raise TypeError(
+            "overrides must be a mapping such as {'aten::histc': 'allow'}, not "
+            f"{type(overrides).__name__}"
+        )
+    for name, action in overrides.items():
+        if action not in ACTIONS:
+            raise ValueError(f"overrides[{name!r}] must be one of {ACTIONS}, got {action!r}")
+        if not isinstance(name, str) or "::" not in name:
+            raise ValueError(
+                f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
+            )
+        if not any(wildcard in name for wildcard in "*?[") and name.startswith("aten::"):
+            _check_name(name, table)
+            if action == "substitute" and not any(
+                isinstance(row.rule.action, Substitute)
+                for row in table
+                if name in (row.rule.op, row.rule.op.partition(".")[0])
+            ):
+                raise ValueError(f"overrides: no rule has a substitute for {name!r}")
+    return dict(overrides)
+
+
+def _check_name(name: str, table: RuleTable) -> None:
+    listed = {row.rule.op.partition(".")[0] for row in table}
+    base = name.partition(".")[0]
+    if base in listed or hasattr(torch.ops.aten, base.removeprefix("aten::")):
+        return
+    near = difflib.get_close_matches(base, listed, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"overrides: this PyTorch has no operator {name!r}{hint}")
+
+
+def logger_for(log: logging.Logger | int | str | None) -> logging.Logger:
+    """The logger that the argument ``log`` means; a level is set on the logger ``detmode``."""
+    if isinstance(log, logging.Logger):
+        return log
+    logger = logging.getLogger("detmode")
+    if log is not None:
+        if isinstance(log, bool) or not isinstance(log, (int, str)):
+            raise TypeError(f"log must be a logger or a level, not {type(log).__name__}")
+        logger.setLevel(log.upper() if isinstance(log, str) else log)
+    return logger

@@ -1,0 +1,106 @@
+"""Counting calls in rows: one row for each overload, action and site."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Hashable
+
+import torch
+
+from detmode.call import Call
+from detmode.plan import Plan
+from detmode.report import Record, Report
+from detmode.rule import Native, Rule
+from detmode.sites import Note, Site, Trace, caller_of_backward, site_of, user_frame
+from detmode.table import Row
+
+_current_node = torch._C._current_autograd_node
+
+
+class Recorder:
+    """The rows of one mode.
+
+    Args:
+        logger: gets a DEBUG line for each call.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._rows: dict[tuple[str, str, str], Record] = {}
+        # The row by what is quick to find; several places may share a line, and so a row.
+        self._by_place: dict[Hashable, Record] = {}
+
+    def report(self) -> Report:
+        """The rows so far, copied, in the order in which they were first met."""
+        return Report(copy.copy(record) for record in self._rows.values())
+
+    def count(
+        self, plan: Plan, row: Row | None, action: str, call: Call, memory: Trace
+    ) -> tuple[Record, bool]:
+        """Count the call in its row; whether the row is new."""
+        frame = user_frame()
+        note = None
+        key: Hashable
+        if frame is not None:
+            key = (plan, action, row, id(frame.f_code), frame.f_lasti)
+        else:
+            note = memory.current_note()
+            key = (plan, action, row, note.site if note else None)
+        record = self._by_place.get(key)
+        is_new = record is None
+        if record is None:
+            site = site_of(frame) if frame is not None else _backward_site(note)
+            line = (plan.name, action, site.text)
+            record = self._rows.get(line)
+            is_new = record is None
+            if record is None:
+                rule = row.rule if row else None
+                record = self._rows[line] = Record(
+                    overload=plan.name,
+                    room=row.room if row else None,
+                    action=action,
+                    guarantee=_guarantee(rule, action),
+                    alert=rule.alert_for(plan.variant) if rule else None,
+                    count=0,
+                    site=site.text,
+                    module=site.module,
+                )
+            self._by_place[key] = record
+        record.count += 1
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._logger.debug(
+                "%s %s [%s] %s at %s",
+                plan.name,
+                action,
+                record.room,
+                ", ".join(_describe(tensor) for tensor in call.tensors),
+                record.site,
+            )
+        return record, is_new
+
+
+def _guarantee(rule: Rule | None, action: str) -> str | None:
+    if rule is None or rule.guarantee is None:
+        return None
+    if action == "substitute":
+        return str(rule.guarantee)
+    # Without the substitute only what PyTorch's own path promises is left.
+    return "run_to_run" if action == "native" and isinstance(rule.natively, Native) else None
+
+
+def _backward_site(note: Note | None) -> Site:
+    if note is not None:
+        return note.site
+    node = _current_node()
+    name = f"<{node.name()}>" if node is not None else "<unknown>"
+    frame = caller_of_backward()
+    if frame is None:
+        return Site(name)
+    site = site_of(frame)
+    return Site(site.text, site.file, site.line, name)
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype}{list(tensor.shape)}@{tensor.device}"

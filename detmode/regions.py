@@ -1,0 +1,53 @@
+"""``allow``: exempt operators for a block, and for the backward of what is called in it."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from types import TracebackType
+
+import torch
+
+from detmode.sites import trace
+
+
+class allow(ContextDecorator):
+    """Inside, the named operators run as PyTorch would run them without its flag.
+
+    So do their backward operators when backward runs later, outside the block: autograd nodes are
+    told by their sequence number. A context manager and a decorator, re-entrant; it concerns the
+    thread that enters it.
+
+    Args:
+        operators: operator or overload names ("aten::histc", "aten::put_.default"), forward or
+            backward, or globs of them ("torchvision::*").
+
+    Raises:
+        TypeError: a name is no text, or none is given.
+        ValueError: a name has no namespace.
+    """
+
+    def __init__(self, *operators: str) -> None:
+        if not operators:
+            raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
+        for operator in operators:
+            if not isinstance(operator, str):
+                raise TypeError(f"allow() takes names, got {type(operator).__name__}")
+            if "::" not in operator and operator != "*":
+                raise ValueError(f'allow(): write {operator!r} with its namespace, "aten::histc"')
+        self._operators = operators
+        self._starts: list[int] = []
+
+    def __enter__(self) -> allow:
+        trace().active.append(self._operators)
+        self._starts.append(torch._C._autograd._get_sequence_nr())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        memory = trace()
+        memory.active.pop()
+        memory.close_region(self._starts.pop(), self._operators)

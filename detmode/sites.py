@@ -1,0 +1,211 @@
+"""Where a call comes from: the user's line, and in backward the line of the forward call.
+
+Backward runs without the user's frames, so the forward call is remembered by the sequence number of
+the autograd node that it makes; backward gives the number back. Everything is kept for each thread
+apart, as sequence numbers are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import torch
+
+from detmode.plan import matches
+
+_get_sequence_nr = torch._C._autograd._get_sequence_nr
+_current_node = torch._C._current_autograd_node
+_USER, _INTERNAL, _ENGINE = range(3)
+_INTERNAL_DIRECTORIES = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in (torch.__file__, __file__)
+)
+_INTERNAL_FILES = ("contextlib.py", "functools.py", "runpy.py", "threading.py")
+_MODULE_CALL = torch.nn.Module._call_impl.__code__
+_EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
+_NOTES = 1 << 16
+_INTERVALS = 1 << 12
+
+# By id, since a code object's own hash is slow; the code object is kept, so that the id is its own.
+_kinds: dict[int, tuple[int, CodeType]] = {}
+_sites: dict[tuple[int, int], Site] = {}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of the user's code, and the ``nn.Module`` path in which it ran, where one is known."""
+
+    text: str
+    file: str | None = None
+    line: int = 0
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is remembered of the forward call that made an autograd node."""
+
+    site: Site
+    names: tuple[str, ...]
+    allowed: tuple[tuple[str, ...], ...]
+
+
+class Trace:
+    """What one thread remembers: forward calls, open allow regions and past ones."""
+
+    def __init__(self) -> None:
+        self.notes: dict[int, Note] = {}
+        self.active: list[tuple[str, ...]] = []
+        # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
+        self._past: list[tuple[int, int, tuple[str, ...]]] = []
+
+    def _remember(self, sequence_number: int, note: Note) -> None:
+        """Keep a note; the oldest go first, and backward then names its own line instead."""
+        if len(self.notes) >= _NOTES:
+            for oldest in list(self.notes)[: _NOTES // 4]:
+                del self.notes[oldest]
+        self.notes[sequence_number] = note
+
+    def close_region(self, start: int, patterns: tuple[str, ...]) -> None:
+        """A region ends in which the nodes numbered from ``start`` on were made."""
+        end = _get_sequence_nr()
+        if end > start:
+            self._past.append((end, start, patterns))
+        if len(self._past) > _INTERVALS:
+            # What is forgotten is refused again: the safe side.
+            del self._past[: _INTERVALS // 4]
+
+    def current_note(self) -> Note | None:
+        """The note of the autograd node whose backward runs now."""
+        node = _current_node()
+        return self.notes.get(node._sequence_nr()) if node is not None else None
+
+    def remember_call(self, names: tuple[str, ...]) -> None:
+        """Note site and allow regions of a forward call, for the backward of the node it makes.
+
+        A call inside a backward (activation checkpointing, double backward) takes over what was
+        allowed where that backward comes from.
+        """
+        frame, note = user_frame(), self.current_note()
+        if frame is None and note is None:
+            return
+        site = site_of(frame) if frame is not None else note.site  # type: ignore[union-attr]
+        inherited = note.allowed if note is not None else ()
+        active = tuple(patterns for patterns in self.active if patterns not in inherited)
+        self._remember(_get_sequence_nr() - 1, Note(site, names, (*inherited, *active)))
+
+    def allows(self, names: tuple[str, ...]) -> bool:
+        """Whether an allow region means the call: an open one, or one that its node was made in."""
+        if self.active and any(matches(names, patterns) for patterns in self.active):
+            return True
+        node = _current_node()
+        if node is None:
+            return False
+        number = node._sequence_nr()
+        note = self.notes.get(number)
+        if note is not None and any(
+            matches(note.names, patterns) or matches(names, patterns) for patterns in note.allowed
+        ):
+            return True
+        return any(matches(names, patterns) for patterns in self._allowed_in(number))
+
+    def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
+        """The patterns of the past regions in which the node was made."""
+        position = bisect_right(self._past, sequence_number, key=lambda region: region[0])
+        return [
+            patterns for _, start, patterns in self._past[position:] if start <= sequence_number
+        ]
+
+
+_local = threading.local()
+
+
+def trace() -> Trace:
+    """What the calling thread remembers."""
+    found: Trace | None = getattr(_local, "trace", None)
+    if found is None:
+        found = _local.trace = Trace()
+    return found
+
+
+def user_frame() -> FrameType | None:
+    """The nearest frame of the user's code, or ``None`` in a backward that autograd runs."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        known = _kinds.get(id(code))
+        if known is None:
+            known = _kinds[id(code)] = (_kind(code), code)
+        if known[0] == _USER:
+            return frame
+        if known[0] == _ENGINE:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def caller_of_backward() -> FrameType | None:
+    """The user's frame that called ``backward``, where this thread has one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _kind(frame.f_code) != _USER:
+        frame = frame.f_back
+    return frame
+
+
+def site_of(frame: FrameType) -> Site:
+    """The site of a user's frame, with the path of the modules that are called when first seen."""
+    key = (id(frame.f_code), frame.f_lasti)
+    site = _sites.get(key)
+    if site is None:
+        file = frame.f_code.co_filename
+        site = Site(f"{file}:{frame.f_lineno}", file, frame.f_lineno, _module_path(frame))
+        _sites[key] = site
+    return site
+
+
+def in_compiled_function() -> bool:
+    """Whether the call runs inside a function that was given to ``torch.compile``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_EVAL_FRAME):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _kind(code: CodeType) -> int:
+    if code.co_name == "_engine_run_backward":
+        return _ENGINE
+    file = code.co_filename
+    if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
+        return _INTERNAL
+    standard = os.path.dirname(os.__file__)
+    if os.path.dirname(file) == standard and os.path.basename(file) in _INTERNAL_FILES:
+        return _INTERNAL
+    return _USER
+
+
+def _module_path(frame: FrameType | None) -> str | None:
+    modules: list[torch.nn.Module] = []
+    while frame is not None:
+        if frame.f_code is _MODULE_CALL:
+            modules.append(frame.f_locals["self"])
+        frame = frame.f_back
+    if not modules:
+        return None
+    modules.reverse()
+    path = type(modules[0]).__name__
+    for parent, child in itertools.pairwise(modules):
+        for name, module in parent.named_modules():
+            if module is child and name:
+                path += f".{name}"
+                break
+        else:
+            path += f".{type(child).__name__}"
+    return path
