@@ -1,0 +1,61 @@
+"""Prints how many CUDA threads a second the host runner runs.
+
+Each figure is the best of five launches, in program order and in shuffled order. `simple` never
+blocks; `barriers` meets nine `__syncthreads()`; `atomics` does one integer atomicAdd.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+
+import torch
+from tabulate import tabulate
+
+from detmode.cuda import Source, host, launch_blocks
+
+SOURCE = Source(__file__, "host_runner.cu", entries=("simple", "barriers", "atomics"))
+BLOCK = 256
+
+
+def best(threads: int, seed: int | None, run: Callable[[], None]) -> float:
+    """Threads a second of the quickest of five launches."""
+    run()
+    seconds = []
+    with host.schedule(seed):
+        for _ in range(5):
+            start = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start)
+    return threads / min(seconds)
+
+
+def main() -> None:
+    """Checks each result, then prints the table."""
+    n = 1 << 20
+    blocks = n // BLOCK
+    values = torch.arange(n, dtype=torch.float32) % 7
+    doubled, sums = torch.empty(n), torch.empty(blocks)
+    index = torch.arange(n) * 7919 % 1000
+    counts = torch.zeros(1000, dtype=torch.int64)
+    launches: dict[str, Callable[[], None]] = {
+        "simple": lambda: launch_blocks(SOURCE, "simple", blocks, BLOCK, values, doubled, n),
+        "barriers": lambda: launch_blocks(SOURCE, "barriers", blocks, BLOCK, values, sums, n),
+        "atomics": lambda: launch_blocks(SOURCE, "atomics", blocks, BLOCK, index, counts, n),
+    }
+    for run in launches.values():
+        run()
+    assert torch.equal(doubled, values * 2)
+    assert torch.equal(sums, values.view(blocks, BLOCK).sum(1))
+    assert torch.equal(counts, index.bincount(minlength=1000))
+    rows = [
+        (name, *(f"{best(n, seed, run) / 1e6:.1f}" for seed in (None, 1)))
+        for name, run in launches.items()
+    ]
+    print(f"{platform.machine()}, {host.compiler()}, {n} threads in blocks of {BLOCK}")
+    print(tabulate(rows, headers=("kernel", "program order, M/s", "shuffled, M/s")))
+
+
+if __name__ == "__main__":
+    main()

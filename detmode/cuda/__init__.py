@@ -1,0 +1,24 @@
+"""CUDA kernels from one `.cu` source: on a GPU through CuPy, on the host through the host runner.
+
+This package knows no operator. Importing it imports neither CuPy nor a compiler.
+"""
+
+from detmode.cuda import host
+from detmode.cuda.accumulator import accumulator_buffers, headroom
+from detmode.cuda.launch import ctype, empty, empty_like, launch, launch_blocks, unavailable
+from detmode.cuda.source import CompileError, Source, compile_for
+
+__all__ = [
+    "CompileError",
+    "Source",
+    "accumulator_buffers",
+    "compile_for",
+    "ctype",
+    "empty",
+    "empty_like",
+    "headroom",
+    "host",
+    "launch",
+    "launch_blocks",
+    "unavailable",
+]

@@ -1,0 +1,237 @@
+"""Launches on a GPU: NVRTC compiles an entry at its first launch, CuPy's driver calls run it.
+
+CuPy's own compilation is not used, because it adds `-ftz=true`: denormals, which ATen's CUDA
+kernels keep, would become zeros.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import struct
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.cuda.source import (
+    NVRTC_OPTIONS,
+    Source,
+    cache_directory,
+    compile_entries,
+)
+
+__all__ = ["extra", "launch_blocks", "unavailable"]
+
+# What a launch may ask for without raising the kernel's limit first.
+_SHARED_DEFAULT = 48 * 1024
+
+
+def extra() -> str:
+    """The extra that fits this PyTorch: `"cuda12"` or `"cuda13"`, by the major of its CUDA.
+
+    CuPy and PyTorch then share one major version of the CUDA runtime and NVRTC, and one driver
+    serves both. A PyTorch without CUDA gives the newer.
+    """
+    version = torch.version.cuda
+    return "cuda12" if version is not None and version.split(".")[0] == "12" else "cuda13"
+
+
+def unavailable() -> str | None:
+    """Why launches do not work on this machine's GPUs, with the remedy; None where they work."""
+    if torch.version.cuda is None:
+        return "PyTorch is built without CUDA; install a CUDA build of PyTorch (pytorch.org)."
+    if not torch.cuda.is_available():
+        return "PyTorch finds no usable GPU; check the driver with nvidia-smi."
+    remedy = f"run pip install 'detmode[{extra()}]'"
+    try:
+        import cupy
+        from cupy.cuda import nvrtc
+    except ImportError as error:
+        return f"CuPy cannot be imported ({error}); {remedy}."
+    except Exception as error:
+        return f"CuPy does not load ({error}); {remedy}."
+    try:
+        if cupy.cuda.runtime.getDeviceCount() == 0:
+            return "CuPy finds no GPU; check CUDA_VISIBLE_DEVICES and the driver with nvidia-smi."
+    except Exception as error:
+        return f"CuPy cannot use the driver ({error}); {remedy}, CuPy for PyTorch's CUDA version."
+    try:
+        nvrtc.getVersion()
+    except Exception as error:
+        return f"CuPy finds no NVRTC ({error}); {remedy}, or set CUDA_PATH to a CUDA toolkit."
+    return None
+
+
+def _arch(capability: tuple[int, int]) -> str:
+    """Machine code for this GPU where NVRTC knows it, else PTX of the nearest older one."""
+    from cupy.cuda import nvrtc
+
+    number = capability[0] * 10 + capability[1]
+    # CuPy 13 does not list them; NVRTC then says itself what it does not know.
+    listed = getattr(nvrtc, "getSupportedArchs", None)
+    supported = tuple(int(arch) for arch in listed()) if listed is not None else (number,)
+    if number in supported:
+        return f"sm_{number}"
+    older = [arch for arch in supported if arch < number]
+    return f"compute_{max(older)}" if older else f"sm_{number}"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix="write-", delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
+    """The file of `entry`'s code, made where the cache lacks it, and the entry's name in it.
+
+    The key is the content: text, entry, architecture, options and NVRTC's version.
+    """
+    from cupy.cuda import nvrtc
+
+    parts = (source.text, entry, arch, *NVRTC_OPTIONS, repr(nvrtc.getVersion()))
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    directory = cache_directory() / "cuda"
+    stem = f"{source.path.parent.name}-{source.path.stem}-{key}"
+    code_path = directory / f"{stem}.{'cubin' if arch.startswith('sm_') else 'ptx'}"
+    name_path = directory / f"{stem}.name"
+    if not code_path.exists():
+        code, lowered = compile_entries(source, arch, (entry,))
+        directory.mkdir(parents=True, exist_ok=True)
+        # The name first: whoever sees the code finds it.
+        _replace(name_path, lowered[entry].encode())
+        _replace(code_path, code)
+    return code_path, name_path.read_text(encoding="utf-8")
+
+
+class _Slots(threading.local):
+    """One thread's argument values of one entry, 8 bytes each, and the pointers to them."""
+
+    def __init__(self, count: int) -> None:
+        self.values = (ctypes.c_ulonglong * max(count, 1))()
+        address = ctypes.addressof(self.values)
+        self.pointers = (ctypes.c_void_p * max(count, 1))(
+            *(address + 8 * i for i in range(max(count, 1)))
+        )
+        self.address = ctypes.addressof(self.pointers)
+
+
+class _Kernel:
+    """One entry on one device, loaded."""
+
+    def __init__(self, source: Source, entry: str, index: int, count: int) -> None:
+        import cupy
+
+        arch = _arch(torch.cuda.get_device_capability(index))
+        path, name = compiled(source, entry, arch)
+        self.where = f"{source.path.name}: {entry}"
+        # RawModule keeps the machine code loaded for as long as this object lives.
+        self.raw = cupy.RawModule(path=str(path)).get_function(name)
+        self.function: int = self.raw.kernel.ptr
+        self.shared = _SHARED_DEFAULT
+        self.count = count
+        self.slots = _Slots(count)
+        self.set_device: Any = cupy.cuda.runtime.setDevice
+        self.launch_kernel: Any = cupy.cuda.driver.launchKernel
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        arguments: Sequence[object],
+        shared: int,
+        stream: int,
+    ) -> None:
+        if len(arguments) != self.count:
+            raise ValueError(
+                f"{self.where}: {self.count} arguments at the first launch, now {len(arguments)}"
+            )
+        formats = ["="]
+        values: list[int | float] = []
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                formats.append("Q")
+                values.append(argument.data_ptr())
+            elif isinstance(argument, float):
+                formats.append("d")
+                values.append(argument)
+            elif isinstance(argument, int):
+                formats.append("q")
+                values.append(argument)
+            elif argument is None:
+                formats.append("Q")
+                values.append(0)
+            else:
+                raise TypeError(
+                    f"{self.where}: arguments are Tensor, None, bool, int or float, but got "
+                    f"{type(argument).__name__}"
+                )
+        slots = self.slots
+        struct.pack_into("".join(formats), slots.values, 0, *values)
+        if shared > self.shared:
+            self.raw.max_dynamic_shared_size_bytes = shared
+            self.shared = shared
+        self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
+
+
+_kernels: dict[tuple[int, str, int], tuple[Source, _Kernel]] = {}
+_lock = threading.Lock()
+
+
+def launch_blocks(
+    source: Source,
+    entry: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    arguments: Sequence[object],
+    shared: int,
+    device: torch.device,
+) -> None:
+    """Puts one launch on the current stream of `device` and returns.
+
+    The first launch of an entry on a device compiles it or takes it from the cache, and loads it;
+    that one must not happen inside a CUDA graph capture.
+
+    Raises:
+        RuntimeError: launching is impossible here (see `detmode.cuda.unavailable`).
+        CompileError: NVRTC rejects the file.
+        TypeError: an argument of another type.
+    """
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            launch_blocks(source, entry, grid, block, arguments, shared, device)
+        return
+    known = _kernels.get((id(source), entry, index))
+    if known is None:
+        known = _load(source, entry, index, len(arguments))
+    kernel = known[1]
+    # The driver's calls need the device's context on this OS thread; torch may not have set it.
+    kernel.set_device(index)
+    stream = torch.cuda.current_stream(index).cuda_stream
+    kernel.launch(grid, block, arguments, shared, stream)
+
+
+def _load(source: Source, entry: str, index: int, count: int) -> tuple[Source, _Kernel]:
+    from detmode.cuda.launch import unavailable as reason
+
+    problem = reason("cuda")
+    if problem is not None:
+        raise RuntimeError(f"{source.path.name}: {entry} cannot be launched. {problem}")
+    source.position(entry)
+    key = (id(source), entry, index)
+    with _lock:
+        known = _kernels.get(key)
+        if known is None:
+            import cupy
+
+            cupy.cuda.runtime.setDevice(index)
+            known = (source, _Kernel(source, entry, index, count))
+            _kernels[key] = known
+    return known

@@ -1,0 +1,265 @@
+"""The host runner: CUDA kernels on the CPU, blocks and threads in an order that a seed shuffles.
+
+A kernel whose result depends on the order of its threads changes its bits when the seed changes.
+The runner also finds writes outside a tensor, writes into a `const` input and barriers that not
+every thread of a block reaches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from detmode.cuda.host.library import (
+    Library,
+    compile,
+    compiler,
+    sanitize_by_default,
+    sanitizer_environment,
+)
+from detmode.cuda.source import Source
+
+__all__ = [
+    "DeviceAssert",
+    "LaunchError",
+    "Library",
+    "compile",
+    "compiler",
+    "launch_blocks",
+    "sanitizer_environment",
+    "schedule",
+]
+
+
+class LaunchError(RuntimeError):
+    """A launch did what would be an error, or undefined, on a GPU; the outputs are untouched."""
+
+
+class DeviceAssert(LaunchError):  # noqa: N818 -- the words of PyTorch's "device-side assert"
+    """A `DETMODE_ASSERT` did not hold."""
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_longlong),
+        ("writable", ctypes.c_int),
+        ("memory", ctypes.c_void_p),
+        ("copy", ctypes.c_void_p),
+    ]
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [
+        ("value", ctypes.c_ulonglong),
+        ("buffer", ctypes.c_int),
+        ("offset", ctypes.c_longlong),
+    ]
+
+
+class _Schedule(threading.local):
+    seed: int | None = None
+    launches: int = 0
+
+
+_schedule = _Schedule()
+
+
+@contextlib.contextmanager
+def schedule(seed: int | None) -> Iterator[None]:
+    """Sets the order in which the host runner runs blocks and threads, for this OS thread.
+
+    Args:
+        seed: None runs them in program order. An int shuffles them, and switches between threads
+            at atomics; successive launches in the context get different shuffles, and the same seed
+            gives the same shuffles again.
+
+    Raises:
+        TypeError: `seed` is neither None nor an int.
+    """
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"schedule(): seed must be None or an int, but got {type(seed).__name__}")
+    saved = _schedule.seed, _schedule.launches
+    _schedule.seed, _schedule.launches = seed, 0
+    try:
+        yield
+    finally:
+        _schedule.seed, _schedule.launches = saved
+
+
+_CODES = {
+    torch.float16: "e",
+    torch.bfloat16: "E",
+    torch.float32: "f",
+    torch.float64: "d",
+    torch.complex64: "F",
+    torch.complex128: "D",
+    torch.bool: "?",
+    torch.uint8: "B",
+    torch.int8: "b",
+    torch.int16: "h",
+    torch.int32: "i",
+    torch.int64: "q",
+    torch.uint16: "H",
+    torch.uint32: "I",
+    torch.uint64: "Q",
+}
+_POINTEES = {
+    "e": "half",
+    "E": "bfloat16",
+    "f": "float",
+    "d": "double",
+    "F": "complex<float>",
+    "D": "complex<double>",
+    "?": "bool",
+    "b": "int8_t",
+    "B": "uint8_t",
+    "h": "int16_t",
+    "H": "uint16_t",
+    "i": "int32_t",
+    "I": "uint32_t",
+    "q": "int64_t",
+    "Q": "uint64_t",
+    "*": "void",
+}
+_SCALARS = {"b": "bool", "i": "int64_t", "d": "double"}
+
+
+def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
+    if pointee == "*":
+        return True
+    code = _CODES.get(dtype)
+    # Integers of one size pass for each other: atomics want the unsigned type.
+    return code is not None and (
+        code == pointee or (code.lower() == pointee.lower() and pointee in "bBhHiIqQ")
+    )
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the first element to the end of the last one in memory."""
+    if tensor.numel() == 0:
+        return 0
+    if tensor.is_contiguous():
+        return tensor.numel() * tensor.itemsize
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
+
+
+def _parameter(kind: str, pointee: str) -> str:
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    return ("const " if kind == "c" else "") + _POINTEES[pointee] + "*"
+
+
+def _describe(argument: object) -> str:
+    if isinstance(argument, Tensor):
+        return f"a Tensor of {argument.dtype}"
+    return f"{type(argument).__name__} {argument!r}"
+
+
+def launch_blocks(
+    source: Source,
+    entry: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[object],
+    shared: int = 0,
+) -> None:
+    """Runs one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
+
+    Raises:
+        LaunchError: see the class; also an argument that does not fit its kernel parameter.
+        DeviceAssert: a `DETMODE_ASSERT` did not hold.
+        CompileError: the file does not compile.
+    """
+    position = source.position(entry)
+    library = compile(source, sanitize=sanitize_by_default())
+    kinds = library.kinds(position)
+    where = f"{source.path.name}: {entry}"
+    if len(kinds) != len(arguments):
+        raise LaunchError(
+            f"{where}: the kernel has {len(kinds)} parameters, but got {len(arguments)} arguments"
+        )
+    packed = (_Argument * max(len(arguments), 1))()
+    regions: list[tuple[int, int, bool, int]] = []
+    pointers: list[tuple[int, int]] = []
+    for i, (argument, (kind, pointee)) in enumerate(zip(arguments, kinds, strict=True)):
+        slot = packed[i]
+        slot.buffer = -1
+        if isinstance(argument, Tensor) and kind in "pc":
+            if not _element_fits(pointee, argument.dtype):
+                raise LaunchError(
+                    f"{where}: argument {i} is {_describe(argument)}, but the parameter is "
+                    f"{_parameter(kind, pointee)}"
+                )
+            start = argument.data_ptr()
+            regions.append((start, start + _extent(argument), kind == "p", i))
+            pointers.append((i, start))
+        elif argument is None and kind in "pc":
+            slot.value = 0
+        elif isinstance(argument, bool) and kind == "b":
+            slot.value = int(argument)
+        elif isinstance(argument, int) and not isinstance(argument, bool) and kind == "i":
+            if not -(2**63) <= argument < 2**63:
+                raise LaunchError(f"{where}: argument {i} is {argument}, beyond int64_t")
+            slot.value = argument & 0xFFFFFFFFFFFFFFFF
+        elif isinstance(argument, float) and kind == "d":
+            slot.value = ctypes.c_ulonglong.from_buffer(ctypes.c_double(argument)).value
+        else:
+            raise LaunchError(
+                f"{where}: argument {i} is {_describe(argument)}, but the parameter is "
+                f"{_parameter(kind, pointee)}"
+            )
+    merged = _merge(regions)
+    buffers = (_Buffer * max(len(merged), 1))()
+    positions = (ctypes.c_int * max(len(merged), 1))()
+    for j, (start, end, writable, first) in enumerate(merged):
+        buffers[j].data, buffers[j].bytes = start, end - start
+        buffers[j].writable = writable
+        positions[j] = first
+    for i, start in pointers:
+        for j, (low, high, _, first) in enumerate(merged):
+            if low <= start < high or (start == low == high and first == i):
+                packed[i].buffer, packed[i].offset = j, start - low
+                break
+    seed = _schedule.seed
+    mixed = 0
+    if seed is not None:
+        mixed = (seed * 0x9E3779B97F4A7C15 + _schedule.launches) & 0xFFFFFFFFFFFFFFFF
+        _schedule.launches += 1
+    status, message = library.launch(
+        position,
+        (ctypes.c_uint * 3)(*grid),
+        (ctypes.c_uint * 3)(*block),
+        shared,
+        packed,
+        len(arguments),
+        buffers,
+        positions,
+        len(merged),
+        seed is not None,
+        mixed,
+    )
+    if status:
+        error = DeviceAssert if status == 2 else LaunchError
+        raise error(f"{where}: {message}")
+
+
+def _merge(regions: list[tuple[int, int, bool, int]]) -> list[tuple[int, int, bool, int]]:
+    """Joins overlapping byte ranges, so that aliases stay aliases in the guarded copies.
+
+    Empty ranges stay alone: their null or shared addresses mean nothing.
+    """
+    merged: list[tuple[int, int, bool, int]] = []
+    for start, end, writable, first in sorted(regions, key=lambda region: region[:2]):
+        if merged and start < end and start < merged[-1][1]:
+            low, high, other, index = merged[-1]
+            merged[-1] = (low, max(high, end), other or writable, min(index, first))
+        else:
+            merged.append((start, end, writable, first))
+    return merged

@@ -1,0 +1,327 @@
+// The reproducible accumulator: sums that do not depend on the order of their addends.
+//
+// Pass 1 takes, per destination, the largest exponent of its addends (integer atomicMax). Pass 2
+// writes each addend as an integer on the grid that this exponent and the headroom fix, and adds
+// the integers (integer atomicAdd). Integer addition is associative, so any order, any GPU and any
+// launch shape give the same bits. The sum is rounded to the dtype once, at the end.
+//
+// A destination of dtype scalar_t has `components` keys of int32 and `components * limbs` limbs of
+// int64, both zero at the start. Between the passes lies the end of a launch.
+//
+//   launch 1: accumulator<scalar_t>::observe(keys, destination, addend);
+//   launch 2: accumulator<scalar_t>::add(keys, limbs, destination, addend, headroom);
+//   launch 3: if (accumulator<scalar_t>::any(keys, destination))
+//               out[destination] = accumulator<scalar_t>::finish(keys, limbs, destination,
+//               headroom);
+//
+// `headroom` is headroom_bits(n) for n no less than the number of addends of any destination, the
+// initial value included where it is one. It is at most 36; the same in launches 2 and 3.
+//
+// Against a sum of float64 or of exact rationals: an addend is rounded to 2^(headroom - 62) of the
+// largest addend (float and 16-bit types) or to 2^(2 * headroom - 125) (double), then nothing is
+// lost before the last rounding. NaN, infinities and signed zeros come out as from IEEE additions.
+#pragma once
+
+#include "dtype.cuh"
+#include "index.cuh"
+
+// The bits that n addends of one size can carry over: ceil(log2(n + 1)).
+static __device__ __forceinline__ int64_t headroom_bits(int64_t n) {
+  return n <= 0 ? 0 : 64 - __clzll(n);
+}
+
+namespace accumulator_detail {
+
+// Keys, in the order in which atomicMax prefers them. A finite addend that is not zero has the key
+// 2 + its biased exponent; a denormal counts as exponent 1.
+constexpr int32_t NO_ADDEND = 0;
+constexpr int32_t NEGATIVE_ZEROS = 1;
+constexpr int32_t ZEROS = 2;
+constexpr int32_t SPECIAL = 1 << 20;
+
+// For a SPECIAL key the first limb holds these instead of a sum.
+constexpr uint64_t SAW_NAN = 1;
+constexpr uint64_t SAW_POSITIVE_INFINITY = 2;
+constexpr uint64_t SAW_NEGATIVE_INFINITY = 4;
+
+// An IEEE format: bits of the significand with the leading one, the exponent's bias, all its bits.
+template <typename T>
+struct format;
+template <>
+struct format<half> {
+  static constexpr int precision = 11, bias = 15, bits = 16;
+  static __device__ __forceinline__ half from_bits(uint64_t word) {
+    half value;
+    value.bits = static_cast<uint16_t>(word);
+    return value;
+  }
+};
+template <>
+struct format<bfloat16> {
+  static constexpr int precision = 8, bias = 127, bits = 16;
+  static __device__ __forceinline__ bfloat16 from_bits(uint64_t word) {
+    bfloat16 value;
+    value.bits = static_cast<uint16_t>(word);
+    return value;
+  }
+};
+template <>
+struct format<float> {
+  static constexpr int precision = 24, bias = 127, bits = 32;
+  static __device__ __forceinline__ uint64_t to_bits(float value) { return float_to_bits(value); }
+  static __device__ __forceinline__ float from_bits(uint64_t word) {
+    return bits_to_float(static_cast<uint32_t>(word));
+  }
+};
+template <>
+struct format<double> {
+  static constexpr int precision = 53, bias = 1023, bits = 64;
+  static __device__ __forceinline__ uint64_t to_bits(double value) { return double_to_bits(value); }
+  static __device__ __forceinline__ double from_bits(uint64_t word) { return bits_to_double(word); }
+};
+
+// value >> shift, rounded to nearest, ties to even; 0 < shift.
+static __device__ __forceinline__ uint64_t shift_right_rn(uint64_t value, int shift) {
+  if (shift > 64) return 0;
+  if (shift == 64) return value > (uint64_t(1) << 63) ? 1 : 0;
+  uint64_t kept = value >> shift;
+  uint64_t rest = value & ((uint64_t(1) << shift) - 1);
+  uint64_t middle = uint64_t(1) << (shift - 1);
+  return kept + (rest > middle || (rest == middle && (kept & 1)) ? 1 : 0);
+}
+
+// Rounds the integer high * 2^64 + low < 2^126, times 2^exponent, to the format of T, once: to
+// nearest, ties to even, into denormals and infinity. Zero gives +0.0 or, where `negative`, -0.0.
+template <typename T>
+static __device__ __forceinline__ T round_to(bool negative, uint64_t high, uint64_t low,
+                                             int exponent) {
+  using F = format<T>;
+  constexpr uint64_t infinity = ((uint64_t(1) << (F::bits - F::precision)) - 1)
+                                << (F::precision - 1);
+  uint64_t word = 0;
+  if ((high | low) != 0) {
+    int length = high != 0 ? 128 - __clzll(static_cast<int64_t>(high))
+                           : 64 - __clzll(static_cast<int64_t>(low));
+    int leading = exponent + length - 1;
+    int smallest = 1 - F::bias;
+    int biased = leading > smallest ? leading + F::bias : 1;
+    // The exponent of the result's last place, less the integer's: the bits that must go.
+    int shift = biased - F::bias - (F::precision - 1) - exponent;
+    uint64_t significand;
+    if (shift <= 0) {
+      significand = -shift < 64 ? low << -shift : 0;
+    } else if (shift < 64) {
+      uint64_t kept = (high << 1 << (63 - shift)) | (low >> shift);
+      uint64_t rest = low & ((uint64_t(1) << shift) - 1);
+      uint64_t middle = uint64_t(1) << (shift - 1);
+      significand = kept + (rest > middle || (rest == middle && (kept & 1)) ? 1 : 0);
+    } else {
+      // `low` lies below the last place: half of it, and a sticky bit for the rest, decide.
+      uint64_t sticky = (low << 1) != 0 ? 1 : 0;
+      significand = shift_right_rn((high << 2) | (low >> 63 << 1) | sticky, shift - 62);
+    }
+    if (biased >= 2 * F::bias + 1) {
+      word = infinity;
+    } else {
+      // The leading one adds itself to the exponent; so does a carry out of the rounding.
+      word = (static_cast<uint64_t>(biased - 1) << (F::precision - 1)) + significand;
+      if (word > infinity) word = infinity;
+    }
+  }
+  return F::from_bits(word | (negative ? uint64_t(1) << (F::bits - 1) : 0));
+}
+
+// One real component, added as value_t (float or double).
+template <typename value_t>
+struct component {
+  using F = format<value_t>;
+  static constexpr int limbs = sizeof(value_t) == 8 ? 2 : 1;
+  static constexpr int exponent_mask = 2 * F::bias + 1;
+
+  static __device__ __forceinline__ int exponent_of(uint64_t word) {
+    return static_cast<int>(word >> (F::precision - 1)) & exponent_mask;
+  }
+  static __device__ __forceinline__ bool negative(uint64_t word) {
+    return (word >> (F::bits - 1)) != 0;
+  }
+  static __device__ __forceinline__ uint64_t fraction_of(uint64_t word) {
+    return word & ((uint64_t(1) << (F::precision - 1)) - 1);
+  }
+
+  static __device__ __forceinline__ int32_t key_of(value_t addend) {
+    uint64_t word = F::to_bits(addend);
+    int exponent = exponent_of(word);
+    if (exponent == exponent_mask) return SPECIAL;
+    if (exponent != 0) return ZEROS + exponent;
+    if (fraction_of(word) != 0) return ZEROS + 1;
+    return negative(word) ? NEGATIVE_ZEROS : ZEROS;
+  }
+
+  static __device__ __forceinline__ void observe(int32_t* key, value_t addend) {
+    int32_t own = key_of(addend);
+    // A stale read only costs an atomic that changes nothing; most addends of a crowded destination
+    // need none.
+    if (*static_cast<volatile int32_t*>(key) < own) atomicMax(key, own);
+  }
+
+  static __device__ __forceinline__ void atomic_limb(int64_t* limb, bool negative, uint64_t value) {
+    if (value == 0) return;
+    atomicAdd(reinterpret_cast<unsigned long long*>(limb), negative ? 0 - value : value);
+  }
+
+  static __device__ __forceinline__ void add(int32_t key, int64_t* limb, value_t addend,
+                                             int64_t headroom) {
+    if (key <= ZEROS) return;
+    uint64_t word = F::to_bits(addend);
+    int exponent = exponent_of(word);
+    uint64_t fraction = fraction_of(word);
+    if (key >= SPECIAL) {
+      if (exponent != exponent_mask) return;
+      atomicOr(reinterpret_cast<unsigned long long*>(limb), fraction != 0 ? SAW_NAN
+                                                            : negative(word)
+                                                                ? SAW_NEGATIVE_INFINITY
+                                                                : SAW_POSITIVE_INFINITY);
+      return;
+    }
+    uint64_t significand =
+        exponent != 0 ? fraction | (uint64_t(1) << (F::precision - 1)) : fraction;
+    if (exponent == 0) exponent = 1;
+    // The largest addend's leading bit is bit `limbs * width - 1` of the integer.
+    int width = 63 - static_cast<int>(headroom);
+    int shift = limbs * width - F::precision - (key - ZEROS - exponent);
+    if (limbs == 1) {
+      uint64_t value = shift >= 0 ? significand << shift : shift_right_rn(significand, -shift);
+      atomic_limb(limb, negative(word), value);
+      return;
+    }
+    uint64_t high, low;
+    if (shift >= width) {
+      high = significand << (shift - width);
+      low = 0;
+    } else if (shift > 0) {
+      int split = width - shift;
+      high = significand >> split;
+      low = (significand & ((uint64_t(1) << split) - 1)) << shift;
+    } else {
+      uint64_t value = shift == 0 ? significand : shift_right_rn(significand, -shift);
+      high = value >> width;
+      low = value & ((uint64_t(1) << width) - 1);
+    }
+    atomic_limb(limb, negative(word), high);
+    atomic_limb(limb + 1, negative(word), low);
+  }
+
+  template <typename result_t>
+  static __device__ __forceinline__ result_t finish(int32_t key, const int64_t* limb,
+                                                    int64_t headroom) {
+    using R = format<result_t>;
+    if (key <= ZEROS) return round_to<result_t>(key == NEGATIVE_ZEROS, 0, 0, 0);
+    if (key >= SPECIAL) {
+      uint64_t saw = static_cast<uint64_t>(limb[0]);
+      constexpr uint64_t infinity = ((uint64_t(1) << (R::bits - R::precision)) - 1)
+                                    << (R::precision - 1);
+      if (saw == SAW_POSITIVE_INFINITY) return R::from_bits(infinity);
+      if (saw == SAW_NEGATIVE_INFINITY) {
+        return R::from_bits(infinity | (uint64_t(1) << (R::bits - 1)));
+      }
+      return R::from_bits(infinity | (uint64_t(1) << (R::precision - 2)));
+    }
+    int width = 63 - static_cast<int>(headroom);
+    int exponent = key - ZEROS - F::bias - (limbs * width - 1);
+    int64_t first = limb[0];
+    if (limbs == 1) {
+      bool is_negative = first < 0;
+      uint64_t magnitude = static_cast<uint64_t>(first);
+      return round_to<result_t>(is_negative, 0, is_negative ? 0 - magnitude : magnitude, exponent);
+    }
+    // limb[0] * 2^width + limb[1] in 128 bits of two's complement.
+    int64_t second = limb[1];
+    uint64_t low = static_cast<uint64_t>(first) << width;
+    uint64_t high = static_cast<uint64_t>(first >> (64 - width));
+    uint64_t sum = low + static_cast<uint64_t>(second);
+    high += static_cast<uint64_t>(second >> 63) + (sum < low ? 1 : 0);
+    low = sum;
+    bool is_negative = (high >> 63) != 0;
+    if (is_negative) {
+      low = 0 - low;
+      high = ~high + (low == 0 ? 1 : 0);
+    }
+    return round_to<result_t>(is_negative, high, low, exponent);
+  }
+};
+
+}  // namespace accumulator_detail
+
+template <typename scalar_t>
+struct accumulator {
+  using opmath_type = opmath_t<scalar_t>;
+  using part = accumulator_detail::component<opmath_type>;
+  static constexpr int components = 1;
+  static constexpr int limbs = part::limbs;
+
+  // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
+  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
+                                                 opmath_type addend) {
+    part::observe(keys + destination, addend);
+  }
+  static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
+                                             int64_t destination, opmath_type addend,
+                                             int64_t headroom) {
+    part::add(keys[destination], sums + destination * limbs, addend, headroom);
+  }
+  // Whether the destination has met an addend; without one it keeps its bits.
+  static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
+    return keys[destination] != accumulator_detail::NO_ADDEND;
+  }
+  static __device__ __forceinline__ scalar_t finish(const int32_t* keys, const int64_t* sums,
+                                                    int64_t destination, int64_t headroom) {
+    return part::template finish<scalar_t>(keys[destination], sums + destination * limbs, headroom);
+  }
+  // The sum in opmath_t, for a division (mean) before the rounding to scalar_t.
+  static __device__ __forceinline__ opmath_type finish_opmath(const int32_t* keys,
+                                                              const int64_t* sums,
+                                                              int64_t destination,
+                                                              int64_t headroom) {
+    return part::template finish<opmath_type>(keys[destination], sums + destination * limbs,
+                                              headroom);
+  }
+};
+
+// Complex numbers are two components with a key each, as their addition is.
+template <typename T>
+struct accumulator<complex<T>> {
+  using opmath_type = complex<T>;
+  using part = accumulator_detail::component<T>;
+  static constexpr int components = 2;
+  static constexpr int limbs = part::limbs;
+
+  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
+                                                 complex<T> addend) {
+    part::observe(keys + 2 * destination, addend.re);
+    part::observe(keys + 2 * destination + 1, addend.im);
+  }
+  static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
+                                             int64_t destination, complex<T> addend,
+                                             int64_t headroom) {
+    const int32_t* key = keys + 2 * destination;
+    int64_t* sum = sums + 2 * limbs * destination;
+    part::add(key[0], sum, addend.re, headroom);
+    part::add(key[1], sum + limbs, addend.im, headroom);
+  }
+  static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
+    return keys[2 * destination] != accumulator_detail::NO_ADDEND;
+  }
+  static __device__ __forceinline__ complex<T> finish(const int32_t* keys, const int64_t* sums,
+                                                      int64_t destination, int64_t headroom) {
+    const int32_t* key = keys + 2 * destination;
+    const int64_t* sum = sums + 2 * limbs * destination;
+    return complex<T>(part::template finish<T>(key[0], sum, headroom),
+                      part::template finish<T>(key[1], sum + limbs, headroom));
+  }
+  static __device__ __forceinline__ complex<T> finish_opmath(const int32_t* keys,
+                                                             const int64_t* sums,
+                                                             int64_t destination,
+                                                             int64_t headroom) {
+    return finish(keys, sums, destination, headroom);
+  }
+};

@@ -1,0 +1,103 @@
+// Positions. Everything is 64-bit: a tensor of 2^31 elements is ordinary.
+#pragma once
+
+#include "types.cuh"
+
+// Ends the launch when `condition` is false: PyTorch's "device-side assert triggered" on a GPU,
+// `detmode.cuda.host.DeviceAssert` on the host.
+#ifdef __CUDA_ARCH__
+extern "C" __device__ void __assertfail(const char* message, const char* file, unsigned int line,
+                                        const char* function, decltype(sizeof(0)) char_size);
+#define DETMODE_ASSERT(condition)                                                          \
+  do {                                                                                     \
+    if (!(condition))                                                                      \
+      __assertfail(#condition, __FILE__, __LINE__, static_cast<const char*>(__func__), 1); \
+  } while (0)
+#else
+#define DETMODE_ASSERT(condition)                                                    \
+  do {                                                                               \
+    if (!(condition)) ::detmode_host::assert_failed(#condition, __FILE__, __LINE__); \
+  } while (0)
+#endif
+
+// This thread's position in a 1-D launch and the number of its threads: the loop
+// `for (int64_t i = thread_index(); i < n; i += thread_count())` covers n elements.
+static __device__ __forceinline__ int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+static __device__ __forceinline__ int64_t thread_count() {
+  return static_cast<int64_t>(gridDim.x) * blockDim.x;
+}
+
+static __device__ __forceinline__ int64_t min_index(int64_t a, int64_t b) { return b < a ? b : a; }
+static __device__ __forceinline__ int64_t max_index(int64_t a, int64_t b) { return a < b ? b : a; }
+static __device__ __forceinline__ int64_t clamp_index(int64_t value, int64_t low, int64_t high) {
+  return min_index(max_index(value, low), high);
+}
+
+// `divisor` is positive in the four below.
+static __device__ __forceinline__ int64_t ceil_div(int64_t value, int64_t divisor) {
+  return value / divisor + (value % divisor > 0 ? 1 : 0);
+}
+static __device__ __forceinline__ int64_t floor_div(int64_t value, int64_t divisor) {
+  return value / divisor - (value % divisor < 0 ? 1 : 0);
+}
+static __device__ __forceinline__ int64_t floor_mod(int64_t value, int64_t divisor) {
+  int64_t rest = value % divisor;
+  return rest < 0 ? rest + divisor : rest;
+}
+// A quotient of two non-negative 31-bit numbers without the GPU's slow 64-bit division.
+static __device__ __forceinline__ int64_t quick_div(int64_t value, int64_t divisor) {
+  if (((value | divisor) >> 31) == 0) {
+    return static_cast<int64_t>(static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor));
+  }
+  return value / divisor;
+}
+
+// Splits the position `linear` in a row-major array of `sizes` into coordinates, the last dimension
+// fastest. `sizes[0]` is not read.
+template <int dims>
+static __device__ __forceinline__ void unravel(int64_t linear, const int64_t (&sizes)[dims],
+                                               int64_t (&coordinates)[dims]) {
+#pragma unroll
+  for (int d = dims - 1; d > 0; --d) {
+    int64_t quotient = quick_div(linear, sizes[d]);
+    coordinates[d] = linear - quotient * sizes[d];
+    linear = quotient;
+  }
+  coordinates[0] = linear;
+}
+// The same with `sizes` and `strides` read from memory: the offset of a row-major position in a
+// strided tensor.
+static __device__ __forceinline__ int64_t strided_offset(int64_t linear, int64_t dims,
+                                                         const int64_t* sizes,
+                                                         const int64_t* strides) {
+  int64_t offset = 0;
+  for (int64_t d = dims - 1; d > 0; --d) {
+    int64_t quotient = quick_div(linear, sizes[d]);
+    offset += (linear - quotient * sizes[d]) * strides[d];
+    linear = quotient;
+  }
+  return dims > 0 ? offset + linear * strides[0] : 0;
+}
+
+// 64-bit integer atomics under one name; CUDA declares most of them for unsigned types only.
+static __device__ __forceinline__ int64_t atomic_add(int64_t* address, int64_t value) {
+  return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(address),
+                                        static_cast<unsigned long long>(value)));
+}
+static __device__ __forceinline__ int32_t atomic_add(int32_t* address, int32_t value) {
+  return atomicAdd(address, value);
+}
+static __device__ __forceinline__ int64_t atomic_max(int64_t* address, int64_t value) {
+  return atomicMax(address, value);
+}
+static __device__ __forceinline__ int32_t atomic_max(int32_t* address, int32_t value) {
+  return atomicMax(address, value);
+}
+static __device__ __forceinline__ int64_t atomic_min(int64_t* address, int64_t value) {
+  return atomicMin(address, value);
+}
+static __device__ __forceinline__ int32_t atomic_min(int32_t* address, int32_t value) {
+  return atomicMin(address, value);
+}

@@ -1,0 +1,209 @@
+"""Launching an entry of a source: CuPy for CUDA tensors, the host runner for CPU tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import host
+from detmode.cuda.source import Source
+
+__all__ = ["ctype", "empty", "empty_like", "launch", "launch_blocks", "unavailable"]
+
+BLOCK = 256
+# More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
+MAX_GRID = 65536
+
+_CTYPES = {
+    torch.float16: "half",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.complex64: "complex<float>",
+    torch.complex128: "complex<double>",
+    torch.bool: "bool",
+    torch.uint8: "uint8_t",
+    torch.int8: "int8_t",
+    torch.int16: "int16_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+    torch.uint16: "uint16_t",
+    torch.uint32: "uint32_t",
+    torch.uint64: "uint64_t",
+}
+
+
+def ctype(dtype: torch.dtype) -> str:
+    """The name of `dtype` in CUDA code: `torch.float16` is `"half"`.
+
+    Raises:
+        TypeError: the CUDA code has no such type (complex32, quantized and 8-bit floats).
+    """
+    try:
+        return _CTYPES[dtype]
+    except KeyError:
+        raise TypeError(f"detmode's CUDA kernels do not support {dtype}") from None
+
+
+def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"launch_blocks(): {name} must have 1 to 3 sizes, but got {sizes}")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"launch_blocks(): {name} must not be negative, but got {sizes}")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _device(arguments: Sequence[object]) -> torch.device:
+    found: torch.device | None = None
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            if found is None:
+                found = argument.device
+            elif argument.device != found:
+                raise ValueError(
+                    f"all tensors of a launch must be on one device, but got {found} and "
+                    f"{argument.device}"
+                )
+    if found is None:
+        raise ValueError("a launch needs at least one tensor: its device decides where it runs")
+    return found
+
+
+def launch(source: Source, entry: str, threads: int, *arguments: object) -> None:
+    """Launches `entry` with at least `threads` threads in one dimension, 256 to a block.
+
+    The grid is capped, so the kernel runs a grid-stride loop:
+    `for (int64_t i = thread_index(); i < n; i += thread_count())`. Zero threads launch nothing.
+
+    Args:
+        source: the `.cu` file.
+        entry: one of `source.entries`.
+        threads: how many threads.
+        arguments: a Tensor passes its data pointer, None a null pointer, a bool `bool`, an int
+            `int64_t`, a float `double`. All tensors are on one device. CUDA: the launch goes to
+            torch's current stream and returns at once. CPU: the host runner runs it to its end.
+
+    Raises:
+        ValueError: `threads` is negative, `entry` unknown, or the tensors' devices differ.
+        RuntimeError: launching is impossible here (see `unavailable`).
+        detmode.cuda.host.LaunchError: on the host, see there.
+    """
+    if threads < 0:
+        raise ValueError(f"launch(): threads must not be negative, but got {threads}")
+    if threads == 0:
+        source.position(entry)
+        return
+    grid = min((threads + BLOCK - 1) // BLOCK, MAX_GRID)
+    _launch(source, entry, (grid, 1, 1), (BLOCK, 1, 1), arguments, 0)
+
+
+def launch_blocks(
+    source: Source,
+    entry: str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    *arguments: object,
+    shared: int = 0,
+) -> None:
+    """Launches `entry` with an explicit grid and block. Otherwise as `launch`.
+
+    Args:
+        source: the `.cu` file.
+        entry: one of `source.entries`.
+        grid: blocks, an int or up to three sizes. A zero size launches nothing.
+        block: threads of a block, an int or up to three sizes, at most 1024 together.
+        arguments: as for `launch`.
+        shared: bytes of dynamic shared memory, `dynamic_shared<T>()` in the kernel.
+
+    Raises:
+        ValueError: sizes that no GPU launches, otherwise as `launch`.
+    """
+    blocks, threads = _triple("grid", grid), _triple("block", block)
+    if not 1 <= threads[0] * threads[1] * threads[2] <= 1024:
+        raise ValueError(f"launch_blocks(): block must hold 1 to 1024 threads, but got {threads}")
+    if blocks[1] > 65535 or blocks[2] > 65535:
+        raise ValueError(f"launch_blocks(): grid's y and z must be at most 65535, but got {blocks}")
+    if 0 in blocks:
+        source.position(entry)
+        return
+    _launch(source, entry, blocks, threads, arguments, shared)
+
+
+def _launch(
+    source: Source,
+    entry: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    arguments: Sequence[object],
+    shared: int,
+) -> None:
+    device = _device(arguments)
+    if device.type == "cpu":
+        host.launch_blocks(source, entry, grid, block, arguments, shared)
+    elif device.type == "cuda":
+        from detmode.cuda import device as gpu
+
+        gpu.launch_blocks(source, entry, grid, block, arguments, shared, device)
+    else:
+        raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
+
+
+def _poison(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "cpu" and type(tensor) is Tensor and tensor.numel() > 0:
+        # By address: a dispatch mode that the caller works under must not see a fill.
+        if tensor.is_floating_point() or tensor.is_complex():
+            byte = 0xFF
+        elif tensor.dtype is torch.bool:
+            byte = 0x01
+        else:
+            byte = 0xA5
+        storage = tensor.untyped_storage()
+        ctypes.memset(storage.data_ptr(), byte, storage.nbytes())
+    return tensor
+
+
+def empty(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> Tensor:
+    """`torch.empty`, on the CPU filled with what a kernel would not write.
+
+    Floating-point and complex elements are NaN, integers have the bytes 0xA5, bools are True, so an
+    element that a kernel forgets shows. On CUDA it is `torch.empty`.
+    """
+    return _poison(torch.empty(shape, dtype=dtype, device=device, memory_format=memory_format))
+
+
+def empty_like(
+    input: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> Tensor:
+    """`torch.empty_like`, on the CPU filled as by `empty`."""
+    return _poison(torch.empty_like(input, dtype=dtype, memory_format=memory_format))
+
+
+@functools.cache
+def unavailable(device_type: str) -> str | None:
+    """Why launches do not work here on `"cuda"` or `"cpu"`: a sentence with the remedy, or None.
+
+    Asked once for each device type; never raises.
+    """
+    if device_type == "cpu":
+        if host.compiler() is None:
+            return "The host runner needs a C++ compiler; install g++ or set CXX."
+        return None
+    if device_type == "cuda":
+        from detmode.cuda import device
+
+        return device.unavailable()
+    return f"Launches run on cuda and cpu devices, not on {device_type}."

@@ -1,0 +1,194 @@
+"""A `.cu` file with its includes, as one text.
+
+The text is what both compilers see, NVRTC for a GPU and g++ for the host runner, and what both
+caches are keyed by: with the includes expanded, a changed header recompiles.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CompileError", "Source", "compile_for"]
+
+INCLUDE_DIRECTORY = Path(__file__).parent / "include"
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<name>"[^"]+"|<[^>]+>)')
+_PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
+
+# Denormals stay, and division and square root round correctly, as in ATen's CUDA kernels: these are
+# NVRTC's defaults, which CuPy's own compilation (RawModule(code=...)) overrides with -ftz=true.
+NVRTC_OPTIONS = ("--std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+
+
+class CompileError(RuntimeError):
+    """A `.cu` file does not compile; the message holds the compiler's log."""
+
+
+class Source:
+    """The CUDA C++ file `name` beside the Python file `anchor`, and its entry points.
+
+    Constructing one is free: reading and compiling wait for the first launch.
+
+    Args:
+        anchor: `__file__` of the module that launches the entries.
+        name: the file's name, in the folder of `anchor`.
+        entries: every NVRTC name expression of the file, such as `"scale<float>"` or
+            `"gather<half, int64_t>"`. A template that no entry names is never compiled.
+
+    Raises:
+        TypeError: `entries` is not a sequence of str.
+        ValueError: an entry is listed twice, or there is none.
+    """
+
+    def __init__(self, anchor: str, name: str, entries: Sequence[str]) -> None:
+        if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
+            raise TypeError("Source(): argument 'entries' must be a sequence of str")
+        repeated = sorted({entry for entry in entries if list(entries).count(entry) > 1})
+        if repeated:
+            raise ValueError(f"Source(): entries of {name} listed twice: {', '.join(repeated)}")
+        if not entries:
+            raise ValueError(f"Source(): {name} has no entries; list its name expressions")
+        self.path = Path(anchor).parent / name
+        self.entries: tuple[str, ...] = tuple(entries)
+        self.positions: dict[str, int] = {entry: i for i, entry in enumerate(self.entries)}
+
+    def __repr__(self) -> str:
+        return f"Source({str(self.path)!r}, {len(self.entries)} entries)"
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The file with its includes expanded, each at most once."""
+        return expand(self.path)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of the text and the entries, in hexadecimal."""
+        sha = hashlib.sha256(self.text.encode())
+        sha.update("\0".join(self.entries).encode())
+        return sha.hexdigest()
+
+    def position(self, entry: str) -> int:
+        """The place of `entry` in `entries`.
+
+        Raises:
+            ValueError: `entry` is not one of them.
+        """
+        try:
+            return self.positions[entry]
+        except KeyError:
+            known = ", ".join(self.entries[:8]) + (", ..." if len(self.entries) > 8 else "")
+            raise ValueError(
+                f"{self.path.name} has no entry {entry!r}; add it to the entries of its Source "
+                f"({known})"
+            ) from None
+
+
+def expand(path: Path) -> str:
+    """The text of `path` with each `#include "..."` expanded once, by `#line` still in its file.
+
+    An included file is looked for beside the including file, then in `detmode/cuda/include`.
+
+    Raises:
+        CompileError: an included file is missing, or the name is in angle brackets.
+    """
+    lines: list[str] = []
+    _expand(path, set(), lines)
+    return "\n".join(lines) + "\n"
+
+
+def _expand(path: Path, seen: set[Path], lines: list[str]) -> None:
+    seen.add(path.resolve())
+    lines.append(f'#line 1 "{path.name}"')
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if _PRAGMA_ONCE.match(line):
+            lines.append("")
+            continue
+        include = _INCLUDE.match(line)
+        if include is None:
+            lines.append(line)
+            continue
+        quoted = include["name"]
+        if quoted.startswith("<"):
+            raise CompileError(
+                f"{path}:{number}: {quoted} is a system header, which NVRTC does not have; "
+                "include a file of detmode/cuda/include instead"
+            )
+        name = quoted.strip('"')
+        candidates = (path.parent / name, INCLUDE_DIRECTORY / name)
+        found = next((c for c in candidates if c.is_file()), None)
+        if found is None:
+            raise CompileError(f'{path}:{number}: included file "{name}" not found')
+        if found.resolve() in seen:
+            lines.append("")
+            continue
+        _expand(found, seen, lines)
+        lines.append(f'#line {number + 1} "{path.name}"')
+
+
+def _nvrtc() -> Any:
+    from cupy.cuda import nvrtc
+
+    return nvrtc
+
+
+def compile_for(source: Source, arch: str, entries: Sequence[str] | None = None) -> bytes:
+    """Compiles entries of `source` with NVRTC for one GPU architecture. Needs no GPU, no driver.
+
+    Args:
+        source: the `.cu` file.
+        arch: `"sm_90"` for machine code (CUBIN), `"compute_90"` for PTX.
+        entries: the name expressions to instantiate; default all of `source.entries`.
+
+    Returns:
+        The CUBIN or PTX.
+
+    Raises:
+        CompileError: NVRTC rejects the file; the message holds NVRTC's log.
+        ImportError: CuPy is not installed.
+        ValueError: `arch` has another form, or an entry is unknown.
+    """
+    return compile_entries(source, arch, source.entries if entries is None else entries)[0]
+
+
+def compile_entries(
+    source: Source, arch: str, entries: Sequence[str]
+) -> tuple[bytes, dict[str, str]]:
+    """As `compile_for`, with the name in the machine code (the lowered name) of each entry."""
+    if not re.fullmatch(r"(sm|compute)_\d+[a-z]?", arch):
+        raise ValueError(f"arch must be like 'sm_90' or 'compute_90', but got {arch!r}")
+    for entry in entries:
+        source.position(entry)
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(source.text, source.path.name, (), ())
+    try:
+        for entry in entries:
+            nvrtc.addNameExpression(program, entry)
+        try:
+            nvrtc.compileProgram(program, (*NVRTC_OPTIONS, f"--gpu-architecture={arch}"))
+            lowered = {entry: str(nvrtc.getLoweredName(program, entry)) for entry in entries}
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            raise CompileError(
+                f"{source.path} does not compile for {arch}: {error}\n{log}"
+            ) from None
+        code = nvrtc.getCUBIN(program) if arch.startswith("sm_") else nvrtc.getPTX(program)
+    finally:
+        nvrtc.destroyProgram(program)
+    return (code if isinstance(code, bytes) else str(code).encode()), lowered
+
+
+def cache_directory() -> Path:
+    """`$DETMODE_CACHE`, else `detmode` in the user's cache directory."""
+    chosen = os.environ.get("DETMODE_CACHE")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "detmode"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detmode"

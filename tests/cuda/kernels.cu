@@ -1,0 +1,52 @@
+// What the tests of detmode.cuda launch.
+#include "accumulator.cuh"
+#include "dtype.cuh"
+#include "index.cuh"
+
+template <typename scalar_t>
+__global__ void scale(const scalar_t* __restrict__ input, scalar_t* __restrict__ output, int64_t n,
+                      double factor) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    output[i] =
+        from_opmath<scalar_t>(to_opmath(input[i]) * static_cast<opmath_t<scalar_t>>(factor));
+  }
+}
+
+// The negative control: a sum whose bits depend on the order of the threads.
+template <typename scalar_t>
+__global__ void naive_scatter(const scalar_t* __restrict__ source,
+                              const int64_t* __restrict__ index, scalar_t* __restrict__ output,
+                              int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    atomicAdd(output + index[i], source[i]);
+  }
+}
+
+template <typename scalar_t>
+__global__ void accumulate_keys(const scalar_t* __restrict__ source,
+                                const int64_t* __restrict__ index, int32_t* __restrict__ keys,
+                                int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    accumulator<scalar_t>::observe(keys, index[i], to_opmath(source[i]));
+  }
+}
+
+template <typename scalar_t>
+__global__ void accumulate_sums(const scalar_t* __restrict__ source,
+                                const int64_t* __restrict__ index, const int32_t* __restrict__ keys,
+                                int64_t* __restrict__ sums, int64_t n, int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    accumulator<scalar_t>::add(keys, sums, index[i], to_opmath(source[i]), headroom);
+  }
+}
+
+template <typename scalar_t>
+__global__ void accumulate_finish(const int32_t* __restrict__ keys,
+                                  const int64_t* __restrict__ sums, scalar_t* __restrict__ output,
+                                  int64_t n, int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    if (accumulator<scalar_t>::any(keys, i)) {
+      output[i] = accumulator<scalar_t>::finish(keys, sums, i, headroom);
+    }
+  }
+}

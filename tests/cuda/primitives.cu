@@ -1,0 +1,119 @@
+// Launches of the primitives in detmode/cuda/include, for their tests.
+#include "block_reduce.cuh"
+#include "dtype.cuh"
+#include "owner.cuh"
+#include "segment_reduce.cuh"
+
+// Block b reduces the elements of its row, one to a thread.
+template <typename scalar_t, int threads>
+__global__ void row_sum(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
+                        int64_t columns) {
+  int64_t column = threadIdx.x;
+  scalar_t value = column < columns ? input[blockIdx.x * columns + column] : scalar_t(0);
+  scalar_t total = block_reduce_all<threads>(value, sum_op<scalar_t>(), scalar_t(0));
+  if (threadIdx.x == threads - 1) output[blockIdx.x] = total;
+}
+
+struct Concatenation {
+  int first, last;
+  bool ordered;
+};
+
+// Whether block_reduce shows its operands in the order of the threads.
+template <int threads>
+__global__ void reduce_in_order(int64_t* __restrict__ output) {
+  Concatenation own = {static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x), true};
+  Concatenation nothing = {-1, -1, true};
+  auto join = [](Concatenation earlier, Concatenation later) {
+    if (later.first < 0) return earlier;
+    Concatenation joined = {earlier.first, later.last,
+                            earlier.ordered && later.ordered && earlier.last + 1 == later.first};
+    return joined;
+  };
+  static_assert(sizeof(Concatenation) == 12, "whole words");
+  Concatenation all = block_reduce<threads>(own, join, nothing);
+  if (threadIdx.x == 0) output[0] = all.ordered && all.first == 0 ? all.last : -1;
+}
+
+template <typename scalar_t, int piece>
+__global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __restrict__ values,
+                            int64_t* __restrict__ carry_keys, scalar_t* __restrict__ carry_values,
+                            scalar_t* __restrict__ output, int64_t n, int64_t columns) {
+  int64_t work = segment_pieces<piece>(n) * columns;
+  for (int64_t i = thread_index(); i < work; i += thread_count()) {
+    int64_t column = i % columns;
+    segment_piece<piece>(
+        i / columns, n, [=](int64_t j) { return keys[j]; },
+        [=](int64_t j) { return values[j * columns + column]; }, sum_op<scalar_t>(),
+        static_cast<scalar_t>(sum_op<scalar_t>::identity()),
+        [=](int64_t key, scalar_t value) { output[key * columns + column] = value; },
+        [=](int64_t slot, int64_t key, scalar_t value) {
+          carry_keys[slot] = key;
+          carry_values[slot * columns + column] = value;
+        });
+  }
+}
+
+template <bool last>
+__global__ void elect(const int64_t* __restrict__ index, int64_t* __restrict__ owners, int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    if (last) {
+      elect_last(owners, index[i], i);
+    } else {
+      elect_first(owners, index[i], i);
+    }
+  }
+}
+
+// to_opmath and from_opmath there and back, and through opmath.
+template <typename scalar_t>
+__global__ void from_float(const float* __restrict__ input, scalar_t* __restrict__ output,
+                           int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    output[i] = from_opmath<scalar_t>(input[i]);
+  }
+}
+template <typename scalar_t>
+__global__ void to_float(const scalar_t* __restrict__ input, float* __restrict__ output,
+                         int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) output[i] = to_opmath(input[i]);
+}
+
+// offset(i) of a row-major position in a tensor of four dimensions, by both helpers; floor helpers.
+__global__ void positions(const int64_t* __restrict__ sizes, const int64_t* __restrict__ strides,
+                          int64_t* __restrict__ output, int64_t n) {
+  const int64_t shape[4] = {sizes[0], sizes[1], sizes[2], sizes[3]};
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t at[4];
+    unravel<4>(i, shape, at);
+    int64_t offset = 0;
+    for (int d = 0; d < 4; ++d) offset += at[d] * strides[d];
+    output[i] = offset == strided_offset(i, 4, sizes, strides) ? offset : -1;
+  }
+}
+__global__ void divisions(const int64_t* __restrict__ values, int64_t* __restrict__ output,
+                          int64_t n, int64_t divisor) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    output[3 * i] = floor_div(values[i], divisor);
+    output[3 * i + 1] = floor_mod(values[i], divisor);
+    output[3 * i + 2] = ceil_div(values[i], divisor);
+  }
+}
+
+template <typename scalar_t>
+__global__ void extremes(scalar_t* __restrict__ output) {
+  output[0] = limits<scalar_t>::lowest();
+  output[1] = limits<scalar_t>::highest();
+}
+
+// Products and sums that each round once, so that no compiler fuses them.
+template <typename scalar_t>
+__global__ void rounding(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
+                         int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    scalar_t a = input[3 * i], b = input[3 * i + 1], c = input[3 * i + 2];
+    output[3 * i] = add_rn(mul_rn(a, b), c);
+    output[3 * i + 1] = fma_rn(a, b, c);
+    output[3 * i + 2] = div_rn(sub_rn(a, b), c);
+  }
+}

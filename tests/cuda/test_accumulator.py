@@ -1,0 +1,209 @@
+"""The reproducible accumulator: the same bits in any order, and the sum rounded once."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from cuda_sources import COMPLEX, FLOATING, accumulate, pattern
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detmode.cuda import headroom, host
+
+
+def nearest(exact: Fraction, dtype: torch.dtype) -> float:
+    """The value of `dtype` nearest to `exact`, ties to even, found without floating-point sums."""
+    precision, smallest, largest = {
+        torch.float16: (11, -14, 15),
+        torch.bfloat16: (8, -126, 127),
+        torch.float32: (24, -126, 127),
+        torch.float64: (53, -1022, 1023),
+    }[dtype]
+    if exact == 0:
+        return 0.0
+    magnitude = abs(exact)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    unit = Fraction(2) ** (max(exponent, smallest) - precision + 1)
+    rounded = round(magnitude / unit) * unit
+    value = math.inf if rounded >= Fraction(2) ** (largest + 1) else float(rounded)
+    return value if exact > 0 else -value
+
+
+def same(a: float, b: float) -> bool:
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return a == b and math.copysign(1, a) == math.copysign(1, b)
+
+
+def total(values: torch.Tensor, bits: int | None = None) -> torch.Tensor:
+    index = torch.zeros(values.numel(), dtype=torch.int64)
+    count = values.numel()
+    return accumulate(
+        torch.zeros(1, dtype=values.dtype), index, values, headroom(count) if bits is None else bits
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+def test_bits_do_not_depend_on_the_order(dtype: torch.dtype) -> None:
+    """Twenty shuffled schedules and program order give the same bytes."""
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(3000, dtype=torch.float64, generator=generator)
+    values = values * torch.exp(2 * torch.randn(3000, dtype=torch.float64, generator=generator))
+    source = values.to(dtype)
+    index = torch.randint(0, 40, (3000,), generator=generator)
+    seen = set()
+    for seed in (None, *range(20)):
+        with host.schedule(seed):
+            seen.add(pattern(accumulate(torch.zeros(41, dtype=dtype), index, source, 12)))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
+def test_sum_is_rounded_once(dtype: torch.dtype, spread: float) -> None:
+    """Sums of addends within 2^18 of one another are the exact sums, rounded to nearest even."""
+    generator = torch.Generator().manual_seed(2)
+    values = torch.randn(2000, dtype=torch.float64, generator=generator)
+    scale = spread * torch.rand(2000, dtype=torch.float64, generator=generator)
+    source = (values * torch.exp2(scale) + values.sign() * 0.01).to(dtype)
+    index = torch.randint(0, 25, (2000,), generator=generator)
+    result = accumulate(torch.zeros(25, dtype=dtype), index, source, headroom(2000))
+    for d in range(25):
+        exact = sum((Fraction(v) for v in source[index == d].double().tolist()), Fraction(0))
+        assert same(result[d].item(), nearest(exact, dtype))
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=12),
+    st.integers(4, 36),
+)
+def test_float_error_bound(values: list[float], bits: int) -> None:
+    """float32: an addend loses at most 2^(headroom - 62) of the largest, then one rounding."""
+    source = torch.tensor(values, dtype=torch.float32)
+    exact = sum((Fraction(v) for v in source.tolist()), Fraction(0))
+    largest = max((Fraction(abs(v)) for v in source.tolist()), default=Fraction(0))
+    slack = len(values) * largest * Fraction(2) ** (bits - 62)
+    result = total(source, bits).item()
+    low, high = nearest(exact - slack, torch.float32), nearest(exact + slack, torch.float32)
+    assert low <= result <= high
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12),
+    st.integers(4, 36),
+)
+def test_double_error_bound(values: list[float], bits: int) -> None:
+    """float64: an addend loses at most 2^(2 * headroom - 125) of the largest, then one rounding."""
+    source = torch.tensor(values, dtype=torch.float64)
+    exact = sum((Fraction(v) for v in values), Fraction(0))
+    largest = max(Fraction(abs(v)) for v in values)
+    slack = len(values) * largest * Fraction(2) ** (2 * bits - 125)
+    result = total(source, bits).item()
+    low, high = nearest(exact - slack, torch.float64), nearest(exact + slack, torch.float64)
+    assert low <= result <= high
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([math.nan, 1.0], math.nan),
+        ([math.inf, 1.0, math.inf], math.inf),
+        ([-math.inf, 1.0], -math.inf),
+        ([math.inf, -math.inf], math.nan),
+        ([math.inf, math.nan], math.nan),
+        ([-0.0, -0.0], -0.0),
+        ([-0.0, 0.0], 0.0),
+        ([0.0], 0.0),
+        ([1.0, -1.0], 0.0),
+        ([-0.0, 1.0, -1.0], 0.0),
+        ([-1.0, -0.0], -1.0),
+    ],
+    ids=str,
+)
+def test_specials_as_ieee_addition(
+    dtype: torch.dtype, values: list[float], expected: float
+) -> None:
+    """NaN, infinities and signed zeros come out as IEEE additions would give them."""
+    source = torch.tensor(values, dtype=dtype)
+    assert same(total(source).item(), expected)
+    assert same(total(source.flip(0)).item(), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_denormals_and_overflow(dtype: torch.dtype) -> None:
+    """Denormals add exactly, sums cross into the normals, and too large a sum is infinite."""
+    limits = torch.finfo(dtype)
+    tiny = limits.smallest_normal * limits.eps
+    for count in (1, 3, 7):
+        assert total(torch.full((count,), tiny, dtype=dtype)).item() == count * tiny
+    halves = torch.full((2,), limits.smallest_normal / 2, dtype=dtype)
+    assert total(halves).item() == limits.smallest_normal
+    mixed = torch.tensor([limits.smallest_normal, -tiny], dtype=dtype)
+    assert total(mixed).item() == limits.smallest_normal - tiny
+    top = torch.full((2,), limits.max, dtype=dtype)
+    assert total(top).item() == math.inf
+    assert total(-top).item() == -math.inf
+    assert total(torch.cat([top, -top[:1]])).item() == limits.max
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_ties_go_to_even(dtype: torch.dtype) -> None:
+    """A sum halfway between two values takes the even one, and anything beside it decides."""
+    half_ulp = torch.finfo(dtype).eps / 2
+    for values, expected in [
+        ([1.0, half_ulp], 1.0),
+        ([1.0, half_ulp * 2, half_ulp], 1.0 + 4 * half_ulp),
+        ([1.0, half_ulp, half_ulp / 64], 1.0 + 2 * half_ulp),
+        ([-1.0, -half_ulp, half_ulp / 64], -1.0),
+    ]:
+        assert total(torch.tensor(values, dtype=dtype)).item() == expected
+
+
+@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+def test_destinations_without_addends_keep_their_bits(dtype: torch.dtype) -> None:
+    """Where nothing is added the output stays, a NaN's payload included; no addend, no change."""
+    output = torch.full((5,), math.nan, dtype=dtype)
+    before = pattern(output)
+    nothing = torch.zeros(0, dtype=dtype)
+    assert pattern(accumulate(output, torch.zeros(0, dtype=torch.int64), nothing, 1)) == before
+    index = torch.tensor([3, 3])
+    result = accumulate(output, index, torch.ones(2, dtype=dtype), 2)
+    assert result[3].item() == 2
+    assert result.isnan().tolist() == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_components_are_independent(dtype: torch.dtype) -> None:
+    """A special value in one component leaves the other's sum alone."""
+    values = torch.tensor([complex(math.inf, 1.0), complex(2.0, 1e-30)], dtype=dtype)
+    result = total(values).item()
+    assert result.real == math.inf
+    assert result.imag == 1.0
+
+
+def test_full_headroom_does_not_overflow() -> None:
+    """As many equal addends as the headroom admits add exactly: the integer never wraps."""
+    for dtype in (torch.float32, torch.float64):
+        limits = torch.finfo(dtype)
+        value = (2.0 - limits.eps) * 2.0**10
+        source = torch.full((1023,), value, dtype=dtype)
+        expected = nearest(Fraction(value) * 1023, dtype)
+        assert total(source, 10).item() == expected
+        assert total(-source, 10).item() == -expected
+
+
+def test_headroom() -> None:
+    """headroom(n) is ceil(log2(n + 1)), and refuses what the accumulator cannot hold."""
+    assert [headroom(n) for n in (0, 1, 2, 3, 4, 1023, 1024)] == [0, 1, 2, 2, 3, 10, 11]
+    with pytest.raises(ValueError, match="must not be negative"):
+        headroom(-1)
+    with pytest.raises(ValueError, match=r"below 2\*\*36"):
+        headroom(2**36)

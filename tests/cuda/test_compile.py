@@ -1,0 +1,79 @@
+"""Every entry of this package's sources compiles for every supported GPU, without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_sources import ALL, KERNELS
+
+from detmode.cuda import CompileError, Source, compile_for, device
+from detmode.cuda.launch import unavailable
+
+nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("source", ALL, ids=lambda source: source.path.stem)
+def test_every_entry_compiles(source: Source, arch: str) -> None:
+    """NVRTC makes machine code of all entries."""
+    assert compile_for(source, arch).startswith(b"\x7fELF")
+
+
+def test_log_in_errors(tmp_path) -> None:
+    """A file that NVRTC rejects raises CompileError with file, line and NVRTC's words."""
+    (tmp_path / "wrong.cu").write_text('#include "index.cuh"\n__global__ void f() { oops(); }\n')
+    source = Source(str(tmp_path / "anchor.py"), "wrong.cu", ("f",))
+    with pytest.raises(CompileError, match=r"(?s)for sm_80.*wrong\.cu\(2\).*oops"):
+        compile_for(source, "sm_80")
+
+
+def test_unknown_entries_and_architectures() -> None:
+    """An entry that the file does not list, and an architecture of another form, are refused."""
+    with pytest.raises(ValueError, match="no entry 'scale<int>'"):
+        compile_for(KERNELS, "sm_80", ("scale<int>",))
+    with pytest.raises(ValueError, match="arch must be like 'sm_90'"):
+        compile_for(KERNELS, "80")
+
+
+def test_denormals_are_kept() -> None:
+    """The PTX has no flush to zero and no approximate division: CuPy's own options would add it."""
+    text = compile_for(KERNELS, "compute_80").decode()
+    assert "mul.f32" in text
+    assert ".ftz" not in text
+    assert ".approx" not in text
+
+
+def test_no_float_atomics() -> None:
+    """The accumulator's machine-independent code holds integer atomics only."""
+    entries = tuple(entry for entry in KERNELS.entries if entry.startswith("accumulate"))
+    text = compile_for(KERNELS, "compute_80", entries).decode()
+    lines = [line for line in text.splitlines() if "atom." in line or "red." in line]
+    assert lines
+    assert not [line for line in lines if ".f32" in line or ".f64" in line or ".f16" in line]
+
+
+def test_cache_on_disk(tmp_path, monkeypatch) -> None:
+    """One entry is one file of code with its lowered name; a second call compiles nothing."""
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path))
+    path, name = device.compiled(KERNELS, "scale<half>", "sm_80")
+    assert path.read_bytes().startswith(b"\x7fELF")
+    assert "scale" in name
+    monkeypatch.setattr(device, "compile_entries", None)
+    assert device.compiled(KERNELS, "scale<half>", "sm_80") == (path, name)
+    assert sorted(file.suffix for file in path.parent.iterdir()) == [".cubin", ".name"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((8, 0), "sm_80"), ((9, 0), "sm_90"), ((8, 1), "compute_80")]
+)
+def test_architecture_of_a_device(monkeypatch, capability: tuple[int, int], expected: str) -> None:
+    """Machine code for a GPU that NVRTC knows, else PTX of the nearest older one."""
+    monkeypatch.setattr(nvrtc, "getSupportedArchs", lambda: (75, 80, 90), raising=False)
+    assert device._arch(capability) == expected
+
+
+def test_unavailable_gives_a_sentence() -> None:
+    """Where launches do not work the reason is one sentence; asking never raises."""
+    reason = unavailable("cuda")
+    assert reason is None or (reason.endswith(".") and "\n" not in reason)

@@ -1,0 +1,339 @@
+"""The host runner runs CUDA code as a GPU may, and finds what a GPU would not report."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from cuda_sources import FAULTS, KERNELS, WARP, pattern
+
+from detmode.cuda import CompileError, Source, empty, host, launch, launch_blocks
+
+SEEDS = (None, 0, 1, 2)
+
+
+def run_fault(entry: str, *arguments: object, shared: int = 0) -> None:
+    launch_blocks(FAULTS, entry, 2, 64, *arguments, 100, shared=shared)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("write_after", "argument 0: out-of-bounds write .* after the end of its 400 bytes"),
+        ("write_before", "argument 0: out-of-bounds write .* before its start"),
+        ("barrier_some", "barrier divergence: .* 17 of 64 threads"),
+        ("barrier_returned", "barrier divergence: .* 63 of 64 threads"),
+        ("barrier_two", r"barrier divergence: .* while others wait"),
+        ("shuffle_some", "warp divergence: .* lanes 0x20 "),
+        ("shuffle_mask", "warp divergence: lane .* with the mask 0x1"),
+        ("overflow_stack", "a stack overflow"),
+    ],
+)
+def test_faults_are_errors(entry: str, message: str, seed: int | None) -> None:
+    """Each fault raises LaunchError naming it, for every schedule, and leaves the output alone."""
+    output = torch.zeros(100)
+    with host.schedule(seed), pytest.raises(host.LaunchError, match=message):
+        run_fault(entry, output)
+    assert torch.equal(output, torch.zeros(100))
+
+
+def test_null_pointers_fault() -> None:
+    """A write through the null pointer of a None argument ends the launch, not the process."""
+    with pytest.raises(host.LaunchError, match=r"thread .*: access to memory that is not there"):
+        run_fault("null_write", torch.zeros(100), None)
+
+
+def test_division_by_zero_is_an_error() -> None:
+    """An integer division by zero ends the launch and not the process."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("only x86 traps on an integer division by zero")
+    with pytest.raises(host.LaunchError, match="integer division by zero"):
+        run_fault("divide_by_zero", torch.zeros(100))
+
+
+def test_const_input_is_protected() -> None:
+    """A write through a const pointer is found, and does not reach the caller's tensor."""
+    source, output = torch.ones(100), torch.zeros(100)
+    with pytest.raises(host.LaunchError, match="argument 0: write into a const input"):
+        run_fault("write_const", source, output)
+    assert torch.equal(source, torch.ones(100))
+
+
+def test_dynamic_shared_memory_is_guarded() -> None:
+    """A write past the dynamic shared bytes is found; within them it is fine."""
+    with pytest.raises(host.LaunchError, match="after the 252 bytes of dynamic shared memory"):
+        run_fault("write_shared", torch.zeros(100), shared=252)
+    run_fault("write_shared", torch.zeros(100), shared=256)
+
+
+def test_device_assert_is_its_own_error() -> None:
+    """DETMODE_ASSERT raises DeviceAssert with the condition; the next launch works."""
+    output = torch.zeros(100)
+    with pytest.raises(host.DeviceAssert, match=r"faults\.cu:\d+: .*`n < 10` failed"):
+        run_fault("assert_small", output)
+    launch(FAULTS, "assert_small", 1, output, 5)
+    assert output[0] == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_forgotten_elements_stay_poisoned(seed: int | None) -> None:
+    """An element that no thread writes keeps the NaN of `empty`."""
+    output = empty((100,), torch.float32, "cpu")
+    with host.schedule(seed):
+        run_fault("forget", output)
+    assert output.isnan().tolist() == [True] + [False] * 99
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shared_memory_starts_poisoned_in_every_block(seed: int | None) -> None:
+    """A block sees neither zeros nor another block's values in its shared memory."""
+    output = torch.zeros(100)
+    with host.schedule(seed):
+        run_fault("read_shared", output)
+    assert output[:2].isnan().all()
+
+
+def test_out_of_bounds_reads_give_nan() -> None:
+    """Without a sanitized build a read past the end is not an error, but gives NaN."""
+    output = torch.zeros(1)
+    run_fault("read_after", torch.zeros(100), output)
+    assert output.isnan().all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_warp_operations(seed: int | None) -> None:
+    """Shuffles, votes, reductions and matches give what CUDA specifies, in every lane."""
+    output = torch.zeros(2 * 64, 10, dtype=torch.int64)
+    with host.schedule(seed):
+        launch_blocks(WARP, "warp_operations", 2, 64, output)
+    for lane in range(32):
+        half = lane // 16 * 16
+        expected = [
+            lane // 8 * 8 + 3,
+            lane - 2 if lane - 2 >= half else lane,
+            lane + 2 if lane + 2 < half + 16 else lane,
+            lane ^ 5,
+            sum(1 << i for i in range(0, 32, 3)),
+            1,
+            25 + 22,
+            sum(1 << i for i in range(lane % 4, 32, 4)),
+            15,
+            15 if lane < 16 else 16,
+        ]
+        assert output.view(4, 32, 10)[:, lane].tolist() == [expected] * 4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_block_operations(seed: int | None) -> None:
+    """The barriers that count and vote give every thread the result; shared memory is shared."""
+    output = torch.zeros(3 * 96, 4, dtype=torch.int64)
+    with host.schedule(seed):
+        launch_blocks(WARP, "block_operations", 3, 96, output)
+    expected = [[48, 1, 1, (x + 1) % 96] for x in range(96)]
+    assert output.view(3, 96, 4).tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_thread_runs_once(seed: int | None) -> None:
+    """Each thread of each block of a three-dimensional launch runs exactly once."""
+    output = torch.zeros(2 * 3 * 4 * 5 * 6 * 7, dtype=torch.int64)
+    with host.schedule(seed):
+        launch_blocks(WARP, "coordinates", (2, 3, 4), (5, 6, 7), output)
+    assert (output == 1).all()
+
+
+def draw(n: int) -> torch.Tensor:
+    output = torch.zeros(n, dtype=torch.int32)
+    launch(WARP, "tickets", n, torch.zeros(1, dtype=torch.int32), output, n)
+    return output
+
+
+def test_program_order_without_a_seed() -> None:
+    """Without a seed thread i runs i-th."""
+    assert torch.equal(draw(1000), torch.arange(1000, dtype=torch.int32))
+
+
+def test_schedules_shuffle_and_repeat() -> None:
+    """A seed shuffles blocks and threads; launches differ within a context and repeat across."""
+    orders = []
+    for seed in (7, 7, 8):
+        with host.schedule(seed):
+            orders.append([draw(1000), draw(1000)])
+    expected = torch.arange(1000, dtype=torch.int32)
+    for order in orders[0]:
+        assert not torch.equal(order, expected)
+        assert torch.equal(order.sort().values, expected)
+    assert not torch.equal(orders[0][0], orders[0][1])
+    assert torch.equal(orders[0][0], orders[1][0])
+    assert torch.equal(orders[0][1], orders[1][1])
+    assert not torch.equal(orders[0][0], orders[2][0])
+
+
+def draw_and_raise() -> None:
+    with host.schedule(None):
+        assert torch.equal(draw(300), torch.arange(300, dtype=torch.int32))
+        raise RuntimeError("inside")
+
+
+def test_schedules_nest_and_survive_exceptions() -> None:
+    """Leaving a context, by an exception too, restores the outer schedule where it was."""
+    with host.schedule(3):
+        draw(300)
+        second = draw(300)
+    with host.schedule(3):
+        draw(300)
+        with pytest.raises(RuntimeError, match="inside"):
+            draw_and_raise()
+        assert torch.equal(draw(300), second)
+
+
+@pytest.mark.parametrize("seed", [True, 1.5, "1"])
+def test_schedule_rejects_other_types(seed: object) -> None:
+    """A seed is None or an int."""
+    with pytest.raises(TypeError, match="seed must be None or an int"), host.schedule(seed):  # type: ignore[arg-type]
+        pass
+
+
+def test_threads_switch_at_atomics() -> None:
+    """With a seed a thread may lose its turn at an atomic: a lost update shows."""
+    counts = set()
+    for seed in (None, 1, 2, 3):
+        counter = torch.zeros(1, dtype=torch.int32)
+        with host.schedule(seed):
+            launch(WARP, "lost_update", 2000, counter, counter.clone(), 2000)
+        counts.add(int(counter))
+    assert 2000 in counts
+    assert len(counts) > 1
+
+
+def test_negative_control() -> None:
+    """A float atomicAdd gives different bits for different seeds: the shuffle exposes it."""
+    torch.manual_seed(0)
+    source, index = torch.randn(5000), torch.randint(0, 10, (5000,))
+    seen = set()
+    for seed in range(5):
+        output = torch.zeros(10)
+        with host.schedule(seed):
+            launch(KERNELS, "naive_scatter<float>", 5000, source, index, output, 5000)
+        expected = torch.zeros(10).index_add(0, index, source)
+        torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
+        seen.add(pattern(output))
+    assert len(seen) == 5
+
+
+def test_arguments_by_kind() -> None:
+    """int, float, bool, None and Tensor arrive as int64_t, double, bool and pointers."""
+    output = torch.zeros(5, dtype=torch.int64)
+    launch(WARP, "kinds", 1, None, output, -(2**62), 1.25, True, None)
+    assert output.tolist() == [-(2**62), 5, 1, 1, 1]
+    some = torch.zeros(1, dtype=torch.int32)
+    launch(WARP, "kinds", 1, some, output, 3, -0.5, False, torch.zeros(1, dtype=torch.float64))
+    assert output.tolist() == [3, -2, 0, 0, 0]
+
+
+INT32 = torch.zeros(1, dtype=torch.int32)
+INT64 = torch.zeros(5, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((INT32, INT64, 1, 1.0, True), "6 parameters, but got 5"),
+        ((INT32, INT64, 1, 1, True, None), "argument 3 is int 1, but the parameter is double"),
+        ((INT32, INT64, 1.0, 1.0, True, None), "argument 2 is float 1.0, .* is int64_t"),
+        ((INT32, INT64, True, 1.0, True, None), "argument 2 is bool True, .* is int64_t"),
+        ((INT32, INT64, 1, 1.0, 1, None), "argument 4 is int 1, .* is bool"),
+        ((INT64, INT64, 1, 1.0, True, None), "a Tensor of torch.int64, .* is const int32_t"),
+        ((INT32, INT64, INT64, 1.0, True, None), "argument 2 is a Tensor .* is int64_t"),
+        ((INT32, INT64, 2**63, 1.0, True, None), "beyond int64_t"),
+        ((INT32, INT64, "1", 1.0, True, None), "argument 2 is str"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments: tuple[object, ...], message: str) -> None:
+    """A wrong number or kind of argument is an error that names the argument and the parameter."""
+    with pytest.raises(host.LaunchError, match=message):
+        launch(WARP, "kinds", 1, *arguments)
+
+
+def test_aliased_arguments_stay_aliased() -> None:
+    """Two arguments over one memory see each other's writes, as on a GPU."""
+    values = torch.arange(10.0)
+    launch(KERNELS, "scale<float>", 5, values[:5], values[:5], 5, 2.0)
+    assert values.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+
+
+def test_empty_tensors_have_no_bytes() -> None:
+    """A write to an empty tensor is out of bounds."""
+    with pytest.raises(host.LaunchError, match="after the end of its 0 bytes"):
+        launch(FAULTS, "write_after", 1, torch.zeros(0), 0)
+
+
+def test_strided_tensors_cover_their_last_element() -> None:
+    """A non-contiguous tensor is guarded behind its last element in memory."""
+    base = torch.zeros(10, 10)
+    column = base[:, 3]
+    launch(FAULTS, "write_after", 1, column, 90)
+    assert base[9, 3] == 1
+    with pytest.raises(host.LaunchError, match="after the end of its 364 bytes"):
+        launch(FAULTS, "write_after", 1, column, 91)
+
+
+def test_launches_from_several_threads() -> None:
+    """Launches of one source from several OS threads do not disturb one another."""
+    values = torch.randn(20000)
+    failures: list[int] = []
+
+    def work(seed: int) -> None:
+        with host.schedule(seed):
+            for _ in range(5):
+                output = empty(values.shape, values.dtype, "cpu")
+                launch(KERNELS, "scale<float>", 20000, values, output, 20000, 2.0)
+                if not torch.equal(output, values * 2):
+                    failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_compile_errors_show_the_log(tmp_path) -> None:
+    """A file that g++ rejects raises CompileError with file, line and g++'s words."""
+    (tmp_path / "wrong.cu").write_text('#include "index.cuh"\n__global__ void f() { oops(); }\n')
+    source = Source(str(tmp_path / "anchor.py"), "wrong.cu", ("f",))
+    with pytest.raises(CompileError, match=r"(?s)wrong\.cu:2.*oops"):
+        host.compile(source)
+
+
+def test_scalar_parameters_have_three_types(tmp_path) -> None:
+    """A kernel parameter of another scalar type does not compile."""
+    (tmp_path / "narrow.cu").write_text("__global__ void f(int n) {}\n")
+    source = Source(str(tmp_path / "anchor.py"), "narrow.cu", ("f",))
+    with pytest.raises(CompileError, match="scalar parameters are int64_t, double or bool"):
+        host.compile(source)
+
+
+def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
+    """Processes that compile one source at once leave one file, and all of them can run it."""
+    (tmp_path / "one.cu").write_text(
+        '#include "index.cuh"\n__global__ void f(int64_t* out) { out[0] = 42; }\n'
+    )
+    script = (
+        "import torch; from detmode.cuda import Source, launch\n"
+        f"source = Source({str(tmp_path / 'anchor.py')!r}, 'one.cu', ('f',))\n"
+        "out = torch.zeros(1, dtype=torch.int64); launch(source, 'f', 1, out); print(int(out))\n"
+    )
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
+    runs = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [run.communicate()[0].strip() for run in runs] == ["42", "42"]
+    assert len(list((tmp_path / "cache" / "host").iterdir())) == 1

@@ -1,0 +1,216 @@
+"""Launching: sizes, devices, dtypes, and what a machine without a GPU says."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pytest
+import torch
+from cuda_sources import FLOATING, KERNELS, WARP
+
+from detmode.cuda import ctype, device, empty, empty_like, launch, launch_blocks, unavailable
+from detmode.cuda.launch import BLOCK
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 63, 256, 1000])
+def test_launch_covers_all_elements(dtype: torch.dtype, n: int) -> None:
+    """A launch of n threads writes n elements, none where n is 0."""
+    values = torch.randn(n).to(dtype)
+    output = empty_like(values)
+    launch(KERNELS, f"scale<{ctype(dtype)}>", n, values, output, n, 2.0)
+    assert torch.equal(output, values * 2)
+
+
+def test_grid_stride_loop_covers_a_capped_grid() -> None:
+    """Fewer threads than elements still write them all."""
+    values = torch.randn(10 * BLOCK)
+    output = empty_like(values)
+    launch(KERNELS, "scale<float>", 1, values, output, values.numel(), 2.0)
+    assert torch.equal(output, values * 2)
+
+
+def test_wrong_sizes() -> None:
+    """Negative thread counts and impossible blocks and grids are ValueErrors that say the limit."""
+    x = torch.zeros(1)
+    with pytest.raises(ValueError, match="must not be negative, but got -1"):
+        launch(KERNELS, "scale<float>", -1, x, x, 1, 1.0)
+    with pytest.raises(ValueError, match="1 to 1024 threads"):
+        launch_blocks(KERNELS, "scale<float>", 1, (32, 33), x, x, 1, 1.0)
+    with pytest.raises(ValueError, match="1 to 3 sizes"):
+        launch_blocks(KERNELS, "scale<float>", (1, 1, 1, 1), 32, x, x, 1, 1.0)
+    with pytest.raises(ValueError, match="at most 65535"):
+        launch_blocks(KERNELS, "scale<float>", (1, 65536), 32, x, x, 1, 1.0)
+    launch_blocks(KERNELS, "scale<float>", (5, 0), 32, x, x, 1, 1.0)
+
+
+def test_unknown_entry() -> None:
+    """An entry that the source does not list is named, for zero threads too."""
+    x = torch.zeros(1)
+    for threads in (0, 1):
+        with pytest.raises(ValueError, match="no entry 'scale<int64_t>'"):
+            launch(KERNELS, "scale<int64_t>", threads, x, x, 1, 1.0)
+
+
+def test_devices() -> None:
+    """Tensors of two devices, no tensor at all, and meta tensors are refused."""
+    x = torch.zeros(1)
+    with pytest.raises(ValueError, match="on one device, but got cpu and meta"):
+        launch(KERNELS, "scale<float>", 1, x, x.to("meta"), 1, 1.0)
+    with pytest.raises(ValueError, match="needs at least one tensor"):
+        launch(KERNELS, "scale<float>", 1, None, None, 1, 1.0)
+    with pytest.raises(ValueError, match="but got meta tensors"):
+        launch(KERNELS, "scale<float>", 1, x.to("meta"), x.to("meta"), 1, 1.0)
+
+
+def test_ctype() -> None:
+    """Every supported dtype has a name; complex32 has none."""
+    assert [ctype(d) for d in (torch.float16, torch.complex64, torch.int8, torch.bool)] == [
+        "half",
+        "complex<float>",
+        "int8_t",
+        "bool",
+    ]
+    with pytest.raises(TypeError, match=r"do not support torch\.complex32"):
+        ctype(torch.complex32)
+
+
+@pytest.mark.parametrize(
+    "dtype", [*FLOATING, torch.complex64, torch.int32, torch.uint8, torch.bool], ids=str
+)
+def test_empty_is_poisoned_on_the_cpu(dtype: torch.dtype) -> None:
+    """Floating-point elements are NaN, integers have the bytes 0xA5, bools are True."""
+    filled = empty((3, 0, 2), dtype, "cpu")
+    assert filled.shape == (3, 0, 2)
+    filled = empty((2, 3, 4, 5), dtype, "cpu", memory_format=torch.channels_last)
+    assert filled.is_contiguous(memory_format=torch.channels_last)
+    like = empty_like(filled)
+    assert like.stride() == filled.stride()
+    for tensor in (filled, like):
+        if dtype.is_floating_point or dtype.is_complex:
+            assert tensor.isnan().all()
+        elif dtype is torch.bool:
+            assert tensor.all()
+        else:
+            storage = tensor.untyped_storage()
+            assert set(bytes(storage.tolist())) == {0xA5}
+
+
+def test_empty_is_invisible_to_dispatch_modes() -> None:
+    """The filling dispatches nothing, and meta tensors stay as they are."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Record():
+        empty((4,), torch.float32, "cpu")
+    assert seen == ["aten.empty.memory_format"]
+    assert empty((4,), torch.float32, "meta").device.type == "meta"
+
+
+def test_unavailable() -> None:
+    """Answers for every device type; tests run where the host runner works."""
+    assert unavailable("cpu") is None
+    assert unavailable("mps") == "Launches run on cuda and cpu devices, not on mps."
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("12.6", "cuda12"), ("13.0", "cuda13"), (None, "cuda13")]
+)
+def test_extra_follows_torch(monkeypatch, version: str | None, expected: str) -> None:
+    """The extra that a remedy names has the major version of PyTorch's CUDA."""
+    monkeypatch.setattr(torch.version, "cuda", version)
+    assert device.extra() == expected
+
+
+def test_remedy_without_cupy(monkeypatch) -> None:
+    """With a GPU but without CuPy the sentence names the extra to install."""
+    import sys
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    reason = device.unavailable()
+    assert reason is not None
+    assert "pip install 'detmode[cuda12]'" in reason
+
+
+def test_gpu_arguments_are_packed_by_kind() -> None:
+    """What reaches the driver: one 8-byte value an argument, and the pointers to them in order."""
+    calls = []
+    kernel = object.__new__(device._Kernel)
+    kernel.where, kernel.count, kernel.function, kernel.shared = "x", 6, 77, 48 * 1024
+    kernel.slots = device._Slots(6)
+    kernel.launch_kernel = lambda *arguments: calls.append(arguments)
+    x = torch.zeros(3)
+    kernel.launch((2, 1, 1), (32, 1, 1), (x, None, -5, 2.5, True, x[1:]), 16, 99)
+    ((*head, parameters, extra),) = calls
+    assert head == [77, 2, 1, 1, 32, 1, 1, 16, 99]
+    assert extra == 0
+    pointers = (ctypes.c_void_p * 6).from_address(parameters)
+    raw = [ctypes.string_at(pointer, 8) for pointer in pointers]
+    assert struct.unpack("=QQqdqQ", b"".join(raw)) == (
+        x.data_ptr(),
+        0,
+        -5,
+        2.5,
+        1,
+        x.data_ptr() + 4,
+    )
+    with pytest.raises(ValueError, match="6 arguments at the first launch, now 1"):
+        kernel.launch((1, 1, 1), (1, 1, 1), (x,), 0, 0)
+    with pytest.raises(TypeError, match="but got str"):
+        kernel.launch((1, 1, 1), (1, 1, 1), (x, None, 1, 1.0, True, "y"), 0, 0)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(unavailable("cuda") is not None, reason=str(unavailable("cuda")))
+class TestOnGpu:
+    def test_current_stream_and_graph(self) -> None:
+        """Launches go to torch's current stream, and can be captured after a first call."""
+        values = torch.randn(1000, device="cuda")
+        output = torch.zeros_like(values)
+
+        def run() -> None:
+            launch(KERNELS, "scale<float>", 1000, values, output, 1000, 2.0)
+
+        run()
+        assert torch.equal(output, values * 2)
+        output.zero_()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        assert not output.any()
+        graph.replay()
+        assert torch.equal(output, values * 2)
+
+    @pytest.mark.parametrize("dtype", FLOATING, ids=str)
+    def test_same_bits_as_the_host(self, dtype: torch.dtype) -> None:
+        """The accumulator's sums on the GPU are the host's, bit for bit, denormals included."""
+        from cuda_sources import accumulate, pattern
+
+        values = torch.randn(10000, dtype=torch.float64) * torch.exp(torch.randn(10000) * 30)
+        values = values.to(dtype)
+        index = torch.randint(0, 50, (10000,))
+        expected = accumulate(torch.zeros(50, dtype=dtype), index, values, 14)
+        for _ in range(10):
+            result = accumulate(
+                torch.zeros(50, dtype=dtype, device="cuda"), index.cuda(), values.cuda(), 14
+            )
+            assert pattern(result) == pattern(expected)
+
+    def test_warp_operations_as_on_the_host(self) -> None:
+        """The host runner's warp and block operations give what the GPU gives."""
+        for entry, block, columns in (("warp_operations", 64, 10), ("block_operations", 96, 4)):
+            expected = torch.zeros(2 * block, columns, dtype=torch.int64)
+            result = expected.cuda()
+            launch_blocks(WARP, entry, 2, block, expected)
+            launch_blocks(WARP, entry, 2, block, result)
+            assert torch.equal(result.cpu(), expected)

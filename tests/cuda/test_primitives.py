@@ -1,0 +1,205 @@
+"""The headers of detmode/cuda/include: conversions, positions, fixed-order reductions, owners."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from cuda_sources import FLOATING, PRIMITIVES, WARP, pattern
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detmode.cuda import ctype, empty, host, launch, launch_blocks
+
+SEEDS = (None, *range(20))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_16_bit_value_widens_exactly(dtype: torch.dtype) -> None:
+    """All 65,536 patterns give the float that PyTorch gives; a NaN stays NaN."""
+    values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    output = empty((65536,), torch.float32, "cpu")
+    launch(PRIMITIVES, f"to_float<{ctype(dtype)}>", 65536, values, output, 65536)
+    expected = values.float()
+    assert torch.equal(output.isnan(), expected.isnan())
+    numbers = ~expected.isnan()
+    assert torch.equal(output[numbers].view(torch.int32), expected[numbers].view(torch.int32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
+    """Around every 16-bit value and every midpoint, and for random floats, PyTorch's rounding."""
+    patterns = torch.arange(0, 2**15, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    exact = patterns[patterns.isfinite()].view(torch.int32)
+    middle = (exact[:-1].long() + exact[1:].long()).div(2, rounding_mode="floor").to(torch.int32)
+    near = torch.cat([base + offset for base in (exact, middle) for offset in (-1, 0, 1)])
+    near = near[near >= 0]
+    generator = torch.Generator().manual_seed(0)
+    anything = torch.randint(-(2**31), 2**31, (100000,), generator=generator).to(torch.int32)
+    values = torch.cat([near, near | -(2**31), anything]).view(torch.float32)
+    n = values.numel()
+    output = empty((n,), dtype, "cpu")
+    launch(PRIMITIVES, f"from_float<{ctype(dtype)}>", n, values, output, n)
+    numbers = ~values.isnan()
+    expected = values.to(dtype)
+    assert torch.equal(output[numbers].view(torch.int16), expected[numbers].view(torch.int16))
+    assert (output[~numbers].view(torch.int16) == 0x7FFF).all()
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_positions(seed: int | None) -> None:
+    """Both of unravel and strided_offset give the tensor's strides."""
+    base = torch.arange(3 * 5 * 7 * 2).view(3, 5, 7, 2).permute(2, 0, 3, 1)
+    n = base.numel()
+    output = torch.zeros(n, dtype=torch.int64)
+    with host.schedule(seed):
+        sizes, strides = torch.tensor(base.shape), torch.tensor(base.stride())
+        launch(PRIMITIVES, "positions", n, sizes, strides, output, n)
+    assert torch.equal(output, base.flatten())
+
+
+@settings(max_examples=30, deadline=None, database=None)
+@given(
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=8),
+    st.one_of(st.integers(1, 9), st.integers(1, 2**62)),
+)
+def test_divisions(values: list[int], divisor: int) -> None:
+    """floor_div, floor_mod and ceil_div are Python's //, % and -(-a // b)."""
+    output = torch.zeros(len(values), 3, dtype=torch.int64)
+    launch(PRIMITIVES, "divisions", 1, torch.tensor(values), output, len(values), divisor)
+    expected = [[v // divisor, v % divisor, -(-v // divisor)] for v in values]
+    assert output.tolist() == expected
+
+
+def test_limits() -> None:
+    """limits<T> gives the infinities, or the ends of an integer's range."""
+    for dtype in (*FLOATING, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        output = torch.zeros(2, dtype=dtype)
+        launch(PRIMITIVES, f"extremes<{ctype(dtype)}>", 1, output)
+        if dtype.is_floating_point:
+            expected = [-float("inf"), float("inf")]
+        else:
+            expected = [torch.iinfo(dtype).min, torch.iinfo(dtype).max]
+        assert output.tolist() == expected
+    flags = torch.zeros(2, dtype=torch.bool)
+    launch(PRIMITIVES, "extremes<bool>", 1, flags)
+    assert flags.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rounding(dtype: torch.dtype) -> None:
+    """mul_rn then add_rn rounds twice, fma_rn once, div_rn is correctly rounded."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(300, 3, dtype=dtype, generator=generator)
+    output = torch.empty_like(values)
+    launch(PRIMITIVES, f"rounding<{ctype(dtype)}>", 300, values, output, 300)
+    a, b, c = values.unbind(1)
+    assert torch.equal(output[:, 0], a * b + c)
+    assert torch.equal(output[:, 2], (a - b) / c)
+    for i in range(300):
+        fused = Fraction(a[i].item()) * Fraction(b[i].item()) + Fraction(c[i].item())
+        spacing = Fraction(torch.finfo(dtype).eps) * abs(fused)
+        assert abs(Fraction(output[i, 1].item()) - fused) <= spacing / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "threads"),
+    [
+        ("float", torch.float32, 32),
+        ("float", torch.float32, 256),
+        ("double", torch.float64, 96),
+        ("complex<float>", torch.complex64, 64),
+    ],
+)
+def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
+    """Every thread gets the sum of the row, with the same bits for every schedule."""
+    columns = threads - 5
+    values = torch.randn(7, columns, dtype=dtype)
+    seen = set()
+    for seed in SEEDS:
+        output = empty((7,), dtype, "cpu")
+        with host.schedule(seed):
+            launch_blocks(
+                PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads, values, output, columns
+            )
+        torch.testing.assert_close(output, values.sum(1))
+        seen.add(pattern(output))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("threads", [32, 96, 1024])
+def test_block_reduce_keeps_the_order(threads: int) -> None:
+    """The operation sees its operands in the order of the threads."""
+    output = torch.zeros(1, dtype=torch.int64)
+    launch_blocks(PRIMITIVES, f"reduce_in_order<{threads}>", 1, threads, output)
+    assert output.item() == threads - 1
+
+
+def segment_sum(
+    keys: torch.Tensor, values: torch.Tensor, segments: int, piece: int
+) -> torch.Tensor:
+    entry = f"segment_sum<{ctype(values.dtype)}, {piece}>"
+    n, columns = values.shape
+    output = torch.zeros(segments, columns, dtype=values.dtype)
+    while n > 0:
+        pieces = -(-n // piece)
+        carry_keys = torch.zeros(2 * pieces, dtype=torch.int64)
+        carries = empty((2 * pieces, columns), values.dtype, "cpu")
+        buffers = (keys, values, carry_keys, carries, output)
+        launch(PRIMITIVES, entry, pieces * columns, *buffers, n, columns)
+        if n <= piece:
+            break
+        keys, values, n = carry_keys, carries, 2 * pieces
+    return output
+
+
+@pytest.mark.parametrize(("dtype", "piece"), [(torch.float32, 8), (torch.float64, 64)], ids=str)
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 64, 65, 1000])
+@pytest.mark.parametrize("segments", [1, 3, 400])
+def test_segment_sums(dtype: torch.dtype, piece: int, n: int, segments: int) -> None:
+    """Runs short and long, inside pieces and over many, are summed whole, whatever the schedule."""
+    generator = torch.Generator().manual_seed(n + segments)
+    keys = torch.randint(0, segments, (n,), generator=generator).sort().values
+    values = torch.randn(n, 3, dtype=dtype, generator=generator)
+    expected = torch.zeros(segments, 3, dtype=dtype).index_add(0, keys, values)
+    seen = set()
+    for seed in (None, 1, 2):
+        with host.schedule(seed):
+            output = segment_sum(keys, values, segments, piece)
+        torch.testing.assert_close(output, expected)
+        seen.add(pattern(output))
+    assert len(seen) == 1
+
+
+def test_segment_sums_keep_negative_zero() -> None:
+    """A run of -0.0 over several pieces stays -0.0: the padding is the identity of addition."""
+    keys = torch.zeros(100, dtype=torch.int64)
+    output = segment_sum(keys, torch.full((100, 1), -0.0), 1, 8)
+    assert output.signbit().all()
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_owners(last: bool) -> None:
+    """The last (first) source of a destination wins for every schedule; others keep the start."""
+    index = torch.randint(0, 30, (2000,), generator=torch.Generator().manual_seed(0))
+    start = -1 if last else torch.iinfo(torch.int64).max
+    expected = torch.full((40,), start)
+    for i in range(2000) if last else range(1999, -1, -1):
+        expected[index[i]] = i
+    for seed in SEEDS:
+        owners = torch.full((40,), start)
+        with host.schedule(seed):
+            launch(PRIMITIVES, f"elect<{str(last).lower()}>", 2000, index, owners, 2000)
+        assert torch.equal(owners, expected)
+
+
+def test_tickets_are_the_control() -> None:
+    """A counter drawn by atomicAdd orders threads by schedule: no way to find owners."""
+    orders = set()
+    for seed in (1, 2):
+        output = torch.zeros(100, dtype=torch.int32)
+        with host.schedule(seed):
+            launch(WARP, "tickets", 100, torch.zeros(1, dtype=torch.int32), output, 100)
+        orders.add(pattern(output))
+    assert len(orders) == 2

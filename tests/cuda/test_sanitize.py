@@ -1,0 +1,62 @@
+"""The sanitized build finds what guard zones cannot, and nothing in kernels that are right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detmode.cuda import CompileError, host
+
+SCRIPT = """
+import sys
+import torch
+sys.path.insert(0, {directory!r})
+from cuda_sources import FAULTS, WARP, accumulate
+from detmode.cuda import host, launch_blocks
+
+for seed in (None, 1):
+    with host.schedule(seed):
+        launch_blocks(WARP, "warp_operations", 2, 64, torch.zeros(128, 10, dtype=torch.int64))
+        launch_blocks(WARP, "block_operations", 3, 96, torch.zeros(288, 4, dtype=torch.int64))
+        try:
+            launch_blocks(FAULTS, "barrier_some", 2, 64, torch.zeros(100), 100)
+        except host.LaunchError:
+            print("divergence")
+print("clean", flush=True)
+launch_blocks(FAULTS, "read_after", 1, 64, torch.zeros(100), torch.zeros(1), 100)
+print("missed")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+def test_out_of_bounds_read_is_found() -> None:
+    """Fibers, barriers and abandoned launches are clean under ASan; a read past the end is not."""
+    try:
+        environment = host.sanitizer_environment()
+    except CompileError as error:
+        pytest.skip(str(error))
+    directory = str(Path(__file__).parent)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(directory=directory)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.stdout.split() == ["divergence", "divergence", "clean"]
+    assert run.returncode != 0
+    assert "AddressSanitizer: use-after-poison" in run.stderr
+    assert "faults.cu:" in run.stderr
+
+
+def test_without_libasan_it_says_what_to_do() -> None:
+    """A sanitized build in a process without libasan is an error with the remedy, not a crash."""
+    from cuda_sources import FAULTS
+
+    with pytest.raises(CompileError, match="LD_PRELOAD"):
+        host.compile(FAULTS, sanitize=True)
