@@ -1,0 +1,142 @@
+"""Launches the backward kernels of adaptive average pooling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, ctype, empty, launch
+
+PER_THREAD = 8
+"""Planes (or channels) that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"{kernel}<{ctype(dtype)}, {per_thread}>"
+        for kernel in ("adaptive_avg_pool_backward", "adaptive_avg_pool_backward_channels_last")
+        for dtype in FLOATING
+        for per_thread in (1, PER_THREAD)
+    ),
+)
+
+
+def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
+    """The gradient of ``_adaptive_avg_pool2d`` with respect to its input.
+
+    Args:
+        grad_output: (N, C, H_out, W_out) or (C, H_out, W_out), floating point.
+        self: (N, C, H, W) or (C, H, W); its shape, dtype and memory format are read.
+
+    Returns:
+        A tensor like ``self``: channels last where ATen gives that, contiguous otherwise.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not go together.
+        NotImplementedError: a dtype that is not floating point.
+    """
+    _check("adaptive_avg_pool2d_backward", grad_output, self, 2)
+    if not _channels_last(self):
+        return _contiguous(grad_output, self, 2)
+    batch, channels = self.shape[:2]
+    grad_input = empty(self.shape, self.dtype, self.device, torch.channels_last)
+    many = channels >= 8 * PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    launch(
+        SOURCE,
+        f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}>",
+        grad_input.numel() // channels * -(-channels // per_thread),
+        grad_output.contiguous(memory_format=torch.channels_last),
+        grad_input,
+        batch,
+        channels,
+        *self.shape[2:],
+        *grad_output.shape[2:],
+    )
+    return grad_input
+
+
+def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
+    """The gradient of ``_adaptive_avg_pool3d`` with respect to its input.
+
+    Args:
+        grad_output: (N, C, T_out, H_out, W_out) or (C, T_out, H_out, W_out), floating point.
+        self: (N, C, T, H, W) or (C, T, H, W); its shape and dtype are read.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``self``.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not go together.
+        NotImplementedError: a dtype that is not floating point.
+    """
+    _check("adaptive_avg_pool3d_backward", grad_output, self, 3)
+    return _contiguous(grad_output, self, 3)
+
+
+def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
+    grad_input = empty(self.shape, self.dtype, self.device)
+    planes = self.shape[:-spatial].numel()
+    many = planes >= PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    missing = (1,) * (3 - spatial)
+    launch(
+        SOURCE,
+        f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}>",
+        -(-planes // per_thread) * self.shape[-spatial:].numel(),
+        grad_output.contiguous(),
+        grad_input,
+        planes,
+        *missing,
+        *self.shape[-spatial:],
+        *missing,
+        *grad_output.shape[-spatial:],
+    )
+    return grad_input
+
+
+def _channels_last(self: Tensor) -> bool:
+    """Whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
+    if self.is_contiguous() or suggest_memory_format(self) is not torch.channels_last:
+        return False
+    return self.shape[1] > 1 and self.shape[2] * self.shape[3] > 1
+
+
+def _check(name: str, grad_output: Tensor, self: Tensor, spatial: int) -> None:
+    if 0 in grad_output.shape[1:]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "
+            f"grad_output has sizes {list(grad_output.shape)}"
+        )
+    if self.dim() not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D tensor, but got "
+            f"{list(self.shape)}"
+        )
+    if grad_output.dim() != self.dim():
+        raise RuntimeError(
+            f"{name}(): Expected dimensions {self.dim()} for `grad_output` but got dimensions "
+            f"{grad_output.dim()}"
+        )
+    if grad_output.shape[:-spatial] != self.shape[:-spatial]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
+            f"{list(self.shape)}, but got {list(grad_output.shape)}"
+        )
+    if grad_output.dtype != self.dtype:
+        raise RuntimeError(
+            f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
+            f"{grad_output.dtype}"
+        )
+    if grad_output.device != self.device:
+        raise RuntimeError(
+            f"{name}(): Expected all tensors to be on the same device, but got "
+            f"{grad_output.device} and {self.device}"
+        )
+    if self.dtype not in FLOATING:
+        raise NotImplementedError(f'"{name}_cuda" not implemented for {self.dtype}')

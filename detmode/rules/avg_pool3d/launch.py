@@ -1,0 +1,138 @@
+"""Launches the backward kernel of 3-D average pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, ctype, empty, launch
+
+PER_THREAD = 4
+"""Planes that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}>"
+        for dtype in FLOATING
+        for per_thread in (1, PER_THREAD)
+    ),
+)
+
+
+def avg_pool3d_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """The gradient of ``avg_pool3d`` with respect to its input.
+
+    Args:
+        grad_output: (N, C, T_out, H_out, W_out) or (C, T_out, H_out, W_out), floating point.
+        self: (N, C, T, H, W) or (C, T, H, W); its shape and dtype are read.
+        kernel_size: one size for all axes, or three.
+        stride: one for all axes, or three; empty means ``kernel_size``.
+        padding: one for all axes, or three.
+        ceil_mode: already in the shape of ``grad_output``.
+        count_include_pad: whether padding counts in a window's divisor.
+        divisor_override: the divisor of all windows.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``self``.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or arguments that do not go together.
+        NotImplementedError: a dtype that is not floating point.
+    """
+    kernel = _triple("kernel_size", kernel_size)
+    strides = _triple("stride", stride) if len(stride) else kernel
+    pads = _triple("padding", padding)
+    _check(grad_output, self, kernel, strides, pads, divisor_override)
+    sizes_in, sizes_out = self.shape[-3:], grad_output.shape[-3:]
+    divisor = divisor_override or 0
+    if divisor == 0 and all(
+        _windows_alike(*axis, count_include_pad)
+        for axis in zip(sizes_in, sizes_out, kernel, strides, pads)
+    ):
+        divisor = math.prod(kernel)
+    grad_input = empty(self.shape, self.dtype, self.device)
+    planes = self.shape[:-3].numel()
+    many = planes >= PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    launch(
+        SOURCE,
+        f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}>",
+        -(-planes // per_thread) * sizes_in.numel(),
+        grad_output.contiguous(),
+        grad_input,
+        planes,
+        *sizes_in,
+        *sizes_out,
+        *kernel,
+        *strides,
+        *pads,
+        count_include_pad,
+        divisor,
+    )
+    return grad_input
+
+
+def _windows_alike(
+    size_in: int, size_out: int, kernel: int, stride: int, padding: int, count_include_pad: bool
+) -> bool:
+    """Whether all windows of an axis count ``kernel`` positions."""
+    margin = padding if count_include_pad else 0
+    return padding == margin and (size_out - 1) * stride - padding + kernel <= size_in + margin
+
+
+def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
+    if len(values) not in (1, 3):
+        raise RuntimeError(f"avg_pool3d: {name} must be a single int, or a tuple of three ints")
+    t, h, w = values if len(values) == 3 else (*values, *values, *values)
+    return int(t), int(h), int(w)
+
+
+def _check(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel: tuple[int, int, int],
+    stride: tuple[int, int, int],
+    padding: tuple[int, int, int],
+    divisor_override: int | None,
+) -> None:
+    if self.dim() not in (4, 5):
+        raise RuntimeError("non-empty 4D or 5D (batch mode) tensor expected for input")
+    if grad_output.dim() != self.dim() or grad_output.shape[:-3] != self.shape[:-3]:
+        raise RuntimeError(
+            "avg_pool3d_backward(): Expected grad_output to have the batch and channel sizes of "
+            f"self, {list(self.shape)}, but got {list(grad_output.shape)}"
+        )
+    if divisor_override == 0:
+        raise RuntimeError("divisor must be not zero")
+    if min(kernel) <= 0 or min(stride) <= 0 or min(padding) < 0:
+        raise RuntimeError(
+            "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
+            f"padding not negative, but got {kernel}, {stride} and {padding}"
+        )
+    if grad_output.dtype != self.dtype:
+        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
+    if grad_output.device != self.device:
+        raise RuntimeError(
+            "avg_pool3d_backward(): Expected all tensors to be on the same device, but got "
+            f"{grad_output.device} and {self.device}"
+        )
+    if self.dtype not in FLOATING:
+        raise NotImplementedError(
+            f'"avg_pool3d_backward_out_frame" not implemented for {self.dtype}'
+        )
