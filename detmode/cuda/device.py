@@ -97,13 +97,12 @@ def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
 
     parts = (source.text, entry, arch, *NVRTC_OPTIONS, repr(nvrtc.getVersion()))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    directory = cache_directory() / "cuda"
+    directory = cache_directory("cuda")
     stem = f"{source.path.parent.name}-{source.path.stem}-{key}"
     code_path = directory / f"{stem}.{'cubin' if arch.startswith('sm_') else 'ptx'}"
     name_path = directory / f"{stem}.name"
     if not code_path.exists():
         code, lowered = compile_entries(source, arch, (entry,))
-        directory.mkdir(parents=True, exist_ok=True)
         # The name first: whoever sees the code finds it.
         _replace(name_path, lowered[entry].encode())
         _replace(code_path, code)

@@ -184,11 +184,25 @@ def compile_entries(
     return (code if isinstance(code, bytes) else str(code).encode()), lowered
 
 
-def cache_directory() -> Path:
-    """`$DETMODE_CACHE`, else `detmode` in the user's cache directory."""
+def cache_directory(name: str) -> Path:
+    """The folder `name` of `$DETMODE_CACHE`, else of `detmode` in the user's cache directory; made.
+
+    Raises:
+        CompileError: it cannot be made.
+    """
     chosen = os.environ.get("DETMODE_CACHE")
     if chosen:
-        return Path(chosen)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "detmode"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detmode"
+        root = Path(chosen)
+    elif sys.platform == "darwin":
+        root = Path.home() / "Library" / "Caches" / "detmode"
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detmode"
+    directory = root / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompileError(
+            f"the cache {directory} cannot be made ({error.strerror}); set DETMODE_CACHE to a "
+            "folder that can be written"
+        ) from None
+    return directory

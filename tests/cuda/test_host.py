@@ -12,6 +12,7 @@ import torch
 from cuda_sources import FAULTS, KERNELS, WARP, pattern
 
 from detmode.cuda import CompileError, Source, empty, host, launch, launch_blocks
+from detmode.cuda.host import library
 
 SEEDS = (None, 0, 1, 2)
 
@@ -337,3 +338,27 @@ def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
     ]
     assert [run.communicate()[0].strip() for run in runs] == ["42", "42"]
     assert len(list((tmp_path / "cache" / "host").iterdir())) == 1
+
+
+def test_cache_that_cannot_be_made(tmp_path, monkeypatch) -> None:
+    """Where the cache's folder cannot be made, the error names it and the variable to set."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "two.cu").write_text("__global__ void f(bool flag) {}\n")
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "file" / "cache"))
+    source = Source(str(tmp_path / "anchor.py"), "two.cu", ("f",))
+    with pytest.raises(CompileError, match="set DETMODE_CACHE"):
+        host.compile(source)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems always use ucontext")
+def test_portable_switches(monkeypatch) -> None:
+    """Built with ucontext instead of assembly, barriers and warp operations work alike."""
+    monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-DDETMODE_UCONTEXT=1"))
+    source = Source(__file__, "warp.cu", WARP.entries)
+    for entry, block, columns in (("warp_operations", 64, 10), ("block_operations", 96, 4)):
+        expected = torch.zeros(2 * block, columns, dtype=torch.int64)
+        output = expected.clone()
+        launch_blocks(WARP, entry, 2, block, expected)
+        with host.schedule(3):
+            launch_blocks(source, entry, 2, block, output)
+        assert torch.equal(output, expected)

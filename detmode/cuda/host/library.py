@@ -213,8 +213,7 @@ def _build(source: Source, sanitize: bool) -> Path:
     sha = hashlib.sha256()
     for part in (text, RUNTIME.read_text(encoding="utf-8"), path, _compiler_version(path), *flags):
         sha.update(part.encode() + b"\0")
-    directory = cache_directory() / "host"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = cache_directory("host")
     target = directory / f"{source.path.parent.name}-{source.path.stem}-{sha.hexdigest()[:32]}.so"
     if target.exists():
         return target

@@ -31,7 +31,9 @@
 
 // Switching stacks saves what the C calling convention asks a function to keep, and nothing else.
 // The symbols are local to this object: several of them live in one process.
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(DETMODE_UCONTEXT)
+#include <ucontext.h>
+#elif defined(__x86_64__) && defined(__linux__)
 #define DETMODE_UCONTEXT 0
 extern "C" __attribute__((visibility("hidden"))) void detmode_switch_stack(void** from, void* to);
 __asm__(

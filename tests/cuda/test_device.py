@@ -1,0 +1,102 @@
+"""The GPU's launch path, with the driver replaced by a record of what it is asked."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cuda_sources import FAULTS, KERNELS
+
+from detmode.cuda import device
+
+# The package's function of the same name hides the module.
+LAUNCH = sys.modules["detmode.cuda.launch"]
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+class Driver:
+    """Stands in for CuPy's modules and launches, and for torch's device queries."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.loaded: list[tuple[bytes, str]] = []
+        self.launched: list[tuple[int, ...]] = []
+        self.values: list[tuple[bytes, ...]] = []
+        self.devices: list[int] = []
+        self.count = 0
+        monkeypatch.setenv("DETMODE_CACHE", str(directory))
+        monkeypatch.setattr(device, "_kernels", {})
+        monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: None)
+        monkeypatch.setattr(cupy, "RawModule", self.module)
+        monkeypatch.setattr(cupy.cuda.runtime, "setDevice", self.devices.append)
+        monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+        monkeypatch.setattr(
+            torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=1234)
+        )
+
+    def module(self, *, path: str) -> SimpleNamespace:
+        def get_function(name: str) -> SimpleNamespace:
+            self.loaded.append((Path(path).read_bytes(), name))
+            return SimpleNamespace(
+                kernel=SimpleNamespace(ptr=100 + len(self.loaded)), max_dynamic_shared_size_bytes=0
+            )
+
+        return SimpleNamespace(get_function=get_function)
+
+    def launch(self, *arguments: int) -> None:
+        *head, parameters, extra = arguments
+        assert extra == 0
+        pointers = (ctypes.c_void_p * self.count).from_address(parameters)
+        self.values.append(tuple(ctypes.string_at(pointer, 8) for pointer in pointers))
+        self.launched.append(tuple(head))
+
+
+@pytest.fixture
+def driver(monkeypatch, tmp_path) -> Driver:
+    return Driver(monkeypatch, tmp_path)
+
+
+def test_an_entry_is_loaded_once(driver: Driver) -> None:
+    """The first launch compiles and loads the entry; each launch goes to torch's stream."""
+    x, y = torch.zeros(300), torch.zeros(300)
+    driver.count = 4
+    for factor in (2.0, 3.0):
+        arguments = (x, y, 300, factor)
+        gpu = torch.device("cuda", 0)
+        device.launch_blocks(KERNELS, "scale<float>", (2, 1, 1), (256, 1, 1), arguments, 0, gpu)
+    ((code, name),) = driver.loaded
+    assert code.startswith(b"\x7fELF")
+    assert name.encode() in code
+    assert driver.launched == [(101, 2, 1, 1, 256, 1, 1, 0, 1234)] * 2
+    assert [struct.unpack("=QQqd", b"".join(raw)) for raw in driver.values] == [
+        (x.data_ptr(), y.data_ptr(), 300, 2.0),
+        (x.data_ptr(), y.data_ptr(), 300, 3.0),
+    ]
+    assert set(driver.devices) == {0}
+
+
+def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
+    """Above 48 KiB of dynamic shared memory the kernel's limit is raised, once for each size."""
+    driver.count = 2
+    gpu = torch.device("cuda", 0)
+    for shared in (1024, 65536, 65536):
+        arguments = (torch.zeros(1), 1)
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, gpu)
+    (known,) = device._kernels.values()
+    assert known[1].raw.max_dynamic_shared_size_bytes == 65536
+    assert [launched[7] for launched in driver.launched] == [1024, 65536, 65536]
+
+
+def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
+    """Where launches cannot work, launching raises RuntimeError with the sentence."""
+    monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: "No driver.")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    gpu = torch.device("cuda", 0)
+    with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), (torch.zeros(1), 1), 0, gpu)
