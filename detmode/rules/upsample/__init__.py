@@ -1,0 +1,116 @@
+"""Backward of linear, bilinear, bicubic and trilinear interpolation: ``upsample_*_backward``.
+
+``F.interpolate`` and ``nn.Upsample`` with ``mode="linear"``, ``"bilinear"``, ``"bicubic"`` and
+``"trilinear"``, without ``antialias``, which has a room of its own. Under PyTorch's flag the 2-D
+and 3-D modes take a decomposition whose backward goes through ``index_put`` (bicubic since 2.15);
+while a mode of detmode is entered they call the plain operator.
+
+## What varies
+
+ATen's CUDA kernels give an element of `grad_output` to a thread, which adds its share to 2, 4, 8 or
+16 elements of `grad_input` with atomics. Neighbours add to the same elements, in an order that
+changes from run to run; in float16 and bfloat16 every one of these additions rounds.
+
+## What happens instead
+
+A small launch writes down, for each dimension, the output positions that read an input position
+and their weights, by ATen's own arithmetic. Then one thread owns an element of `grad_input` and
+gathers: output positions ascending, the last dimension outermost, each dimension summed on its own,
+in float for float16 and bfloat16. Each operation is rounded explicitly and the order depends on the
+sizes alone, so any GPU gives the same bits. `grad_input` has the memory format that ATen gives it,
+and is a copy where no dimension changes its size.
+
+## Cost
+
+The floor is `grad_output` read and `grad_input` written once. The tables add `out` times
+(4 + 4 * taps) and `in` times 8 bytes for each dimension. Contiguous: a block sums the leading
+dimensions of an output column once, coalesced, and shares it between the elements that read it, so
+an element of `grad_output` is read once for each weight of the leading dimensions (twice for
+bilinear, four times for bicubic and trilinear), all but the first time from cache; ATen writes
+`grad_input` with zeros and adds to it 4, 16 and 8 times for each such element. channels_last: once
+for each weight of all dimensions, coalesced along the channels. Where an element of `grad_input`
+meets more than 64 elements of `grad_output`, in channels_last or with a `grad_input` too small to
+fill a GPU, the last dimension gets a launch of its own, and the sums between the two are written
+and read once: 1 / (the leading dimensions' enlargement) of `grad_output`, in float.
+
+## Limits
+
+A dimension has less than 2**31 positions. An explicit scale that leads outside the input reads the
+input's end, as on the CPU; ATen's CUDA kernels for the linear modes do not guard against it. A
+linear 1-D resize from one position to very many sums them in one thread.
+"""
+
+from detmode.conditions import nonempty, on
+from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.rules.upsample import launch
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::upsample_linear1d_backward",
+        when=on("cuda"),
+        action=Substitute(launch.upsample_linear1d_backward),
+        guarantee=GPU_TO_GPU,
+        alert="upsample_linear1d_backward_out_cuda",
+        because="output positions that read one input position add to it by atomicAdd",
+    ),
+    Rule(
+        op="aten::upsample_linear1d_backward",
+        action=Allow(),
+        because="the CPU adds a channel's output positions in order; PyTorch does not alert on MPS",
+    ),
+    Rule(
+        op="aten::upsample_bilinear2d_backward",
+        when=on("cuda"),
+        action=Substitute(launch.upsample_bilinear2d_backward),
+        guarantee=GPU_TO_GPU,
+        alert="upsample_bilinear2d_backward_out_cuda",
+        because="output positions that read one input position add to it by atomicAdd",
+    ),
+    Rule(
+        op="aten::upsample_bilinear2d_backward",
+        action=Allow(),
+        because="the CPU adds a channel's output positions in order; PyTorch does not alert on MPS",
+    ),
+    Rule(
+        op="aten::upsample_bicubic2d_backward",
+        when=on("cuda"),
+        action=Substitute(launch.upsample_bicubic2d_backward),
+        guarantee=GPU_TO_GPU,
+        alert="upsample_bicubic2d_backward_out_cuda",
+        because="output positions that read one input position add to it by atomicAdd",
+    ),
+    Rule(
+        op="aten::upsample_bicubic2d_backward",
+        when=on("mps") & nonempty("grad_output"),
+        action=Refuse(),
+        alert="upsample_bicubic2d_backward",
+        since="2.15",
+        because="output positions that read one input position add to it atomically",
+    ),
+    Rule(
+        op="aten::upsample_bicubic2d_backward",
+        action=Allow(),
+        because="the CPU kernel adds a channel's output positions in order",
+    ),
+    Rule(
+        op="aten::upsample_trilinear3d_backward",
+        when=on("cuda"),
+        action=Substitute(launch.upsample_trilinear3d_backward),
+        guarantee=GPU_TO_GPU,
+        alert="upsample_trilinear3d_backward_out_cuda",
+        because="output positions that read one input position add to it by atomicAdd",
+    ),
+    Rule(
+        op="aten::upsample_trilinear3d_backward",
+        when=on("mps") & nonempty("grad_output"),
+        action=Refuse(),
+        alert="upsample_trilinear_backward",
+        since="2.15",
+        because="output positions that read one input position add to it atomically",
+    ),
+    Rule(
+        op="aten::upsample_trilinear3d_backward",
+        action=Allow(),
+        because="the CPU kernel adds a channel's output positions in order",
+    ),
+)

@@ -1,0 +1,85 @@
+// Where each output position of an interpolation reads, and which output positions read an input
+// position: computed once for each dimension, so that the gather below it knows no interpolation.
+//
+// A dimension's table has `first[out]`, the input position of each output position's first tap (it
+// may lie outside the input), `low[in]` and `high[in]`, the first and last output position that
+// read an input position, and `weights[out][taps]`. Dimensions lie one after the other, the last
+// one (the width) first.
+#pragma once
+
+#include "dtype.cuh"
+#include "index.cuh"
+
+// One dimension of the forward: `scale` is input positions per output position.
+template <typename opmath_t>
+struct Resize {
+  int64_t in;
+  int64_t out;
+  int64_t taps;
+  opmath_t scale;
+  bool align_corners;
+};
+
+template <typename opmath_t>
+static __device__ __forceinline__ opmath_t center_of(int64_t o) {
+  return add_rn(static_cast<opmath_t>(o), static_cast<opmath_t>(0.5));
+}
+
+// Does thread `t`'s part of a dimension: the taps of output position t, or the range of input
+// position t - out. `interpolation` tells, of an output position, the first and the last input
+// position it reads (`span`, both clamped), and its taps (`weigh`, which returns `first`).
+template <typename interpolation, typename opmath_t>
+static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t, int32_t* positions,
+                                      opmath_t* weights) {
+  int64_t begin, end;
+  if (t < resize.out) {
+    positions[t] = static_cast<int32_t>(interpolation::weigh(resize, t, weights + t * resize.taps));
+    return;
+  }
+  int64_t i = t - resize.out;
+  // `begin` and `end` do not decrease with o, whatever the rounding: bisection finds the exact
+  // range.
+  int64_t low = 0, above = resize.out;
+  while (low < above) {
+    int64_t o = (low + above) / 2;
+    interpolation::span(resize, o, begin, end);
+    if (end >= i) {
+      above = o;
+    } else {
+      low = o + 1;
+    }
+  }
+  int64_t beyond = low;
+  above = resize.out;
+  while (beyond < above) {
+    int64_t o = (beyond + above) / 2;
+    interpolation::span(resize, o, begin, end);
+    if (begin <= i) {
+      beyond = o + 1;
+    } else {
+      above = o;
+    }
+  }
+  positions[t] = static_cast<int32_t>(low);
+  positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
+}
+
+// All dimensions, one thread for each position; an absent dimension has the sizes 0.
+template <typename interpolation, typename opmath_t>
+static __device__ void write_tables(int32_t* positions, opmath_t* weights,
+                                    const Resize<opmath_t> (&dimensions)[3]) {
+  int64_t n = 0;
+  for (const auto& resize : dimensions) n += resize.in + resize.out;
+  for (int64_t t = thread_index(); t < n; t += thread_count()) {
+    int64_t rest = t;
+    int32_t* at = positions;
+    opmath_t* taps = weights;
+    int d = 0;
+    for (; rest >= dimensions[d].in + dimensions[d].out; ++d) {
+      rest -= dimensions[d].in + dimensions[d].out;
+      at += dimensions[d].out + 2 * dimensions[d].in;
+      taps += dimensions[d].out * dimensions[d].taps;
+    }
+    write_position<interpolation>(dimensions[d], rest, at, taps);
+  }
+}

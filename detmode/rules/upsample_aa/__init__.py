@@ -1,0 +1,83 @@
+"""Backward of antialiased bilinear and bicubic interpolation: ``_upsample_*2d_aa_backward``.
+
+``F.interpolate(antialias=True)`` and torchvision's ``resize`` of tensors. PyTorch has no
+deterministic path for them.
+
+## What varies
+
+ATen's CUDA kernel gives an element of `grad_output` to a thread, which adds its share to all
+elements of `grad_input` under the filter with atomics, in an order that changes from run to run: at
+a reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)**2 (bicubic).
+
+## What happens instead
+
+A small launch writes down, for each dimension, the output positions that read an input position
+and their normalised weights, by ATen's arithmetic. Then the gathers of the room `upsample` run: one
+thread owns an element of `grad_input` and adds what reaches it in an order that depends on the
+sizes alone, each operation rounded explicitly, so any GPU gives the same bits. Weights stay in
+float for float16 and bfloat16, where ATen rounds them to the dtype.
+
+## Cost
+
+The floor is `grad_output` read and `grad_input` written once. In a reduction by s, this operator's
+use, `grad_input` is s**2 times `grad_output`, and an element of it meets at most about 2 (bilinear)
+or 4 (bicubic) output positions in each dimension, read from cache; ATen adds as often to
+`grad_input`, and writes it with zeros before. A table adds `out` times
+min(2 ceil(reach * s) + 1, `in`) weights for each dimension, reach being 1 or 2.
+
+## Limits
+
+ATen raises where the filter's weights exceed a block's shared memory (a reduction by more than
+about 150 or 75 in float); here that works. An explicit scale that contradicts the sizes can leave
+an output position with weights that sum to about zero: what ATen divides there is rounding noise,
+and so it is here. A dimension has less than 2**31 positions.
+"""
+
+from detmode.conditions import nonempty, on
+from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.rules.upsample_aa import launch
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::_upsample_bilinear2d_aa_backward",
+        when=on("cuda"),
+        action=Substitute(launch.upsample_bilinear2d_aa_backward),
+        guarantee=GPU_TO_GPU,
+        alert="upsample_bilinear2d_aa_backward_out_cuda",
+        because="output positions that read one input position add to it by atomicAdd",
+    ),
+    Rule(
+        op="aten::_upsample_bilinear2d_aa_backward",
+        when=on("mps") & nonempty("grad_output"),
+        action=Refuse(),
+        alert="upsample_bilinear2d_aa_backward",
+        since="2.15",
+        because="output positions that read one input position add to it atomically",
+    ),
+    Rule(
+        op="aten::_upsample_bilinear2d_aa_backward",
+        action=Allow(),
+        because="the CPU kernel adds a channel's output positions in order",
+    ),
+    Rule(
+        op="aten::_upsample_bicubic2d_aa_backward",
+        when=on("cuda"),
+        action=Substitute(launch.upsample_bicubic2d_aa_backward),
+        guarantee=GPU_TO_GPU,
+        alert="upsample_bicubic2d_aa_backward_out_cuda",
+        because="output positions that read one input position add to it by atomicAdd",
+    ),
+    Rule(
+        op="aten::_upsample_bicubic2d_aa_backward",
+        when=on("mps") & nonempty("grad_output"),
+        action=Refuse(),
+        alert="upsample_bicubic2d_aa_backward",
+        since="2.15",
+        because="output positions that read one input position add to it atomically",
+    ),
+    Rule(
+        op="aten::_upsample_bicubic2d_aa_backward",
+        action=Allow(),
+        because="the CPU kernel adds a channel's output positions in order",
+    ),
+)

@@ -1,0 +1,59 @@
+"""Antialiased interpolation backward: the filters' tables, and the gathers of the room upsample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor
+
+from detmode.cuda import Source
+from detmode.rules.upsample.gather import gather_backward
+from detmode.rules.upsample.tables import Interpolation
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"upsample_aa_tables<{i}, {t}>"
+        for i in ("Bilinear", "Bicubic")
+        for t in ("float", "double")
+    ),
+)
+
+
+def _taps(reach: int, size: int, scale: float) -> int:
+    return min(2 * math.ceil(min(reach * max(scale, 1.0), size)) + 1, size)
+
+
+BILINEAR = Interpolation(
+    SOURCE, "upsample_aa_tables<Bilinear, {}>", partial(_taps, 1), clamps=False
+)
+BICUBIC = Interpolation(SOURCE, "upsample_aa_tables<Bicubic, {}>", partial(_taps, 2), clamps=False)
+
+
+def upsample_bilinear2d_aa_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
+    """The gradient of `torch.ops.aten._upsample_bilinear2d_aa`, in grad_output's memory format."""
+    scales = (scales_h, scales_w)
+    return gather_backward(BILINEAR, grad_output, input_size, align_corners, scales)
+
+
+def upsample_bicubic2d_aa_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
+    """The gradient of `torch.ops.aten._upsample_bicubic2d_aa`; always contiguous, as ATen's."""
+    scales = (scales_h, scales_w)
+    return gather_backward(BICUBIC, grad_output, input_size, align_corners, scales, contiguous=True)

@@ -1,0 +1,55 @@
+"""Backward of nearest interpolation in 3-D: ``upsample_nearest3d_backward`` and ``_exact3d``.
+
+``F.interpolate`` of 5-D tensors with ``mode="nearest"`` and ``"nearest-exact"``. The 1-D and 2-D
+operators alert nowhere.
+
+## What varies
+
+Only on MPS, since PyTorch 2.15: output positions that read one input position add to it atomically,
+and PyTorch alerts unless `grad_output` is empty. ATen's CUDA kernels give an element of
+`grad_input` to a thread, which adds the output positions that read it in order.
+
+## What happens instead
+
+PyTorch's error on MPS; the other devices need none.
+
+## Cost
+
+None: no other kernel runs.
+
+## Limits
+
+There is no substitute on MPS: the CUDA kernels do not run there.
+"""
+
+from detmode.conditions import nonempty, on
+from detmode.rule import Allow, Refuse, Rule
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::upsample_nearest3d_backward",
+        when=on("mps") & nonempty("grad_output"),
+        action=Refuse(),
+        alert="upsample_nearest_3d_backward",
+        since="2.15",
+        because="output positions that read one input position add to it atomically",
+    ),
+    Rule(
+        op="aten::upsample_nearest3d_backward",
+        action=Allow(),
+        because="on CUDA a thread owns an element of grad_input; the CPU adds in order",
+    ),
+    Rule(
+        op="aten::_upsample_nearest_exact3d_backward",
+        when=on("mps") & nonempty("grad_output"),
+        action=Refuse(),
+        alert="upsample_nearest_exact_3d_backward",
+        since="2.15",
+        because="output positions that read one input position add to it atomically",
+    ),
+    Rule(
+        op="aten::_upsample_nearest_exact3d_backward",
+        action=Allow(),
+        because="on CUDA a thread owns an element of grad_input; the CPU adds in order",
+    ),
+)

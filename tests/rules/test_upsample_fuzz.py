@@ -1,0 +1,126 @@
+"""Interpolation backward against its exact reference, on shapes and scales nobody thought of."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detmode import cuda
+from detmode.conditions import FLOATING
+from detmode.cuda import host
+from detmode.rule import Substitute
+from detmode.rules import upsample, upsample_aa
+from detmode.rules.upsample import samples
+from detmode.rules.upsample_aa import samples as samples_aa
+from detmode.table import resolve
+
+SUBSTITUTES = {
+    rule.op: rule.action.function
+    for rule in (*upsample.RULES, *upsample_aa.RULES)
+    if isinstance(rule.action, Substitute)
+}
+REFERENCES = {**samples.REFERENCE, **samples_aa.REFERENCE}
+DIMS = {op: 1 if "1d" in op else 3 if "3d" in op else 2 for op in SUBSTITUTES}
+LAYOUTS = ("contiguous", "channels_last", "reversed", "sliced", "expanded")
+# Enough for several blocks' worth of tiles in 1-D, and for every branch of the launcher elsewhere.
+LONGEST = {1: 400, 2: 40, 3: 9}
+
+
+def laid_out(shape: list[int], layout: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Normal values in one of `LAYOUTS`."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(sizes: list[int]) -> torch.Tensor:
+        return torch.randn(sizes, dtype=torch.float64, generator=generator).to(dtype)
+
+    if layout == "channels_last" and len(shape) > 3:
+        last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+        return normal(shape).contiguous(memory_format=last)
+    if layout == "reversed":
+        return normal(shape[::-1]).permute(*reversed(range(len(shape))))
+    if layout == "sliced":
+        return normal([2 * size for size in shape])[(slice(None, None, 2),) * len(shape)]
+    if layout == "expanded":
+        return normal([*shape[:-1], 1]).expand(shape)
+    return normal(shape)
+
+
+@st.composite
+def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
+    """Arguments of `op` by schema name; scales as `F.interpolate` passes them, and others."""
+    dims = DIMS[op]
+    sizes = st.one_of(st.integers(1, 5), st.integers(1, LONGEST[dims]))
+    batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5]))]
+    size, out = [draw(sizes) for _ in range(dims)], [draw(sizes) for _ in range(dims)]
+    shape, layout = [*batch, *out], draw(st.sampled_from(LAYOUTS))
+    dtype, seed = draw(st.sampled_from(FLOATING)), draw(st.integers(0, 2**32))
+    given = [
+        # floor(i * scale) == o, as where the output's size comes from the scale.
+        st.floats(o / i, math.nextafter((o + 1) / i, 0.0))
+        for i, o in zip(size, out)
+    ]
+    ignored = st.sampled_from([None, -1.0, 0.0])
+    # Antialiasing where the scale contradicts the sizes divides noise by noise.
+    free = st.nothing() if "_aa" in op else st.floats(0.05, 20.0)
+    scales = [draw(st.one_of(ignored, scale, free)) for scale in given]
+    names = {1: ["scales"], 2: ["scales_h", "scales_w"], 3: ["scales_d", "scales_h", "scales_w"]}
+    return {
+        "grad_output": laid_out(shape, layout, dtype, seed),
+        "output_size": out,
+        "input_size": [*batch, *size],
+        "align_corners": draw(st.booleans()),
+        **dict(zip(names[dims], scales)),
+    }
+
+
+def allowed(call: dict[str, Any], truth: torch.Tensor) -> torch.Tensor:
+    """One rounding of the result, and positions and sums in the opmath type."""
+    grad = call["grad_output"].double()
+    limit = torch.finfo(grad.dtype if call["grad_output"].dtype is torch.float64 else torch.float32)
+    longest = max(*call["input_size"], *call["output_size"])
+    sums = grad.abs().flatten(2).sum(2).reshape(*grad.shape[:2], *[1] * (grad.dim() - 2))
+    dtype = torch.finfo(call["grad_output"].dtype)
+    return 0.51 * dtype.eps * truth.abs() + 4 * limit.eps * (longest + 16) * sums + dtype.tiny
+
+
+@pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+@pytest.mark.parametrize("op", SUBSTITUTES)
+@given(data=st.data())
+def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
+    """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
+    call = data.draw(calls(op))
+    seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
+    with host.schedule(seed):
+        result = SUBSTITUTES[op](**call)
+    truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
+    grad = call["grad_output"]
+    like = torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype, device="meta")
+    form = resolve(op)(**{**call, "grad_output": like})
+    assert (result.dtype, result.shape, result.stride()) == (form.dtype, form.shape, form.stride())
+    error = (result.double() - truth).abs()
+    assert not (error > allowed(call, truth)).any(), f"error {error.max():.3g}"
+
+
+@pytest.mark.parametrize("op", SUBSTITUTES)
+@given(data=st.data())
+def test_reference_is_atens_float64(op: str, data: st.DataObject) -> None:
+    """The reference agrees with ATen on the CPU, except where ATen's CUDA kernels differ from it.
+
+    The CPU leaves a dimension alone whose size does not change; CUDA resamples it with a given
+    scale, and copies where no size changes.
+    """
+    call = data.draw(calls(op))
+    call["grad_output"] = call["grad_output"].double()
+    scales = [name for name in call if name.startswith("scales")]
+    for name, size, out in zip(scales, call["input_size"][2:], call["output_size"]):
+        call[name] = None if size == out else call[name]
+    truth = REFERENCES[op](**call)
+    aten = resolve(op)(**call)
+    assert not ((aten - truth).abs() > allowed(call, truth)).any()
