@@ -49,8 +49,8 @@ def _out(m: Maker) -> dict[str, Any]:
     return {**_pair(m, (2, 3), (5, 7, 4), (3, 2, 5)), "grad_input": grad_input}
 
 
-def _sample(name: str, op: str, make: Any, *covers: str) -> Sample:
-    return Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=covers)
+def _sample(name: str, op: str, make: Any, *covers: str, device: str = "cuda") -> Sample:
+    return Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=covers, device=device)
 
 
 CL, CL3D = torch.channels_last, torch.channels_last_3d
@@ -78,6 +78,9 @@ SAMPLES: tuple[Sample, ...] = (
     _sample("odd_many", OP3D, lambda m: _pair(m, (1, 9), (1, 63, 500), (1, 8, 7)), "odd_sizes"),
     _sample("odd", OP3D, lambda m: _pair(m, (1, 1), (1, 63, 1000), (3, 10, 63)), "odd_sizes"),
     _sample("resized", OP3D_OUT, _out, "collisions"),
+    _sample("host", OP2D, lambda m: _pair(m, (2, 3), (9, 10), (4, 3)), device="cpu"),
+    _sample("host", OP3D, lambda m: _pair(m, (2, 3), (4, 5, 6), (3, 2, 4)), device="cpu"),
+    _sample("host", OP3D_OUT, _out, device="cpu"),
 )
 
 

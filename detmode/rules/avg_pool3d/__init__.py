@@ -13,9 +13,9 @@ has other kernels that do not vary, but PyTorch alerts on every call.
 
 One thread owns an element of `grad_input` and adds the windows that cover it in row-major order, in
 float for float16 and bfloat16, each operation rounded explicitly, so any GPU gives the same bits.
-Where all windows have one divisor it divides the sum, else each share; a sum that overflows is taken
-again share by share. What rounding takes from the sum is added at the end, so the error stays that
-of about one rounding. `grad_input` is contiguous, as ATen's CUDA kernel makes it.
+Where all windows have one divisor it divides the sum, else each share; a sum that overflows is
+taken again share by share. What rounding takes from the sum is added at the end, so the error stays
+that of about one rounding. `grad_input` is contiguous, as ATen's CUDA kernel makes it.
 
 ## Cost
 

@@ -62,10 +62,12 @@ struct Sum {
   __device__ __forceinline__ acc_t rounded() const {
     return is_finite(low) ? add_rn(high, low) : high;
   }
+  // Added to +0.0, as the shares would be: an empty sum over a negative divisor is no -0.0.
   __device__ __forceinline__ acc_t divided_by(acc_t divisor) const {
     acc_t quotient = div_rn(high, divisor);
     acc_t rest = add_rn(fma_rn(-quotient, divisor, high), low);
-    return is_finite(rest) ? add_rn(quotient, div_rn(rest, divisor)) : quotient;
+    if (is_finite(rest)) quotient = add_rn(quotient, div_rn(rest, divisor));
+    return add_rn(static_cast<acc_t>(0), quotient);
   }
 };
 
