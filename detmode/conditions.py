@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +21,10 @@ _NAMES = {REDUCED: "REDUCED", FLOATING: "FLOATING", COMPLEX: "COMPLEX", INTEGRAL
 _NAMES[FLOATING + COMPLEX] = "FLOATING + COMPLEX"
 
 
+def _name_of(dtypes: tuple[torch.dtype, ...]) -> str:
+    return _NAMES.get(dtypes) or "[" + ", ".join(str(dtype) for dtype in dtypes) + "]"
+
+
 @dataclass(frozen=True)
 class Condition:
     """A predicate over a :class:`~detmode.call.Call` that knows its own text.
@@ -29,11 +35,13 @@ class Condition:
         text: how the condition prints: the expression that makes it.
         holds: the predicate itself.
         arguments: the schema names that the predicate reads.
+        dtypes: the dtypes that it asks for; of a joint condition, those of the first that asks.
     """
 
     text: str
     holds: Callable[[Call], bool]
     arguments: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
 
     def __call__(self, call: Call) -> bool:
         """Whether the condition holds for a call."""
@@ -45,6 +53,7 @@ class Condition:
             f"{self.text} & {other.text}",
             lambda call: first(call) and second(call),
             self.arguments + other.arguments,
+            self.dtypes or other.dtypes,
         )
 
     def __str__(self) -> str:
@@ -84,15 +93,33 @@ def requires_grad(name: str) -> Condition:
 
 
 def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
-    """The tensor argument ``name`` has one of ``dtypes``."""
+    """The tensor argument ``name``, or a tensor of the list ``name``, has one of ``dtypes``."""
     dtypes = tuple(dtypes)
-    text = _NAMES.get(dtypes) or "[" + ", ".join(str(dtype) for dtype in dtypes) + "]"
 
     def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes
+        value = call.arguments.get(name)
+        if isinstance(value, torch.Tensor):
+            return value.dtype in dtypes
+        return isinstance(value, (list, tuple)) and any(
+            isinstance(item, torch.Tensor) and item.dtype in dtypes for item in value
+        )
 
-    return Condition(f"dtype_in({name!r}, {text})", holds, (name,))
+    return Condition(f"dtype_in({name!r}, {_name_of(dtypes)})", holds, (name,), dtypes)
+
+
+def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
+    """The result of a scan of ``name`` has one of ``dtypes``: ``dtype``, else that of ``out``."""
+    dtypes = tuple(dtypes)
+
+    def holds(call: Call) -> bool:
+        dtype = call.arguments.get("dtype")
+        if dtype is None:
+            tensor = call.arguments.get("out", call.arguments.get(name))
+            dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else None
+        return dtype in dtypes
+
+    text = f"result_dtype_in({name!r}, {_name_of(dtypes)})"
+    return Condition(text, holds, (name,), dtypes)
 
 
 def argument(name: str, *values: object) -> Condition:
@@ -120,6 +147,16 @@ def nonempty(name: str) -> Condition:
     return Condition(f"nonempty({name!r})", holds, (name,))
 
 
+def single(name: str) -> Condition:
+    """The tensor argument ``name`` has one element."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return isinstance(tensor, torch.Tensor) and tensor.numel() == 1
+
+    return Condition(f"single({name!r})", holds, (name,))
+
+
 def quantized(name: str) -> Condition:
     """The tensor argument ``name`` is quantized."""
 
@@ -130,14 +167,17 @@ def quantized(name: str) -> Condition:
     return Condition(f"quantized({name!r})", holds, (name,))
 
 
-def sparse(name: str) -> Condition:
-    """The tensor argument ``name`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
+def sparse(*names: str) -> Condition:
+    """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
 
     def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided
+        for name in names:
+            tensor = call.arguments.get(name)
+            if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
+                return True
+        return False
 
-    return Condition(f"sparse({name!r})", holds, (name,))
+    return Condition(f"sparse({', '.join(map(repr, names))})", holds, names)
 
 
 def lies_along(name: str, dim: str) -> Condition:
@@ -168,3 +208,70 @@ def fill_uninitialized_memory(value: bool) -> Condition:
         f"fill_uninitialized_memory({value})",
         lambda call: torch._C._get_deterministic_fill_uninitialized_memory() is value,
     )
+
+
+def uneven_windows(name: str, output: str) -> Condition:
+    """One of the last three sizes of ``name`` is no multiple of that of ``output``."""
+
+    def holds(call: Call) -> bool:
+        tensor, pooled = call.arguments.get(name), call.arguments.get(output)
+        if not isinstance(tensor, torch.Tensor) or not isinstance(pooled, torch.Tensor):
+            return False
+        return any(
+            small > 0 and large % small
+            for large, small in zip(tensor.shape[-3:], pooled.shape[-3:])
+        )
+
+    return Condition(f"uneven_windows({name!r}, {output!r})", holds, (name, output))
+
+
+def bias_of(name: str, matrix: str) -> Condition:
+    """``name`` is a contiguous vector that is added to each row of a product with ``matrix``."""
+
+    def holds(call: Call) -> bool:
+        vector, mat = call.arguments.get(name), call.arguments.get(matrix)
+        if not isinstance(vector, torch.Tensor) or not isinstance(mat, torch.Tensor):
+            return False
+        return (
+            vector.dim() == 1
+            and mat.dim() == 2
+            and vector.is_contiguous()
+            and vector.shape[0] == mat.shape[1]
+            and min(mat.shape) > 1
+        )
+
+    return Condition(f"bias_of({name!r}, {matrix!r})", holds, (name, matrix))
+
+
+def cublas_workspace_unset(*accepted: str) -> Condition:
+    """``CUBLAS_WORKSPACE_CONFIG`` is none of ``accepted``: by default ``:4096:8`` and ``:16:8``."""
+    text = ", ".join(repr(value) for value in accepted)
+    values = accepted or (":4096:8", ":16:8")
+    return Condition(
+        f"cublas_workspace_unset({text})",
+        lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values,
+    )
+
+
+def nvls_possible() -> Condition:
+    """``NCCL_ALGO`` leaves NCCL free to reduce inside the NVLink switch (NVLS)."""
+    return Condition(
+        "nvls_possible()", lambda call: not _excludes_nvls(_c_environment("NCCL_ALGO"))
+    )
+
+
+def _excludes_nvls(algorithms: str | None) -> bool:
+    if not algorithms:
+        return False
+    names = algorithms.upper()
+    return ("NVLS" in names) == names.startswith("^")
+
+
+def _c_environment(name: str) -> str | None:
+    """The variable as C code sees it: PyTorch sets ``NCCL_ALGO`` there, past ``os.environ``."""
+    if os.name != "posix":
+        return os.environ.get(name)
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    value = getenv(name.encode())
+    return value.decode() if value is not None else None

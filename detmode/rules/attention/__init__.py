@@ -1,0 +1,73 @@
+"""Backward of fused attention: flash, memory-efficient and cuDNN.
+
+``F.scaled_dot_product_attention`` picks one of them on CUDA, or multiplies matrices; the forward
+does not vary.
+
+## What varies
+
+Blocks of keys add their part of the gradient of the queries with a float ``atomicAdd``.
+
+## What happens instead
+
+Flash and memory-efficient attention have a deterministic form, which the flag selects in strict
+mode only: under ``warn_only`` PyTorch warns once and lets it vary. detmode runs the strict form in
+both. cuDNN's has none: under the strict flag ``scaled_dot_product_attention`` does not pick it,
+and a call by name varies silently; detmode warns in its own words.
+
+## Cost
+
+Flash: one buffer of the queries' gradient for each split of the keys, and their sum.
+Memory-efficient: the keys are not split, which leaves less to do at once.
+
+## Limits
+
+There is no substitute. ``_efficient_attention_backward`` with ``num_splits_key`` above 1 raises
+under the flag: so PyTorch.
+"""
+
+from detmode.conditions import on
+from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+
+_STRICT = (
+    "aten::_flash_attention_backward",
+    "aten::_efficient_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_efficient_attention_backward",
+)
+_CUDNN = (
+    "aten::_cudnn_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+)
+
+RULES = (
+    *(
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Native(),
+            guarantee=RUN_TO_RUN,
+            because="in strict mode the parts of a query's gradient are added in order",
+        )
+        for op in _STRICT
+    ),
+    *(
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Refuse(),
+            because="cuDNN adds the parts of a query's gradient in no fixed order",
+        )
+        for op in _CUDNN
+    ),
+    *(
+        Rule(op=op, action=Allow(), because="these kernels run on CUDA tensors only")
+        for op in (*_STRICT, *_CUDNN)
+    ),
+)
+
+# Their backward does not carry their name.
+FORWARDS = (
+    "aten::_flash_attention_forward",
+    "aten::_efficient_attention_forward",
+    "aten::_cudnn_attention_forward",
+)

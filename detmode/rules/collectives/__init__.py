@@ -1,0 +1,67 @@
+"""Collectives that reduce over GPUs: ``all_reduce`` and ``reduce_scatter``, by NCCL.
+
+## What varies
+
+On machines with NVLink switches NCCL may reduce inside the switch (NVLS), where the order of
+additions is the hardware's. Rings and trees add in a fixed order for a fixed set of ranks.
+
+## What happens instead
+
+If the flag is on when a process group is built, and ``NCCL_ALGO`` is unset, PyTorch sets it to
+``^NVLS``. If NVLS is still possible at the call, because the group was built before the flag was
+turned on, detmode warns in its own words.
+
+## Cost
+
+PyTorch's own: rings and trees instead of the switch.
+
+## Limits
+
+Build process groups inside the mode, or set ``NCCL_ALGO=^NVLS`` beforehand. The variable is read
+at the call: whether it was set when the group was built cannot be told. Another number of ranks
+gives other bits. Symmetric-memory collectives are not listed.
+"""
+
+from detmode.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
+from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+
+# Of each collective, the argument with the tensors that it reduces.
+_REDUCING = {
+    "c10d::allreduce_": "tensors",
+    "c10d::allreduce_coalesced_": "tensors",
+    "c10d::reduce_": "tensors",
+    "c10d::reduce_scatter_": "output_tensors",
+    "c10d::_reduce_scatter_base_": "output_tensor",
+    "c10d::reduce_scatter_tensor_coalesced_": "outputs",
+    "_c10d_functional::all_reduce": "input",
+    "_c10d_functional::all_reduce_coalesced": "inputs",
+    "_c10d_functional::reduce_scatter_tensor": "input",
+    "_c10d_functional::reduce_scatter_tensor_coalesced": "inputs",
+}
+
+RULES = (
+    *(
+        Rule(
+            op=op,
+            when=on("cuda") & dtype_in(name, FLOATING + COMPLEX) & nvls_possible(),
+            action=Refuse(),
+            because="NCCL may reduce inside the NVLink switch; "
+            "build the process group inside the mode, or set NCCL_ALGO=^NVLS",
+        )
+        for op, name in _REDUCING.items()
+    ),
+    *(
+        Rule(
+            op=op,
+            when=on("cuda") & dtype_in(name, FLOATING + COMPLEX),
+            action=Native(),
+            guarantee=RUN_TO_RUN,
+            because="NCCL_ALGO keeps NCCL to rings and trees, which add in a fixed order",
+        )
+        for op, name in _REDUCING.items()
+    ),
+    *(
+        Rule(op=op, action=Allow(), because="integers add exactly, and NVLS is for GPUs only")
+        for op in _REDUCING
+    ),
+)

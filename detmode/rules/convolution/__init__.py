@@ -1,0 +1,77 @@
+"""Convolutions and their backward, by cuDNN.
+
+``nn.Conv1d``, ``Conv2d``, ``Conv3d`` and their transposes all run ``convolution`` and
+``convolution_backward``. Traced programs call ``_convolution``, with the settings of the time of
+tracing; ``cudnn_convolution*`` are called by name, or put there by freezing.
+
+## What varies
+
+cuDNN has algorithms that split the sum over blocks and add the parts atomically, above all for the
+gradient of the weight. Which algorithm runs is chosen by heuristics, or by timing where
+``torch.backends.cudnn.benchmark`` is on.
+
+## What happens instead
+
+Under the flag PyTorch excludes the algorithms that cuDNN notes as nondeterministic, and the mode
+turns ``benchmark`` off. Where a call carries ``deterministic=False`` itself, and where PyTorch
+passes it itself (the fused ``relu`` operators), detmode warns in its own words.
+
+## Cost
+
+PyTorch's own: the best algorithm that does not vary, chosen without timing.
+
+## Limits
+
+ATen's own convolutions (depthwise, and without cuDNN) are not switched; they add in a fixed order.
+"""
+
+from detmode.conditions import argument, on
+from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+
+_CALLER_DECIDES = (
+    "aten::_convolution",
+    "aten::_convolution.deprecated",
+    "aten::cudnn_convolution",
+    "aten::cudnn_convolution_transpose",
+)
+
+RULES = (
+    *(
+        Rule(
+            op=op,
+            when=on("cuda") & argument("deterministic", False),
+            action=Refuse(),
+            because="the call says deterministic=False, so that cuDNN may add parts atomically",
+        )
+        for op in _CALLER_DECIDES
+    ),
+    *(
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Native(),
+            guarantee=RUN_TO_RUN,
+            because="cuDNN's nondeterministic algorithms are excluded",
+        )
+        for op in ("aten::convolution", "aten::convolution_backward", *_CALLER_DECIDES)
+    ),
+    *(
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Refuse(),
+            because="PyTorch calls cuDNN with deterministic=False here, whatever the flag",
+        )
+        for op in ("aten::cudnn_convolution_relu", "aten::cudnn_convolution_add_relu")
+    ),
+    *(
+        Rule(op=op, action=Allow(), because="cuDNN runs on CUDA tensors only")
+        for op in (
+            "aten::convolution",
+            "aten::convolution_backward",
+            *_CALLER_DECIDES,
+            "aten::cudnn_convolution_relu",
+            "aten::cudnn_convolution_add_relu",
+        )
+    ),
+)

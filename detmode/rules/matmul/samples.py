@@ -1,0 +1,75 @@
+"""Samples of matrix products."""
+
+import warnings
+from functools import partial
+from typing import Any
+
+from detmode.conditions import COMPLEX, FLOATING
+from detmode.sample import Maker, Sample
+
+
+def _dense(make: Maker, op: str) -> dict[str, Any]:
+    matrices = make.normal(3, 4), make.normal(4, 5)
+    batches = make.normal(2, 3, 4), make.normal(2, 4, 5)
+    arguments: dict[str, dict[str, Any]] = {
+        "mm": dict(zip(("self", "mat2"), matrices)),
+        "addmm": {"self": make.normal(3, 5), **dict(zip(("mat1", "mat2"), matrices))},
+        "bmm": dict(zip(("self", "mat2"), batches)),
+        "baddbmm": {"self": make.normal(2, 3, 5), **dict(zip(("batch1", "batch2"), batches))},
+        "addbmm": {"self": make.normal(3, 5), **dict(zip(("batch1", "batch2"), batches))},
+        "mv": {"self": matrices[0], "vec": make.normal(4)},
+        "addmv": {"self": make.normal(3), "mat": matrices[0], "vec": make.normal(4)},
+    }
+    return arguments[op]
+
+
+def _with_sparse(make: Maker, op: str, name: str) -> dict[str, Any]:
+    arguments = _dense(make, op)
+    # Only compressed rows may stand on the right of a product, or in addmv.
+    compressed = name == "mat2" or op == "addmv"
+    matrix = arguments[name]
+    with warnings.catch_warnings():
+        # PyTorch says once that compressed rows are in beta.
+        warnings.simplefilter("ignore", UserWarning)
+        arguments[name] = matrix.to_sparse_csr() if compressed else matrix.to_sparse()
+    return arguments
+
+
+_OPS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv")
+_SPARSE = (
+    ("mm", "self"),
+    ("mm", "mat2"),
+    ("addmm", "mat1"),
+    ("addmm", "mat2"),
+    ("bmm", "self"),
+    ("mv", "self"),
+    ("addmv", "mat"),
+)
+
+SAMPLES = (
+    *(
+        Sample(
+            name=name,
+            op=f"aten::{op}",
+            make=partial(_dense, op=op),
+            dtypes=FLOATING + COMPLEX,
+            device=device,
+        )
+        for op in _OPS
+        for name, device in (("dense", "cuda"), ("host", "cpu"))
+    ),
+    Sample(
+        name="bias",
+        op="aten::addmm",
+        make=lambda make: {**_dense(make, "addmm"), "self": make.normal(5)},
+        dtypes=FLOATING,
+    ),
+    *(
+        Sample(
+            name=f"sparse_{name}",
+            op=f"aten::{op}",
+            make=partial(_with_sparse, op=op, name=name),
+        )
+        for op, name in _SPARSE
+    ),
+)

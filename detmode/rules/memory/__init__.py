@@ -1,0 +1,61 @@
+"""Uninitialised memory: ``empty`` and its like, and ``resize_``.
+
+## What varies
+
+The bytes of memory that nobody has written. A quantized tensor's ``resize_`` alerts on the CPU.
+
+## What happens instead
+
+Under the flag PyTorch fills new memory with NaN, or the largest integer, while
+``torch.utils.deterministic.fill_uninitialized_memory`` is on, as it is by default. A quantized
+``resize_`` raises PyTorch's error.
+
+## Cost
+
+One more write of every new tensor. Programs that write all they allocate can turn it off:
+``DeterministicMode(fill_uninitialized_memory=False)``. detmode's own kernels never pay it.
+
+## Limits
+
+With the filling off detmode is silent about uninitialised memory, as PyTorch is. The ``out=``
+forms of the factories are not listed; PyTorch fills there too.
+"""
+
+from detmode.conditions import deterministic_flag, fill_uninitialized_memory, on, quantized
+from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+
+_OPS = (
+    "aten::empty.memory_format",
+    "aten::empty_like",
+    "aten::empty_permuted",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::resize",
+)
+
+RULES = (
+    Rule(
+        op="aten::resize",
+        when=quantized("self"),
+        action=Refuse(),
+        alert="quantized_resize_cpu_",
+        because="the new elements of a quantized tensor are not filled",
+    ),
+    *(
+        Rule(
+            op=op,
+            when=on("cpu", "cuda", "mps")
+            & deterministic_flag(True)
+            & fill_uninitialized_memory(True),
+            action=Native(),
+            guarantee=RUN_TO_RUN,
+            because="new memory is filled with NaN or the largest integer",
+        )
+        for op in _OPS
+    ),
+    *(
+        Rule(op=op, action=Allow(), because="the user turned the filling off, or there is no data")
+        for op in _OPS
+    ),
+)

@@ -1,0 +1,46 @@
+"""Products of sparse matrices by cuSPARSE: ``torch.sparse.mm`` and ``torch.sparse.addmm``.
+
+``sparse @ dense`` is ``mm``, and ``bmm`` of a sparse tensor has a deterministic path: see the room
+``matmul``, which has the whole chains of those operators.
+
+## What varies
+
+PyTorch runs cuSPARSE algorithms that NVIDIA does not document as giving the same bits on each run;
+a transposed sparse matrix, as in backward, is documented to vary. PyTorch gives no alert.
+
+## What happens instead
+
+A warning in detmode's words.
+
+## Cost
+
+None: no other kernel runs.
+
+## Limits
+
+There is no substitute yet. A batch of one through ``torch.bmm`` runs cuSPARSE's deterministic
+algorithm under the flag, and is the way round for COO tensors.
+"""
+
+from detmode.conditions import on
+from detmode.rule import Allow, Refuse, Rule
+
+_OPS = ("aten::_sparse_addmm", "aten::_sparse_sparse_matmul", "aten::hspmm")
+
+RULES = (
+    *(
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Refuse(),
+            because="cuSPARSE's products may add in another order on each run",
+        )
+        for op in _OPS
+    ),
+    *(
+        Rule(op=op, action=Allow(), because="the CPU kernels add the products of a row in order")
+        for op in _OPS
+    ),
+)
+
+FORWARDS = _OPS
