@@ -75,17 +75,23 @@ def sanitizer_environment() -> dict[str, str]:
         CompileError: there is no C++ compiler, or it has no libasan.
     """
     path = _require_compiler()
-    library = subprocess.run(
-        [path, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    if not os.path.isabs(library):
-        raise CompileError(f"{path} has no libasan.so; install the sanitizer runtime of g++")
+    # libstdc++ too: ASan wraps the throwing of exceptions, which it looks up when it starts.
+    libraries = [_runtime_library(path, name) for name in ("libasan.so", "libstdc++.so.6")]
     return {
         "DETMODE_HOST_SANITIZE": "1",
-        "LD_PRELOAD": library,
+        "LD_PRELOAD": " ".join(libraries),
         # Python itself leaks by design.
         "ASAN_OPTIONS": "detect_leaks=0",
     }
+
+
+def _runtime_library(path: str, name: str) -> str:
+    library = subprocess.run(
+        [path, f"-print-file-name={name}"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if not os.path.isabs(library):
+        raise CompileError(f"{path} has no {name}; install the sanitizer runtime of g++")
+    return library
 
 
 def translation_unit(source: Source) -> str:
@@ -205,8 +211,9 @@ def _build(source: Source, sanitize: bool) -> Path:
     if sanitize and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
         raise CompileError(
-            "a sanitized build needs libasan in the process from its start; run Python with "
-            'LD_PRELOAD="$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0'
+            "a sanitized build needs libasan in the process from its start; run Python in a "
+            "subprocess with the variables of detmode.cuda.host.sanitizer_environment(), "
+            "LD_PRELOAD among them"
         )
     flags = FLAGS + (SANITIZE_FLAGS if sanitize else ())
     text = translation_unit(source)

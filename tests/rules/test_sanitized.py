@@ -1,0 +1,56 @@
+"""Every kernel of every room runs clean under AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import settings
+
+from detmode.cuda import CompileError, host
+from detmode.rule import Substitute
+from detmode.rules import room_table, rooms
+
+ROOMS = [
+    name
+    for name in rooms()
+    if any(isinstance(row.rule.action, Substitute) for row in room_table(name))
+]
+
+# Both sanitizers end the process at the first fault, so reaching the last line is the claim.
+SCRIPT = """
+import sys
+import torch
+from detmode.cases import cases, run_substituted
+
+room, dtypes = sys.argv[1], sys.argv[2:]
+chosen = [case for case in cases(room) if str(case.dtype) in dtypes or not dtypes]
+for case in chosen:
+    print(case, file=sys.stderr, flush=True)
+    run_substituted(case.sample, case.dtype)
+    run_substituted(case.sample, case.dtype, schedule_seed=1)
+print(len(chosen), "clean")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_fault_in_any_sample(room: str) -> None:
+    """No access outside a buffer and no undefined behaviour; all dtypes in the full profile."""
+    try:
+        environment = host.sanitizer_environment()
+    except CompileError as error:
+        pytest.skip(str(error))
+    every = settings.get_current_profile_name() == "full"
+    dtypes = [] if every else ["torch.float32", "torch.bfloat16"]
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, room, *dtypes],
+        env={**os.environ, **environment, "UBSAN_OPTIONS": "halt_on_error=1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    count, verdict = run.stdout.split()
+    assert verdict == "clean"
+    assert int(count) > 0
