@@ -1,0 +1,115 @@
+"""Addition and assignment by index: ``index_add`` and ``index_put``.
+
+Met as ``Tensor.index_add_``, ``x[index] = values``, ``x.index_put_(..., accumulate=True)``, and in
+the backward of ``x[index]``, ``index_select``, ``repeat_interleave`` and ``as_strided``. The room
+`scatter` uses the same launches.
+
+## What varies
+
+ATen's CUDA kernel for `index_add` gives each element of `source` to a thread, which adds it with an
+atomic: duplicates in `index` are added in an order that changes from run to run, and each addition
+rounds. Assignments with duplicates keep whichever thread wrote last. `index_put(accumulate=True)`
+sorts and does not vary, but walks over the duplicates of a destination one by one.
+
+## What happens instead
+
+Additions are substituted, in one of two ways that `shapes.py` chooses, from the shapes alone, by
+the bytes that each moves. Narrow rows: a maximum of exponents per destination, then the
+addends as integers of that scale; integer additions give the same bits in any order, and the sum is
+rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows
+of one column in float64 (float64 itself in pairs of float64), and what pieces share goes through
+the same launch again, so that no thread walks over a long run of duplicates. All roundings are
+explicit and the choice depends on the shapes alone: any GPU gives the same bits.
+
+Assignments, integers and the CPU take PyTorch's own deterministic path: a stable sort on CUDA, one
+thread on the CPU; the last duplicate wins.
+
+## Cost
+
+The floor is `source` and the index read once and the destinations read and written once. Narrow
+rows read `source` and index twice, and use 12 bytes of scratch per destination (float64: 20,
+complex twice that), zeroed, written and read, with an integer maximum and an integer addition per
+addend.
+Wide rows read `source` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
+2**31, else 256; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
+A view that is not contiguous adds a copy of `self` each way.
+
+## Limits
+
+An index out of range traps on a GPU, as in ATen, and raises on the host. Boolean masks wait for the
+GPU (`nonzero`), as in ATen. A sum of intermediate values beyond the dtype's range gives the sum
+where ATen may give an infinity.
+"""
+
+from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on, single
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.rules.index import launch
+
+FORWARDS: tuple[str, ...] = (
+    "aten::as_strided",
+    "aten::index",
+    "aten::index_select",
+    "aten::_unsafe_index",
+    "aten::_unsafe_masked_index",
+    "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+)
+
+_SUMS = dtype_in("self", FLOATING + COMPLEX)
+_ACCUMULATES = argument("accumulate", True) & _SUMS
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::index_add",
+        when=on("cuda") & _SUMS,
+        action=Substitute(launch.index_add, otherwise=Native()),
+        guarantee=GPU_TO_GPU,
+        because="duplicates in index add to one row by atomicAdd",
+    ),
+    Rule(
+        op="aten::index_add",
+        action=Allow(),
+        because="integer additions commute; the CPU adds a destination's rows in order",
+    ),
+    *(
+        rule
+        for op, function, adds in (
+            ("aten::index_put", launch.index_put, _ACCUMULATES),
+            ("aten::_index_put_impl", launch.index_put, _ACCUMULATES),
+            ("aten::_unsafe_index_put", launch.index_put, _ACCUMULATES),
+            (
+                "aten::_unsafe_masked_index_put_accumulate",
+                launch.unsafe_masked_index_put_accumulate,
+                _SUMS,
+            ),
+        )
+        for rule in (
+            Rule(
+                op=op,
+                when=on("mps") & adds,
+                action=Refuse(),
+                alert="index_put_with_accumulate_mps",
+                since="2.15",
+                because="duplicates in indices add to one element by atomics",
+            ),
+            Rule(
+                op=op,
+                when=on("cuda") & adds,
+                action=Substitute(function, otherwise=Native()),
+                guarantee=GPU_TO_GPU,
+                because="ATen sorts, so it does not vary, but adds duplicates one by one",
+            ),
+            Rule(
+                op=op,
+                when=single("values"),
+                action=Allow(),
+                because="duplicates in indices write or add the same value",
+            ),
+            Rule(
+                op=op,
+                action=Native(),
+                guarantee=RUN_TO_RUN,
+                because="duplicates in indices race; under the flag they are taken in order",
+            ),
+        )
+    ),
+)

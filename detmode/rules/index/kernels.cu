@@ -1,0 +1,300 @@
+// Sums of rows by destination: index_add, index_put(accumulate=True), scatter_add, scatter_reduce.
+//
+// `source` lies as [outer, rows, inner], the destinations as [outer, size, inner]; an index names
+// the destination of a row (one for all `outer`), or of each element. Two ways lead to the sums:
+// integers added in any order (observe, admit_self, accumulate, finish), and rows sorted by
+// destination and added up piece by piece (sum_rows, sum_carries).
+#include "accumulator.cuh"
+#include "segment_reduce.cuh"
+
+// index_add's alpha, where there is one: the product is rounded to scalar_t, as ATen's is.
+template <typename T>
+static __device__ __forceinline__ T scale(T x, double re, double) {
+  return mul_rn(x, static_cast<T>(re));
+}
+template <typename T>
+static __device__ __forceinline__ complex<T> scale(complex<T> x, double re, double im) {
+  return x * complex<T>(static_cast<T>(re), static_cast<T>(im));
+}
+template <typename scalar_t>
+static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, bool scaled, double re,
+                                                            double im) {
+  if (!scaled) return to_opmath(value);
+  return to_opmath(from_opmath<scalar_t>(scale(to_opmath(value), re, im)));
+}
+
+// keys = keys * size + index: the row-major position of several indices, one index a launch.
+// A negative index counts from the end where `wraps`.
+__global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* __restrict__ keys,
+                                    int64_t n, int64_t size, bool wraps) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t position = index[i];
+    if (wraps && position < 0) position += size;
+    DETMODE_ASSERT(position >= 0 && position < size);
+    keys[i] = keys[i] * size + position;
+  }
+}
+
+// The destination of the element i of `source`.
+static __device__ __forceinline__ int64_t destination_of(int64_t i, const int64_t* index,
+                                                         bool by_row, int64_t rows, int64_t inner,
+                                                         int64_t size) {
+  int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
+  int64_t position = index[by_row ? row - outer * rows : i];
+  DETMODE_ASSERT(position >= 0 && position < size);
+  return (outer * size + position) * inner + (i - row * inner);
+}
+
+// Integer maxima and counts: any order gives the same.
+template <typename scalar_t>
+__global__ void index_add_observe(const int64_t* __restrict__ index,
+                                  const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
+                                  int64_t* __restrict__ counts, int64_t n, bool by_row,
+                                  int64_t rows, int64_t inner, int64_t size, bool scaled, double re,
+                                  double im) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t destination = destination_of(i, index, by_row, rows, inner, size);
+    accumulator<scalar_t>::observe(keys, destination, addend(source[i], scaled, re, im));
+    if (counts != nullptr) atomic_add(counts + destination, int64_t(1));
+  }
+}
+
+// The initial value joins the addends of each destination that has one. Where it does not count,
+// 0.0 does, as in ATen, so that -0.0 is never the sum.
+template <typename scalar_t>
+__global__ void index_add_admit_self(const scalar_t* __restrict__ self, int32_t* __restrict__ keys,
+                                     int64_t* __restrict__ sums, int64_t n, bool include_self,
+                                     int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    if (!accumulator<scalar_t>::any(keys, i)) continue;
+    auto value = include_self ? to_opmath(self[i]) : opmath_t<scalar_t>(0);
+    accumulator<scalar_t>::observe(keys, i, value);
+    accumulator<scalar_t>::add(keys, sums, i, value, headroom);
+  }
+}
+
+// Integer additions: any order gives the same.
+template <typename scalar_t>
+__global__ void index_add_accumulate(const int64_t* __restrict__ index,
+                                     const scalar_t* __restrict__ source,
+                                     const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
+                                     int64_t n, bool by_row, int64_t rows, int64_t inner,
+                                     int64_t size, bool scaled, double re, double im,
+                                     int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t destination = destination_of(i, index, by_row, rows, inner, size);
+    accumulator<scalar_t>::add(keys, sums, destination, addend(source[i], scaled, re, im),
+                               headroom);
+  }
+}
+
+template <typename T>
+static __device__ __forceinline__ T quotient(T sum, int64_t count) {
+  return div_rn(sum, static_cast<T>(count));
+}
+template <typename T>
+static __device__ __forceinline__ complex<T> quotient(complex<T> sum, int64_t count) {
+  return complex<T>(quotient(sum.re, count), quotient(sum.im, count));
+}
+
+template <typename scalar_t>
+__global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
+                                 const int64_t* __restrict__ counts, scalar_t* __restrict__ out,
+                                 int64_t n, bool include_self, int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    if (!accumulator<scalar_t>::any(keys, i)) continue;
+    if (counts == nullptr) {
+      out[i] = accumulator<scalar_t>::finish(keys, sums, i, headroom);
+    } else {
+      opmath_t<scalar_t> sum = accumulator<scalar_t>::finish_opmath(keys, sums, i, headroom);
+      out[i] = from_opmath<scalar_t>(quotient(sum, counts[i] + (include_self ? 1 : 0)));
+    }
+  }
+}
+
+// A sum of float or 16-bit addends: double has 29 bits to spare. -0.0 is what adds nothing.
+struct plain_sum {
+  double value;
+  static __device__ __forceinline__ plain_sum of(double x) { return plain_sum{x}; }
+  __device__ __forceinline__ plain_sum plus(plain_sum x) const {
+    return plain_sum{add_rn(value, x.value)};
+  }
+  __device__ __forceinline__ double total() const { return value; }
+};
+// A sum of double addends: `low` collects what the additions to `high` round away.
+struct paired_sum {
+  double high, low;
+  static __device__ __forceinline__ paired_sum of(double x) { return paired_sum{x, 0.0}; }
+  __device__ __forceinline__ paired_sum plus(paired_sum x) const {
+    double sum = add_rn(high, x.high), part = sub_rn(sum, high);
+    double lost = add_rn(sub_rn(high, sub_rn(sum, part)), sub_rn(x.high, part));
+    return paired_sum{sum, add_rn(low, add_rn(x.low, lost))};
+  }
+  __device__ __forceinline__ double total() const {
+    // Past an infinity or a NaN, `low` means nothing; and -0.0 + 0.0 would be 0.0.
+    bool counts = low != 0.0 && sub_rn(low, low) == 0.0 && sub_rn(high, high) == 0.0;
+    return counts ? add_rn(high, low) : high;
+  }
+};
+
+// The sum of one column of the rows of one destination.
+template <typename scalar_t>
+struct row_sum {
+  using part_t =
+      typename conditional<is_same<real_t<scalar_t>, double>::value, paired_sum, plain_sum>::type;
+  part_t part;
+  static __device__ __forceinline__ row_sum of(opmath_t<scalar_t> x) {
+    return row_sum{part_t::of(static_cast<double>(x))};
+  }
+  static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
+  __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
+  __device__ __forceinline__ scalar_t result(int64_t count) const {
+    double x = count == 1 ? part.total() : quotient(part.total(), count);
+    // One NaN for all: the hardware's own may differ.
+    if (is_nan(x)) return limits<scalar_t>::nan();
+    return from_opmath<scalar_t>(static_cast<opmath_t<scalar_t>>(x));
+  }
+};
+template <typename T>
+struct row_sum<complex<T>> {
+  row_sum<T> re, im;
+  static __device__ __forceinline__ row_sum of(complex<T> x) {
+    return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
+  }
+  static __device__ __forceinline__ row_sum nothing() {
+    return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};
+  }
+  __device__ __forceinline__ row_sum plus(row_sum x) const {
+    return row_sum{re.plus(x.re), im.plus(x.im)};
+  }
+  __device__ __forceinline__ complex<T> result(int64_t count) const {
+    return complex<T>(re.result(count), im.result(count));
+  }
+};
+
+// `width` neighbouring columns, which one thread reads at once and adds up side by side.
+template <typename scalar_t, int width>
+struct alignas(width * sizeof(scalar_t)) columns_of {
+  scalar_t lane[width];
+};
+template <typename scalar_t, int width>
+struct row_sums {
+  row_sum<scalar_t> lane[width];
+  static __device__ __forceinline__ row_sums nothing() {
+    row_sums sums;
+    for (int k = 0; k < width; ++k) sums.lane[k] = row_sum<scalar_t>::nothing();
+    return sums;
+  }
+  __device__ __forceinline__ row_sums plus(const row_sums& x) const {
+    row_sums sums;
+    for (int k = 0; k < width; ++k) sums.lane[k] = lane[k].plus(x.lane[k]);
+    return sums;
+  }
+};
+
+// Adds a destination's sums to its initial values, or to 0.0 as above, and stores the results.
+template <typename scalar_t, int width>
+struct row_store {
+  scalar_t* out;
+  const int64_t* counted;  // the sorted index, to count a destination's rows in; null for a sum
+  int64_t rows, column, inner, size;
+  bool include_self;
+  // The first place in `counted` that holds `bound` or more.
+  __device__ __forceinline__ int64_t place_of(int64_t bound) const {
+    int64_t low = 0, high = rows;
+    while (low < high) {
+      int64_t middle = (low + high) / 2;
+      bool below = counted[middle] < bound;
+      low = below ? middle + 1 : low;
+      high = below ? high : middle;
+    }
+    return low;
+  }
+  __device__ __forceinline__ void operator()(int64_t key,
+                                             const row_sums<scalar_t, width>& sums) const {
+    int64_t outer = quick_div(column, inner), count = 1;
+    scalar_t* target = out + (outer * size + key) * inner + (column - outer * inner);
+    if (counted != nullptr) count = place_of(key + 1) - place_of(key) + (include_self ? 1 : 0);
+    for (int k = 0; k < width; ++k) {
+      auto own = include_self ? to_opmath(target[k]) : opmath_t<scalar_t>(0);
+      target[k] = sums.lane[k].plus(row_sum<scalar_t>::of(own)).result(count);
+    }
+  }
+};
+
+// The order of additions is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the
+// pieces' carries in the same way. A thread takes one piece of `width` columns.
+constexpr int PIECE = 64;
+
+// The first launch: the rows themselves. `order` is the stable sort of `index`, `keys` its values.
+template <typename scalar_t, int width>
+__global__ void index_add_sum_rows(const int64_t* __restrict__ index,
+                                   const int64_t* __restrict__ keys,
+                                   const int64_t* __restrict__ order,
+                                   const scalar_t* __restrict__ source, scalar_t* __restrict__ out,
+                                   int64_t* __restrict__ carry_keys, double* __restrict__ carries,
+                                   int64_t rows, int64_t columns, int64_t inner, int64_t size,
+                                   bool include_self, bool mean, bool scaled, double re,
+                                   double im) {
+  using sums_t = row_sums<scalar_t, width>;
+  sums_t* carried = reinterpret_cast<sums_t*>(carries);
+  int64_t groups = columns / width, all = segment_pieces<PIECE>(rows) * groups;
+  for (int64_t i = thread_index(); i < all; i += thread_count()) {
+    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
+    int64_t outer = quick_div(column, inner);
+    const scalar_t* first = source + outer * rows * inner + (column - outer * inner);
+    segment_piece<PIECE>(
+        piece, rows,
+        [&](int64_t row) {
+          int64_t key = keys[row];
+          // The sort saw a narrower dtype: an index out of range must not pass for another.
+          DETMODE_ASSERT(key >= 0 && key < size && (column != 0 || index[order[row]] == key));
+          return key;
+        },
+        [&](int64_t row) {
+          auto read =
+              *reinterpret_cast<const columns_of<scalar_t, width>*>(first + order[row] * inner);
+          sums_t sums;
+          for (int k = 0; k < width; ++k) {
+            sums.lane[k] = row_sum<scalar_t>::of(addend(read.lane[k], scaled, re, im));
+          }
+          return sums;
+        },
+        [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
+        sums_t::nothing(),
+        row_store<scalar_t, width>{out, mean ? keys : nullptr, rows, column, inner, size,
+                                   include_self},
+        [&](int64_t slot, int64_t key, const sums_t& sums) {
+          if (column == 0) carry_keys[slot] = key;
+          carried[slot * groups + group] = sums;
+        });
+  }
+}
+
+// The launches after it: `n` carries, until one piece holds them all.
+template <typename scalar_t, int width>
+__global__ void index_add_sum_carries(const int64_t* __restrict__ keys,
+                                      const double* __restrict__ carries_read,
+                                      const int64_t* __restrict__ counted,
+                                      scalar_t* __restrict__ out, int64_t* __restrict__ carry_keys,
+                                      double* __restrict__ carries, int64_t n, int64_t rows,
+                                      int64_t columns, int64_t inner, int64_t size,
+                                      bool include_self) {
+  using sums_t = row_sums<scalar_t, width>;
+  const sums_t* read = reinterpret_cast<const sums_t*>(carries_read);
+  sums_t* carried = reinterpret_cast<sums_t*>(carries);
+  int64_t groups = columns / width, all = segment_pieces<PIECE>(n) * groups;
+  for (int64_t i = thread_index(); i < all; i += thread_count()) {
+    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
+    segment_piece<PIECE>(
+        piece, n, [&](int64_t slot) { return keys[slot]; },
+        [&](int64_t slot) { return read[slot * groups + group]; },
+        [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
+        sums_t::nothing(),
+        row_store<scalar_t, width>{out, counted, rows, column, inner, size, include_self},
+        [&](int64_t slot, int64_t key, const sums_t& sums) {
+          if (column == 0) carry_keys[slot] = key;
+          carried[slot * groups + group] = sums;
+        });
+  }
+}

@@ -1,0 +1,155 @@
+"""Launchers of index_add and index_put(accumulate=True)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from detmode.rules.index.positions import (
+    apart,
+    broadcast,
+    check_on_host,
+    expand_masks,
+    linearize,
+)
+from detmode.rules.index.shapes import Rows
+from detmode.rules.index.source import SOURCE
+from detmode.rules.index.sums import add_rows
+
+__all__ = ["SOURCE", "index_add", "index_put", "unsafe_masked_index_put_accumulate"]
+
+
+def index_add(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    *,
+    alpha: complex = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``aten::index_add``: ``self[.., index[i], ..] += alpha * source[.., i, ..]``.
+
+    Raises:
+        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+    """
+    dim = dim % self.dim() if self.dim() else 0
+    _check(self, dim, index, source, alpha)
+    if out is None:
+        out = self.clone(memory_format=torch.contiguous_format)
+    target = out if out.dim() else out.view(1)
+    size = target.shape[dim]
+    shape = Rows(prod(target.shape[:dim]), index.numel(), prod(target.shape[dim + 1 :]), size)
+    if source.numel() == 0:
+        return out
+    check_on_host(index, size, dim, IndexError if target.dim() == 1 else RuntimeError)
+    work = target.contiguous()
+    add_rows(
+        work,
+        index.reshape(-1).to(torch.int64).contiguous(),
+        apart(out, source).contiguous(),
+        shape,
+        alpha=alpha,
+    )
+    if work is not target:
+        target.copy_(work)
+    return out
+
+
+def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex) -> None:
+    """Raise what ATen's kernels raise and its meta kernel does not."""
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(f"index_add_(): Expected dtype int32/int64 for index, got {index.dtype}")
+    if source.dtype != self.dtype:
+        raise RuntimeError(
+            f"index_add_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
+            "scalar type"
+        )
+    own, other = list(self.shape), list(source.shape)
+    if len(own) != len(other) or [*own[:dim], *own[dim + 1 :]] != [*other[:dim], *other[dim + 1 :]]:
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {own} source.shape = {other}"
+        )
+    largest = torch.finfo(self.dtype).max
+    if (alpha.imag and not self.is_complex()) or any(
+        largest < abs(part) < float("inf") for part in (alpha.real, alpha.imag)
+    ):
+        raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
+
+
+def index_put(
+    self: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``self[indices] += values``, duplicates added: ``aten::index_put`` with ``accumulate=True``.
+
+    ``aten::_unsafe_index_put`` and ``aten::_index_put_impl`` are the same: ``unsafe`` promises
+    indices in range, which are checked all the same. Boolean masks become indices by ``nonzero``,
+    which waits for the GPU, as in ATen.
+
+    Raises:
+        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+    """
+    if out is None:
+        out = self.clone(memory_format=torch.preserve_format)
+    given = [
+        (dim, index) for dim, index in enumerate(expand_masks(out, indices)) if index is not None
+    ]
+    if not given:
+        # ATen has its own ways with nothing to index by.
+        return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
+    if values.dtype != out.dtype:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{out.dtype} for the destination and {values.dtype} for the source."
+        )
+    if values.device != out.device and values.dim() > 0:
+        raise RuntimeError(
+            f"expected values on {out.device}, where self is, but they are on {values.device}"
+        )
+    rows = broadcast([index for _, index in given])
+    dims = [dim for dim, _ in given]
+    others = [dim for dim in range(out.dim()) if dim not in dims]
+    # Adjacent indices leave their dimensions where they are; others put theirs first.
+    before = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    target = out.permute(*others[:before], *dims, *others[before:])
+    sizes = target.shape[before : before + len(dims)]
+    head, tail = target.shape[:before], target.shape[before + len(dims) :]
+    source = apart(out, values.to(out.device)).expand((*head, *rows, *tail))
+    if source.numel() == 0:
+        return out
+    for (dim, index), size in zip(given, sizes):
+        if size == 0:
+            raise IndexError("index is out of bounds for dimension with size 0")
+        check_on_host(index, size, dim, IndexError, wraps=True)
+    positions = linearize(
+        [(index, size) for (_, index), size in zip(given, sizes)], None, rows, wraps=True
+    )
+    work = target.contiguous()
+    shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes))
+    add_rows(work, positions, source.contiguous(), shape)
+    if work is not target:
+        target.copy_(work)
+    return out
+
+
+def unsafe_masked_index_put_accumulate(
+    self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], values: Tensor
+) -> Tensor:
+    """``aten::_unsafe_masked_index_put_accumulate``: where ``mask`` is False, zero is added."""
+    if self.numel() == 0:
+        return self.clone()
+    inside = [
+        None if index is None else index.clamp(-size, size - 1)
+        for index, size in zip(indices, self.shape)
+    ]
+    return index_put(self, inside, values.masked_fill(~mask, 0), True)

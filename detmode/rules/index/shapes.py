@@ -1,0 +1,81 @@
+"""How rows lie, and which of the two ways to add them moves fewer bytes.
+
+* *integers*: per destination the largest exponent, then the addends as integers of that scale.
+  Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
+  20) of scratch per destination.
+* *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
+  in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+PIECE = 64
+"""Rows that one thread adds up one after the other; the same in kernels.cu."""
+
+SECTOR = 32
+"""Bytes that a GPU moves at least, however few of them are asked for."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``."""
+
+    outer: int
+    rows: int
+    inner: int
+    size: int
+
+    @property
+    def addends(self) -> int:
+        """Elements of ``source``."""
+        return self.outer * self.rows * self.inner
+
+    @property
+    def destinations(self) -> int:
+        """Elements of the output."""
+        return self.outer * self.size * self.inner
+
+
+def parts_of(dtype: torch.dtype) -> tuple[int, int]:
+    """Real components of an element, and 64-bit words of a component's sum."""
+    return 1 + dtype.is_complex, 2 if dtype in (torch.float64, torch.complex128) else 1
+
+
+def flat(shape: Rows) -> Rows:
+    """Every element a row of its own."""
+    return Rows(1, shape.addends, 1, shape.destinations)
+
+
+def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
+    """Whether sorting moves fewer bytes than integers do; ``by_row``: one index for a whole row."""
+
+    def touched(run: int, width: int) -> int:
+        return -(-run * width // SECTOR) * SECTOR
+
+    components, words = parts_of(dtype)
+    sorted_rows = shape if by_row else flat(shape)
+    key = sort_dtype(sorted_rows.size).itemsize
+    # A pass of the radix sort takes 8 bits, reads and writes keys and 64-bit positions; then the
+    # keys as int64 and the positions are read once, and each row where it lies.
+    sort = sorted_rows.rows * (2 * key * (key + 8) + 24)
+    gather = sorted_rows.outer * sorted_rows.rows * touched(sorted_rows.inner, dtype.itemsize)
+    carries = sorted_rows.addends * 4 // PIECE * 8 * components * words
+
+    runs = shape.outer * shape.rows * (1 if by_row else shape.inner)
+    run = shape.addends // max(runs, 1)
+    atomics = touched(run, 4 * components) + touched(run, 8 * words * components)
+    scratch = 3 * shape.destinations * components * (4 + 8 * words)
+    integers = 2 * shape.addends * dtype.itemsize + runs * (16 + atomics) + scratch
+    return sort + gather + carries < integers
+
+
+def sort_dtype(size: int) -> torch.dtype:
+    """The narrowest dtype for indices below ``size``: a sort's price goes by its bits."""
+    for dtype in (torch.int16, torch.int32):
+        if size - 1 <= torch.iinfo(dtype).max:
+            return dtype
+    return torch.int64

@@ -1,0 +1,139 @@
+"""What sums by destination are, exactly, and how far a substitute may be from that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.conditions import COMPLEX, FLOATING
+from detmode.cuda import host
+from detmode.sample import Maker
+
+DTYPES = st.sampled_from(FLOATING + COMPLEX)
+SEEDS = st.integers(0, 2**32 - 1)
+# None leaves the choice between sorted rows and integers to the shapes.
+WAYS = st.sampled_from([None, None, True, False])
+LAYOUTS = ("contiguous", "transposed", "sliced", "expanded")
+SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
+
+
+def laid_out(tensor: Tensor, layout: str) -> Tensor:
+    """The same shape with other strides, and the same values where the layout does not repeat."""
+    if layout == "transposed" and tensor.dim() > 1:
+        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "sliced" and tensor.dim():
+        return tensor.repeat_interleave(2, -1)[..., ::2]
+    if layout == "expanded" and tensor.dim() and tensor.shape[-1]:
+        return tensor[..., :1].expand(tensor.shape)
+    return tensor
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype, layouts: Sequence[str] = LAYOUTS
+) -> Tensor:
+    """A tensor of wide range in some layout; one in three holds special values."""
+    tensor = Maker(dtype, seed=draw(SEEDS)).normal(*shape)
+    if tensor.numel() and draw(st.integers(0, 2)) == 0:
+        parts = torch.view_as_real(tensor) if dtype.is_complex else tensor
+        for value in draw(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=4)):
+            parts.view(-1)[draw(st.integers(0, parts.numel() - 1))] = value
+        if draw(st.booleans()):
+            parts.fill_(draw(st.sampled_from([-0.0, parts.view(-1)[0].item()])))
+    return laid_out(tensor, draw(st.sampled_from(layouts)))
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors hold the same bytes."""
+    if first.numel() == 0 or second.numel() == 0:
+        return first.shape == second.shape
+    first, second = (torch.cat([x.flatten()]).view(torch.uint8) for x in (first, second))
+    return torch.equal(first, second)
+
+
+def assert_exact(
+    got: Tensor,
+    self: Tensor,
+    destinations: Tensor,
+    addends: Tensor,
+    *,
+    include_self: bool = True,
+    mean: bool = False,
+) -> None:
+    """``got`` is ``self`` with ``addends`` added, rounded once (a mean: once more).
+
+    Args:
+        got: the substitute's result.
+        self: what was there before.
+        destinations: positions in ``self``, of the shape of ``addends``.
+        addends: what was added, in the dtype of ``self``.
+        include_self: whether what was there counts.
+        mean: whether the sums are divided by the numbers of their addends.
+    """
+    assert got.dtype == self.dtype
+    assert got.shape == self.shape
+    if got.is_complex():
+        got, self, addends = (torch.view_as_real(x.resolve_conj()) for x in (got, self, addends))
+        destinations = torch.stack((2 * destinations, 2 * destinations + 1), -1)
+    met: dict[int, list[float]] = {}
+    for destination, addend in zip(destinations.flatten().tolist(), addends.flatten().tolist()):
+        met.setdefault(destination, []).append(addend)
+    flat_got, flat_self = got.reshape(-1), self.reshape(-1)
+    untouched = torch.ones(flat_self.numel(), dtype=torch.bool)
+    untouched[list(met)] = False
+    assert same_bits(flat_got[untouched], flat_self[untouched])
+    results, before = flat_got.tolist(), flat_self.tolist()
+    for destination, terms in met.items():
+        if include_self:
+            terms.append(before[destination])
+        _assert_sum(results[destination], terms, got.dtype, include_self, mean)
+
+
+def _assert_sum(
+    result: float, terms: list[float], dtype: torch.dtype, include_self: bool, mean: bool
+) -> None:
+    if not all(map(math.isfinite, terms)):
+        # Inf and NaN add up to the same in any order.
+        expected = sum(term for term in terms if not math.isfinite(term))
+        assert result == expected or (math.isnan(result) and math.isnan(expected))
+        return
+    n, limit = len(terms), torch.finfo(dtype)
+    exact = math.fsum(terms) / (n if mean else 1)
+    magnitude = math.fsum(map(abs, terms))
+    headroom = (n + 1).bit_length()
+    if dtype is torch.float64:
+        lost = n * 2.0 ** (2 * headroom - 120) + 4 * n * n * 2.0**-106
+        rounding = limit.eps if mean else limit.eps / 2 * 1.001
+        rounding += limit.eps if mean else 0  # the reference divides with a rounding of its own
+    else:
+        lost = n * 2.0 ** (headroom - 60) + 2 * n * 2.0**-53
+        # A 16-bit result may come by way of float, or of double and float.
+        rounding = limit.eps / 2 * 1.001
+        rounding += torch.finfo(torch.float32).eps * 1.01 if mean or limit.bits == 16 else 0
+    bound = rounding * abs(exact) + lost * magnitude * 2 + limit.smallest_normal * limit.eps
+    if abs(exact) + bound >= limit.max:
+        assert math.isinf(result) or abs(result - exact) <= bound
+    elif abs(result - exact) > bound:
+        # The reference is rounded itself, which decides where the sum lies near a tie.
+        true = sum(map(Fraction, terms)) / (n if mean else 1)
+        assert abs(Fraction(result) - true) <= bound, (result, float(true), bound, n)
+    if result == 0 and all(term == 0 for term in terms):
+        negative = include_self and all(math.copysign(1, term) < 0 for term in terms)
+        assert math.copysign(1, result) == (-1 if negative else 1)
+
+
+def assert_same_bits_in_any_schedule(run: object, seed: int) -> Tensor:
+    """Runs twice, in two schedules; the result of one."""
+    assert callable(run)
+    with host.schedule(seed):
+        first = run()
+    with host.schedule(seed + 1):
+        second = run()
+    assert same_bits(first, second)
+    assert isinstance(first, Tensor)
+    return first
