@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.settings import flag
+from detmode.variants import out_names
 
 
 class Signature:
@@ -101,9 +102,10 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
     key = (func, *(_shape_of(value) for value in arguments.values()))
     if key in _valid:
         return
+    outputs = out_names(func)
     # Without a meta kernel, or where one would need the data, the launcher checks.
     with _disable_current_modes(), flag(False), suppress(NotImplementedError):
-        func(**{name: _to_meta(value) for name, value in arguments.items()})
+        func(**{name: _to_meta(value, name in outputs) for name, value in arguments.items()})
     if len(_valid) >= 1 << 13:
         _valid.clear()
     _valid.add(key)
@@ -117,8 +119,11 @@ def _shape_of(value: Any) -> Any:
     return type(value), value
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: Any, is_output: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
+        if is_output:
+            # An empty one is resized without a warning; the real one is yet to give it.
+            return torch.empty(0, dtype=value.dtype, device="meta")
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     if isinstance(value, (list, tuple)):
         return [_to_meta(item) for item in value]

@@ -198,7 +198,7 @@ def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` at the time of the call (a program can turn it off inside)."""
     return Condition(
         f"deterministic_flag({value})",
-        lambda call: torch.are_deterministic_algorithms_enabled() is value,
+        lambda call: torch._C._get_deterministic_algorithms() is value,
     )
 
 

@@ -57,8 +57,17 @@ def with_place(text: str, site: str, module: str | None, remedy: str) -> str:
     return f"{text}\n  at {where}\n  {remedy}"
 
 
-def remedy(name: str, *, warned: bool, substitute_exists: bool, unavailable: str | None) -> str:
+def remedy(
+    name: str,
+    *,
+    warned: bool,
+    overridden: str | None,
+    substitute_exists: bool,
+    unavailable: str | None,
+) -> str:
     """What the user can do about a refused call of the operator ``name``."""
+    if overridden is not None:
+        return f"overrides asks for it: {overridden!r}"
     if unavailable is not None:
         return f"detmode has a deterministic kernel for it, but cannot run it here: {unavailable}"
     if substitute_exists:

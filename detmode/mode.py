@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._contextlib import _wrap_generator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda, messages
 from detmode.call import Call, validate
 from detmode.detours import Detours
-from detmode.options import check_arguments, check_overrides, logger_for
+from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
 from detmode.plan import Plan, matches, names_of
 from detmode.recorder import Recorder
 from detmode.report import Record, Report
 from detmode.rule import Allow, Refuse, Substitute
 from detmode.settings import Block, flag, unfilled
-from detmode.sites import in_compiled_function, trace
+from detmode.sites import Site, in_compiled_function, trace
 from detmode.table import Row, RuleTable, resolve
 from detmode.variants import run_substitute
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNSEEN: Any = object()
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _entered = threading.local()
+_registries: dict[str, dict[Any, Any]] = {}
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
+
+
+# What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
+# matched, and never launched.
+_PLAIN, _TRACED, _FOREIGN = range(3)
 
 
 class DeterminismWarning(UserWarning):
@@ -54,8 +64,9 @@ class DeterministicMode(TorchDispatchMode):
         substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
         rules: the rule table; ``default_rules()`` if left out.
         overrides: operator or overload names, or globs of them, to ``"allow"``, ``"warn"``,
-            ``"error"``, ``"native"`` or ``"substitute"``. They concern calls that may vary: a call
-            that a rule knows not to vary passes as ever.
+            ``"error"``, ``"native"`` or ``"substitute"``; a name wins over a glob. They concern
+            calls that may vary: a call that a rule knows not to vary passes as ever, and a glob
+            over ``aten`` means the operators that the table lists.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
             the block; ``None`` leaves it as it is.
         simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
@@ -83,7 +94,7 @@ class DeterministicMode(TorchDispatchMode):
         schedule_seed: int | None = None,
         log: logging.Logger | int | str | None = None,
     ) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         check_arguments(
             warn_only, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
         )
@@ -100,46 +111,45 @@ class DeterministicMode(TorchDispatchMode):
         self._schedule_seed = schedule_seed
         self._logger = logger_for(log)
         self._plans: dict[Any, Plan | None] = {}
-        self._recorder = Recorder(self._logger)
-        self._plain_types: dict[type, bool] = {}
+        self._recorder = Recorder(self._logger, self._tell_of_compile)
+        self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
         self._innermost = True
         self._trace = trace()
         # Each entered level: its thread, itself, and what leaving it undoes.
-        self._open: list[tuple[int, DeterministicMode, list[Callable[[], object]]]] = []
+        self._open: list[tuple[int, DeterministicMode, ExitStack]] = []
+        self._lock = threading.Lock()
 
     # The block
 
     def __enter__(self) -> DeterministicMode:
-        # A mode that is on the stack already gets a twin: each level is told apart, and the
-        # records are one.
-        level = self
-        if self._open:
-            level = copy.copy(self)
-            TorchDispatchMode.__init__(level)
-        undo: list[Callable[[], object]] = []
+        undo = ExitStack()
+        with self._lock:
+            # A mode that is on a stack already gets a twin: each level is told apart, and the
+            # records are one.
+            level = self
+            if self._open:
+                level = copy.copy(self)
+                TorchDispatchMode.__init__(level)
+            entry = (threading.get_ident(), level, undo)
+            self._open.append(entry)
         try:
-            block = Block(self._warn_only, self._fill)
-            undo.append(block.close)
-            detours = Detours(_wants_plain)
-            undo.append(detours.close)
+            undo.callback(Block(self._warn_only, self._fill).close)
+            undo.callback(Detours(_wants_plain).close)
             if self._simulate:
-                schedule = cuda.host.schedule(self._schedule_seed)
-                schedule.__enter__()
-                undo.append(lambda: schedule.__exit__(None, None, None))
+                undo.enter_context(cuda.host.schedule(self._schedule_seed))
             outer = _stack()
             if outer:
                 outer[-1]._innermost = False
             level._innermost = True
             level._trace = trace()
             outer.append(level)
-            undo.append(lambda: _leave(level))
+            undo.callback(_leave, level)
             TorchDispatchMode.__enter__(level)
         except BaseException:
-            for step in reversed(undo):
-                step()
+            self._open.remove(entry)
+            undo.close()
             raise
-        self._open.append((threading.get_ident(), level, undo))
         return self
 
     def __exit__(
@@ -148,14 +158,16 @@ class DeterministicMode(TorchDispatchMode):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        thread = threading.get_ident()
-        position = max(i for i, entry in enumerate(self._open) if entry[0] == thread)
-        _, level, undo = self._open.pop(position)
-        try:
+        with self._lock:
+            thread = threading.get_ident()
+            mine = [position for position, entry in enumerate(self._open) if entry[0] == thread]
+            if not mine:
+                raise RuntimeError(
+                    "DeterministicMode: this thread leaves a mode that it has not entered"
+                )
+            _, level, undo = self._open.pop(mine[-1])
+        with undo:
             TorchDispatchMode.__exit__(level, kind, error, traceback)
-        finally:
-            for step in reversed(undo):
-                step()
 
     def __call__(self, function: F) -> F:
         """As a decorator: every call of ``function`` runs inside the mode."""
@@ -163,6 +175,15 @@ class DeterministicMode(TorchDispatchMode):
             raise TypeError(
                 f"DeterministicMode decorates a function, got {type(function).__name__}"
             )
+
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                "DeterministicMode cannot decorate a coroutine function: other tasks would run "
+                "inside its block; write 'with' around what does not await"
+            )
+        if inspect.isgeneratorfunction(function):
+            # As torch.no_grad does: inside while the generator runs, outside while it waits.
+            return _wrap_generator(lambda: self, function)  # type: ignore[no-any-return]
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -187,44 +208,59 @@ class DeterministicMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if types and not self._are_plain(types):
-            # A subclass desugars first; the mode then sees the operators that it is made of.
-            return NotImplemented
+        traced = False
+        if types:
+            kind = self._kind_of(types)
+            if kind == _FOREIGN:
+                # A subclass desugars first; the mode then sees the operators that it is made of.
+                return NotImplemented
+            traced = kind == _TRACED
         plan = self._plans.get(func, _UNSEEN)
         if plan is _UNSEEN:
             plan = self._plan(func)
         if plan is None or not self._innermost:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self._intercept(plan, args, kwargs or {}, traced=bool(types))
+        return self._intercept(plan, args, kwargs or {}, traced=traced)
 
-    def _are_plain(self, types: Iterable[type]) -> bool:
-        for kind in types:
-            plain = self._plain_types.get(kind)
-            if plain is None:
-                # PyTorch's own tracing tensors stand for plain ones: they are matched.
-                plain = kind.__module__.startswith("torch._subclasses.")
-                self._plain_types[kind] = plain
-            if not plain:
-                return False
-        return True
+    def _kind_of(self, types: Iterable[type]) -> int:
+        """The most foreign kind among the tensors' types."""
+        found = _PLAIN
+        for cls in types:
+            kind = self._kinds.get(cls)
+            if kind is None:
+                if getattr(cls, "__torch_dispatch__", None) is _NO_DISPATCH:
+                    kind = _PLAIN
+                elif cls.__module__.startswith("torch._subclasses."):
+                    kind = _TRACED
+                else:
+                    kind = _FOREIGN
+                self._kinds[cls] = kind
+            found = max(found, kind)
+        return found
 
     def _plan(self, func: Any) -> Plan | None:
         plan = None
         if isinstance(func, torch._ops.OpOverload):
             rows = self._table.get(func)
+            known_not_to_vary = rows and all(isinstance(row.rule.action, Allow) for row in rows)
             names = names_of(func, (row.rule.op for row in rows))
+            if known_not_to_vary:
+                rows = ()
             override = next(
-                (act for name, act in self._overrides.items() if matches(names, (name,))), None
+                (
+                    action
+                    for name, action in self._overrides.items()
+                    if not known_not_to_vary
+                    and matches(names, (name,))
+                    and (rows or means_unlisted(name))
+                ),
+                None,
             )
-            forward = self._table.is_forward(func)
-            if rows or override or forward:
-                plan = Plan(func, rows, override, forward)
-        if in_compiled_function():
-            self._say_once(
-                "torch.compile",
-                "a function given to torch.compile runs eagerly under DeterministicMode: PyTorch "
-                "does not compile under a TorchDispatchMode",
-            )
+            # TorchScript's own operators have no dispatcher entry to ask.
+            composite = not rows and func.namespace != "prim" and func._can_decompose()
+            if rows or override or composite or self._table.is_forward(func):
+                plan = Plan(func, rows, override, composite)
+        self._tell_of_compile()
         self._plans[func] = plan
         return plan
 
@@ -232,6 +268,8 @@ class DeterministicMode(TorchDispatchMode):
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
     ) -> Any:
         func = plan.func
+        if plan.composite and plan.override is None:
+            return self._decompose(func, args, kwargs)
         call = Call(func, plan.signature.bind(args, kwargs), self._simulate)
         if torch.is_grad_enabled():
             for tensor in call.tensors:
@@ -249,6 +287,16 @@ class DeterministicMode(TorchDispatchMode):
         elif isinstance(row.rule.action, Allow):
             return func(*args, **kwargs)
         return self._act(plan, row, call, args, kwargs, traced=traced)
+
+    def _decompose(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a composite operator under the mode: in inference mode they come whole."""
+        TorchDispatchMode.__enter__(self)
+        try:
+            return func.decompose(*args, **kwargs)
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)
 
     def _act(
         self,
@@ -321,8 +369,8 @@ class DeterministicMode(TorchDispatchMode):
         unavailable: str | None = None,
     ) -> Any:
         action = "warn" if warn else "error"
-        record, is_new = self._recorder.count(plan, row, action, call, self._trace)
-        if is_new or not warn:
+        record, new_site = self._recorder.count(plan, row, action, call, self._trace)
+        if new_site is not None or not warn:
             rule = row.rule if row else None
             if record.alert is not None and _get_flag():
                 text = messages.alert_text(record.alert, warn=warn)
@@ -333,17 +381,26 @@ class DeterministicMode(TorchDispatchMode):
             remedy = messages.remedy(
                 plan.func._schema.name,
                 warned=warn,
+                overridden=plan.override,
                 substitute_exists=rule is not None and isinstance(rule.action, Substitute),
                 unavailable=unavailable,
             )
             message = messages.with_place(text, record.site, record.module, remedy)
-            if not warn:
+            if new_site is None or not warn:
                 raise RuntimeError(message)
             self._logger.warning("%s", message)
-            _warn_at(message, record.site)
+            _warn_at(message, new_site)
         # The warning is given; PyTorch's own would repeat it at every call.
         with flag(False):
             return plan.func(*args, **kwargs)
+
+    def _tell_of_compile(self) -> None:
+        if "torch.compile" not in self._said and in_compiled_function():
+            self._say_once(
+                "torch.compile",
+                "a function given to torch.compile runs eagerly under DeterministicMode: PyTorch "
+                "does not compile under a TorchDispatchMode",
+            )
 
     def _say_once(self, topic: str, text: str) -> None:
         if topic not in self._said:
@@ -402,10 +459,13 @@ def _where_to_launch(call: Call) -> str | None:
     return where
 
 
-def _warn_at(message: str, site: str) -> None:
+def _warn_at(message: str, site: Site) -> None:
     """Warn with the user's line, where Python's filters look for it."""
-    file, _, line = site.rpartition(":")
-    if file and line.isdigit():
-        warnings.warn_explicit(message, DeterminismWarning, file, int(line))
-    else:
+    if site.file is None:
         warnings.warn(message, DeterminismWarning, stacklevel=2)
+        return
+    # With a registry a program that makes a mode for each step is still warned once.
+    registry = _registries.setdefault(site.file, {})
+    warnings.warn_explicit(
+        message, DeterminismWarning, site.file, site.line, site.python_module, registry
+    )

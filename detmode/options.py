@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 import torch
 
@@ -32,7 +33,7 @@ def check_arguments(
             f"rules must be a RuleTable, not {type(rules).__name__}; "
             "to add rules: rules=default_rules() + [Rule(...)]"
         )
-    if fill_uninitialized_memory not in (None, True, False):
+    if not (fill_uninitialized_memory is None or isinstance(fill_uninitialized_memory, bool)):
         raise TypeError(
             "fill_uninitialized_memory must be bool or None, not "
             f"{type(fill_uninitialized_memory).__name__}"
@@ -68,30 +69,46 @@ def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> di
         )
     for name, action in overrides.items():
         if action not in ACTIONS:
-            raise ValueError(f"overrides[{name!r}] must be one of {ACTIONS}, got {action!r}")
+            raise ValueError(
+                f"overrides[{name!r}] must be one of {', '.join(ACTIONS)}, got {action!r}"
+            )
         if not isinstance(name, str) or "::" not in name:
             raise ValueError(
                 f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
             )
-        if not any(wildcard in name for wildcard in "*?[") and name.startswith("aten::"):
-            _check_name(name, table)
-            if action == "substitute" and not any(
-                isinstance(row.rule.action, Substitute)
-                for row in table
-                if name in (row.rule.op, row.rule.op.partition(".")[0])
-            ):
-                raise ValueError(f"overrides: no rule has a substitute for {name!r}")
-    return dict(overrides)
+        if name.startswith("aten::") and not _is_glob(name):
+            _check_name(name, action, table)
+    # A name is more precise than a glob, wherever it stands.
+    return dict(sorted(overrides.items(), key=lambda item: _is_glob(item[0])))
 
 
-def _check_name(name: str, table: RuleTable) -> None:
-    listed = {row.rule.op.partition(".")[0] for row in table}
-    base = name.partition(".")[0]
-    if base in listed or hasattr(torch.ops.aten, base.removeprefix("aten::")):
-        return
-    near = difflib.get_close_matches(base, listed, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"overrides: this PyTorch has no operator {name!r}{hint}")
+def means_unlisted(name: str) -> bool:
+    """Whether an override also means operators that are in no rule: aten's the table knows."""
+    return not _is_glob(name) or not fnmatchcase("aten", name.split("::")[0])
+
+
+def _is_glob(name: str) -> bool:
+    return any(wildcard in name for wildcard in "*?[")
+
+
+def _check_name(name: str, action: str, table: RuleTable) -> None:
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    overloads = packet.overloads() if packet is not None else []
+    if overload and overloads and overload not in overloads:
+        raise ValueError(
+            f"overrides: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
+        )
+    rows = [row for row in table if name in (row.rule.op, row.rule.op.partition(".")[0])]
+    for known in [overload] if overload else overloads:
+        rows += table.get(getattr(packet, known)) if packet is not None else ()
+    if packet is None and not rows:
+        listed = {row.rule.op.partition(".")[0] for row in table}
+        near = difflib.get_close_matches(f"aten::{base}", listed, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"overrides: this PyTorch has no operator {name!r}{hint}")
+    if action == "substitute" and not any(isinstance(row.rule.action, Substitute) for row in rows):
+        raise ValueError(f"overrides: no rule has a substitute for {name!r}")
 
 
 def logger_for(log: logging.Logger | int | str | None) -> logging.Logger:

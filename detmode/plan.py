@@ -15,14 +15,14 @@ from detmode.variants import variant_of
 class Plan:
     """What the mode knows of one overload after it has seen it once."""
 
-    __slots__ = ("forward", "func", "name", "names", "override", "rows", "signature", "variant")
+    __slots__ = ("composite", "func", "name", "names", "override", "rows", "signature", "variant")
 
     def __init__(
         self,
         func: torch._ops.OpOverload,
         rows: tuple[Row, ...],
         override: str | None,
-        forward: bool,
+        composite: bool,
     ) -> None:
         self.func = func
         self.name = overload_name(func)
@@ -32,7 +32,7 @@ class Plan:
         self.signature = Signature(func)
         self.rows = rows
         self.override = override
-        self.forward = forward
+        self.composite = composite
 
 
 def overload_name(func: torch._ops.OpOverload) -> str:

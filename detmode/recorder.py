@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 import torch
 
@@ -23,10 +24,12 @@ class Recorder:
 
     Args:
         logger: gets a DEBUG line for each call.
+        when_new: called after each new row.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, when_new: Callable[[], object]) -> None:
         self._logger = logger
+        self._when_new = when_new
         self._rows: dict[tuple[str, str, str], Record] = {}
         # The row by what is quick to find; several places may share a line, and so a row.
         self._by_place: dict[Hashable, Record] = {}
@@ -37,8 +40,8 @@ class Recorder:
 
     def count(
         self, plan: Plan, row: Row | None, action: str, call: Call, memory: Trace
-    ) -> tuple[Record, bool]:
-        """Count the call in its row; whether the row is new."""
+    ) -> tuple[Record, Site | None]:
+        """Count the call in its row; the row, and its site when it is new."""
         frame = user_frame()
         note = None
         key: Hashable
@@ -48,13 +51,13 @@ class Recorder:
             note = memory.current_note()
             key = (plan, action, row, note.site if note else None)
         record = self._by_place.get(key)
-        is_new = record is None
+        new_site = None
         if record is None:
             site = site_of(frame) if frame is not None else _backward_site(note)
             line = (plan.name, action, site.text)
             record = self._rows.get(line)
-            is_new = record is None
             if record is None:
+                new_site = site
                 rule = row.rule if row else None
                 record = self._rows[line] = Record(
                     overload=plan.name,
@@ -66,6 +69,7 @@ class Recorder:
                     site=site.text,
                     module=site.module,
                 )
+                self._when_new()
             self._by_place[key] = record
         record.count += 1
         if self._logger.isEnabledFor(logging.DEBUG):
@@ -77,7 +81,7 @@ class Recorder:
                 ", ".join(_describe(tensor) for tensor in call.tensors),
                 record.site,
             )
-        return record, is_new
+        return record, new_site
 
 
 def _guarantee(rule: Rule | None, action: str) -> str | None:
@@ -97,8 +101,8 @@ def _backward_site(note: Note | None) -> Site:
     frame = caller_of_backward()
     if frame is None:
         return Site(name)
-    site = site_of(frame)
-    return Site(site.text, site.file, site.line, name)
+    # The line that called backward; the modules there are not those of the forward call.
+    return replace(site_of(frame), module=None)
 
 
 def _describe(tensor: torch.Tensor) -> str:

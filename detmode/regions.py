@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from types import TracebackType
 
-import torch
-
 from detmode.sites import trace
 
 
@@ -18,8 +16,8 @@ class allow(ContextDecorator):
     thread that enters it.
 
     Args:
-        operators: operator or overload names ("aten::histc", "aten::put_.default"), forward or
-            backward, or globs of them ("torchvision::*").
+        operators: operator or overload names (``"aten::histc"``, ``"aten::put_.default"``),
+            forward or backward, or globs of them (``"torchvision::*"``).
 
     Raises:
         TypeError: a name is no text, or none is given.
@@ -35,11 +33,9 @@ class allow(ContextDecorator):
             if "::" not in operator and operator != "*":
                 raise ValueError(f'allow(): write {operator!r} with its namespace, "aten::histc"')
         self._operators = operators
-        self._starts: list[int] = []
 
     def __enter__(self) -> allow:
-        trace().active.append(self._operators)
-        self._starts.append(torch._C._autograd._get_sequence_nr())
+        trace().open_region(self._operators)
         return self
 
     def __exit__(
@@ -48,6 +44,4 @@ class allow(ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        memory = trace()
-        memory.active.pop()
-        memory.close_region(self._starts.pop(), self._operators)
+        trace().close_region(self._operators)

@@ -69,6 +69,8 @@ class Report:
         """
         names = {field.name for field in fields(Record)}
         rows = json.loads(text)
-        if not isinstance(rows, list) or any(set(row) != names for row in rows):
+        if not isinstance(rows, list) or any(
+            not isinstance(row, dict) or set(row) != names for row in rows
+        ):
             raise ValueError(f"not a report: expected a JSON list of objects with {sorted(names)}")
         return cls(Record(**row) for row in rows)

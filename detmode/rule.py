@@ -176,3 +176,12 @@ def parse_version(version: str) -> tuple[int, int]:
     if match is None:
         raise ValueError(f"not a PyTorch version: {version!r}; give it as '2.13'")
     return int(match[1]), int(match[2])
+
+
+def version_range(since: str | None, until: str | None) -> str:
+    """``"2.8 to 2.10"``, ``"2.11 and newer"``, ``"2.10 and older"``, or nothing for any version."""
+    if since and until:
+        return f"{since} to {until}"
+    if since:
+        return f"{since} and newer"
+    return f"{until} and older" if until else ""

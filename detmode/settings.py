@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
@@ -16,37 +18,54 @@ _get_fill = torch._C._get_deterministic_fill_uninitialized_memory
 _set_fill = torch._C._set_deterministic_fill_uninitialized_memory
 
 
-@dataclass
-class Settings:
-    """Every setting that the mode touches, as it was read."""
+class Saved(Generic[T]):
+    """A value to be put back, told apart by identity."""
 
-    deterministic: bool
-    warn_only: bool
-    fill_uninitialized_memory: bool
-    cudnn_deterministic: bool
-    cudnn_benchmark: bool
-    inductor_deterministic: bool | None
+    __slots__ = ("value",)
 
-    @classmethod
-    def read(cls) -> Settings:
-        """The settings as they are now."""
-        return cls(
-            deterministic=_get_flag(),
-            warn_only=_get_warn_only(),
-            fill_uninitialized_memory=_get_fill(),
-            cudnn_deterministic=torch._C._get_cudnn_deterministic(),
-            cudnn_benchmark=torch._C._get_cudnn_benchmark(),
-            inductor_deterministic=getattr(_inductor_config(), "deterministic", None),
-        )
+    def __init__(self, value: T) -> None:
+        self.value = value
 
-    def restore(self) -> None:
-        """Set everything back. The C setters also work where ``torch.backends`` is frozen."""
-        _set_flag(self.deterministic, warn_only=self.warn_only)
-        _set_fill(self.fill_uninitialized_memory)
-        torch._C._set_cudnn_deterministic(self.cudnn_deterministic)
-        torch._C._set_cudnn_benchmark(self.cudnn_benchmark)
-        if self.inductor_deterministic is not None:
-            _inductor_config().deterministic = self.inductor_deterministic
+
+class Setting(Generic[T]):
+    """One setting of the process, which several blocks and calls change for a while.
+
+    Several threads may do so at once, and end in another order than that of their beginnings. What
+    was saved by one that ends while a later one is open is left to the next: whoever is last to
+    end restores the first value.
+
+    Args:
+        read: gives the value.
+        write: sets it.
+    """
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, read: Callable[[], T], write: Callable[[T], object]) -> None:
+        self._read = read
+        self._write = write
+        self._open: list[Saved[T]] = []
+
+    def save(self, new: T | None = None) -> Saved[T]:
+        """Remember the value until :meth:`restore`, and set ``new`` unless that is ``None``."""
+        with self._lock:
+            saved = Saved(self._read())
+            self._open.append(saved)
+            if new is not None:
+                self._write(new)
+        return saved
+
+    def restore(self, saved: Saved[T]) -> None:
+        """Set what was saved, or leave it to the one who saved next."""
+        with self._lock:
+            later = self._open[-1]
+            if later is saved:
+                self._write(saved.value)
+                self._open.pop()
+                return
+            position = self._open.index(saved)
+            self._open[position + 1].value = saved.value
+            del self._open[position]
 
 
 def _inductor_config() -> Any:
@@ -56,54 +75,59 @@ def _inductor_config() -> Any:
     return config
 
 
+def _set_inductor(deterministic: bool | None) -> None:
+    if deterministic is not None:
+        _inductor_config().deterministic = deterministic
+
+
+# The C setters also work where torch.backends is frozen.
+FLAG = Setting(
+    lambda: (_get_flag(), _get_warn_only()), lambda pair: _set_flag(pair[0], warn_only=pair[1])
+)
+FILL = Setting(_get_fill, _set_fill)
+CUDNN_DETERMINISTIC = Setting(torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic)
+CUDNN_BENCHMARK = Setting(torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark)
+INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
+    lambda: getattr(_inductor_config(), "deterministic", None), _set_inductor
+)
+
+
 class Block:
-    """The settings of one entered mode.
-
-    The settings belong to the process and several threads may have entered modes, so blocks may end
-    in another order than that of their beginnings. A block that ends while a later one is open
-    leaves what it had saved to the next: whoever is last to leave restores the first state.
-    """
-
-    _open: ClassVar[list[Block]] = []
-    _lock = threading.Lock()
+    """The settings of one entered mode."""
 
     def __init__(self, warn_only: bool, fill_uninitialized_memory: bool | None) -> None:
-        with Block._lock:
-            self._saved = Settings.read()
-            try:
-                torch.use_deterministic_algorithms(True, warn_only=warn_only)
-                torch._C._set_cudnn_deterministic(True)
-                torch._C._set_cudnn_benchmark(False)
-                if fill_uninitialized_memory is not None:
-                    _set_fill(fill_uninitialized_memory)
-            except BaseException:
-                self._saved.restore()
-                raise
-            Block._open.append(self)
+        self._saved: list[tuple[Setting[Any], Saved[Any]]] = []
+        try:
+            self._save(INDUCTOR_DETERMINISTIC, None)
+            self._save(FLAG, None)
+            torch.use_deterministic_algorithms(True, warn_only=warn_only)
+            self._save(CUDNN_DETERMINISTIC, True)
+            self._save(CUDNN_BENCHMARK, False)
+            self._save(FILL, fill_uninitialized_memory)
+        except BaseException:
+            self.close()
+            raise
+
+    def _save(self, setting: Setting[Any], new: Any) -> None:
+        self._saved.append((setting, setting.save(new)))
 
     def close(self) -> None:
-        """Restore what was found, or leave it to the block that was opened next."""
-        with Block._lock:
-            position = Block._open.index(self)
-            del Block._open[position]
-            if position < len(Block._open):
-                Block._open[position]._saved = self._saved
-            else:
-                self._saved.restore()
+        """Restore what was found."""
+        while self._saved:
+            setting, saved = self._saved.pop()
+            setting.restore(saved)
 
 
 class flag:
     """PyTorch's deterministic flag for the length of one call, and back as it was."""
 
-    __slots__ = ("_before", "_mode", "_warn_only")
+    __slots__ = ("_mode", "_saved")
 
-    def __init__(self, mode: bool, *, warn_only: bool = False) -> None:
+    def __init__(self, mode: bool) -> None:
         self._mode = mode
-        self._warn_only = warn_only
 
     def __enter__(self) -> None:
-        self._before = (_get_flag(), _get_warn_only())
-        _set_flag(self._mode, warn_only=self._warn_only)
+        self._saved = FLAG.save((self._mode, False))
 
     def __exit__(
         self,
@@ -111,17 +135,16 @@ class flag:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _set_flag(self._before[0], warn_only=self._before[1])
+        FLAG.restore(self._saved)
 
 
 class unfilled:
     """No filling of uninitialised memory: for substitutes, which write every element they make."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_saved",)
 
     def __enter__(self) -> None:
-        self._before = _get_fill()
-        _set_fill(False)
+        self._saved = FILL.save(False)
 
     def __exit__(
         self,
@@ -129,4 +152,4 @@ class unfilled:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _set_fill(self._before)
+        FILL.restore(self._saved)

@@ -28,6 +28,7 @@ _INTERNAL_DIRECTORIES = tuple(
 _INTERNAL_FILES = ("contextlib.py", "functools.py", "runpy.py", "threading.py")
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
+_HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
 _NOTES = 1 << 16
 _INTERVALS = 1 << 12
 
@@ -38,12 +39,21 @@ _sites: dict[tuple[int, int], Site] = {}
 
 @dataclass(frozen=True)
 class Site:
-    """A line of the user's code, and the ``nn.Module`` path in which it ran, where one is known."""
+    """A line of the user's code.
+
+    Args:
+        text: "file:line", or what is known instead.
+        file: for Python's warnings, as are ``line`` and ``python_module``.
+        line: counted from 1.
+        module: the ``nn.Module`` path in which the line ran, where one is known.
+        python_module: the Python module that the line stands in.
+    """
 
     text: str
     file: str | None = None
     line: int = 0
     module: str | None = None
+    python_module: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,20 +69,39 @@ class Trace:
     """What one thread remembers: forward calls, open allow regions and past ones."""
 
     def __init__(self) -> None:
-        self.notes: dict[int, Note] = {}
-        self.active: list[tuple[str, ...]] = []
+        self._thread = threading.get_ident()
+        # By the number of the node. Numbers belong to the thread that makes the node: those of
+        # autograd's own threads (recomputation, double backward) may repeat this thread's.
+        self._notes: dict[int, Note] = {}
+        self._foreign_notes: dict[int, Note] = {}
+        # An open region: its patterns, and the number that the first node made in it would have.
+        self._active: list[tuple[tuple[str, ...], int]] = []
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
     def _remember(self, sequence_number: int, note: Note) -> None:
         """Keep a note; the oldest go first, and backward then names its own line instead."""
-        if len(self.notes) >= _NOTES:
-            for oldest in list(self.notes)[: _NOTES // 4]:
-                del self.notes[oldest]
-        self.notes[sequence_number] = note
+        own = threading.get_ident() == self._thread
+        notes = self._notes if own else self._foreign_notes
+        if len(notes) >= _NOTES:
+            for oldest in list(notes)[: _NOTES // 4]:
+                del notes[oldest]
+        notes[sequence_number] = note
 
-    def close_region(self, start: int, patterns: tuple[str, ...]) -> None:
-        """A region ends in which the nodes numbered from ``start`` on were made."""
+    def _candidates(self, sequence_number: int) -> list[Note]:
+        """The notes that may be the node's: one, or two where numbers repeat."""
+        found = (self._notes.get(sequence_number), self._foreign_notes.get(sequence_number))
+        return [note for note in found if note is not None]
+
+    def open_region(self, patterns: tuple[str, ...]) -> None:
+        """A region begins in which ``patterns`` are allowed."""
+        self._active.append((patterns, _get_sequence_nr()))
+
+    def close_region(self, patterns: tuple[str, ...]) -> None:
+        """The innermost open region of ``patterns`` ends; the nodes made in it are remembered."""
+        opened = [region[0] for region in self._active]
+        position = len(opened) - 1 - opened[::-1].index(patterns)
+        _, start = self._active.pop(position)
         end = _get_sequence_nr()
         if end > start:
             self._past.append((end, start, patterns))
@@ -83,7 +112,8 @@ class Trace:
     def current_note(self) -> Note | None:
         """The note of the autograd node whose backward runs now."""
         node = _current_node()
-        return self.notes.get(node._sequence_nr()) if node is not None else None
+        notes = self._candidates(node._sequence_nr()) if node is not None else []
+        return notes[0] if notes else None
 
     def remember_call(self, names: tuple[str, ...]) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
@@ -91,28 +121,55 @@ class Trace:
         A call inside a backward (activation checkpointing, double backward) takes over what was
         allowed where that backward comes from.
         """
-        frame, note = user_frame(), self.current_note()
-        if frame is None and note is None:
+        frame, node = user_frame(), _current_node()
+        allowed = [patterns for patterns, _ in self._active]
+        note = None
+        if node is not None:
+            notes = self._candidates(node._sequence_nr())
+            note = notes[0] if notes else None
+            # What holds for all that the node may be.
+            allowed += [
+                patterns
+                for patterns in (note.allowed if note is not None else ())
+                if all(patterns in other.allowed for other in notes)
+            ]
+            if not self._foreign_notes:
+                allowed += self._allowed_in(node._sequence_nr())
+        if frame is not None:
+            site = site_of(frame)
+        elif note is not None:
+            site = note.site
+        else:
             return
-        site = site_of(frame) if frame is not None else note.site  # type: ignore[union-attr]
-        inherited = note.allowed if note is not None else ()
-        active = tuple(patterns for patterns in self.active if patterns not in inherited)
-        self._remember(_get_sequence_nr() - 1, Note(site, names, (*inherited, *active)))
+        self._remember(_get_sequence_nr() - 1, Note(site, names, tuple(dict.fromkeys(allowed))))
 
     def allows(self, names: tuple[str, ...]) -> bool:
         """Whether an allow region means the call: an open one, or one that its node was made in."""
-        if self.active and any(matches(names, patterns) for patterns in self.active):
+        if self._active and any(matches(names, patterns) for patterns, _ in self._active):
             return True
         node = _current_node()
         if node is None:
             return False
         number = node._sequence_nr()
-        note = self.notes.get(number)
-        if note is not None and any(
-            matches(note.names, patterns) or matches(names, patterns) for patterns in note.allowed
+        notes = self._candidates(number)
+        # Where numbers repeat, a past region holds only for nodes that have a note of their own.
+        past = [] if self._foreign_notes else self._allowed_in(number)
+        if not notes:
+            # torch.func hides which calls make a node; the backward's name tells the forward's.
+            names += tuple(
+                name[: -len("_backward")] for name in names if name.endswith("_backward")
+            )
+            active = [patterns for patterns, _ in self._active]
+            return any(matches(names, patterns) for patterns in active + past)
+        if all(
+            any(
+                matches(note.names, patterns) or matches(names, patterns)
+                for patterns in note.allowed
+            )
+            for note in notes
         ):
             return True
-        return any(matches(names, patterns) for patterns in self._allowed_in(number))
+        return any(matches(names, patterns) for patterns in past)
 
     def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
         """The patterns of the past regions in which the node was made."""
@@ -158,24 +215,30 @@ def caller_of_backward() -> FrameType | None:
 
 
 def site_of(frame: FrameType) -> Site:
-    """The site of a user's frame, with the path of the modules that are called when first seen."""
+    """The site of a user's frame that is on the stack, with the path of the called modules."""
     key = (id(frame.f_code), frame.f_lasti)
     site = _sites.get(key)
     if site is None:
         file = frame.f_code.co_filename
-        site = Site(f"{file}:{frame.f_lineno}", file, frame.f_lineno, _module_path(frame))
+        site = Site(
+            f"{file}:{frame.f_lineno}",
+            file,
+            frame.f_lineno,
+            _module_path(sys._getframe(1)),
+            frame.f_globals.get("__name__"),
+        )
         _sites[key] = site
     return site
 
 
 def in_compiled_function() -> bool:
-    """Whether the call runs inside a function that was given to ``torch.compile``."""
+    """Whether the call runs inside a function that the user gave to ``torch.compile``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
+        code, frame = frame.f_code, frame.f_back
         if code.co_name == "compile_wrapper" and code.co_filename.endswith(_EVAL_FRAME):
-            return True
-        frame = frame.f_back
+            # torch.cond and its kin compile themselves, to no loss under a mode.
+            return frame is None or _HIGHER_ORDER not in frame.f_code.co_filename
     return False
 
 

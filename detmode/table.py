@@ -80,8 +80,8 @@ class RuleTable:
     def __add__(self, other: RuleTable | Iterable[Rule]) -> RuleTable:
         if not isinstance(other, RuleTable):
             other = RuleTable(other)
-        shadowed = {(row.rule.op, row.rule.when) for row in other._rows}
-        kept = [row for row in self._rows if (row.rule.op, row.rule.when) not in shadowed]
+        shadowed = {_key(row) for row in other._rows}
+        kept = [row for row in self._rows if _key(row) not in shadowed]
         return RuleTable._of([*other._rows, *kept], self._forwards | other._forwards)
 
     def __iter__(self) -> Iterator[Row]:
@@ -141,8 +141,7 @@ class RuleTable:
         seen: dict[tuple[object, ...], Row] = {}
         for row in self._rows:
             rule = row.rule
-            key = (_overload_name(rule.op), rule.when, rule.since, rule.until)
-            first = seen.setdefault(key, row)
+            first = seen.setdefault(_key(row), row)
             if first is not row:
                 raise ValueError(
                     f"{rule.op} has two rows when {rule.when}: in {first.room} "
@@ -155,6 +154,12 @@ def _row(rule: Rule, room: str) -> Row:
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule table holds Rule objects, got {type(rule).__name__}")
     return Row(rule, room)
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    """What two rows of one table may not share: the second would never be met."""
+    rule = row.rule
+    return (_overload_name(rule.op), rule.when, rule.since, rule.until)
 
 
 def _overload_name(op: str) -> str:

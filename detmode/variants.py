@@ -57,23 +57,31 @@ def run_substitute(
     variant = variant_of(func)
     if variant == "functional":
         return function(**arguments)
-    if variant == "inplace":
-        target = arguments["self"]
-        if _takes_out(function):
-            function(**arguments, out=target)
-        else:
-            target.copy_(function(**arguments))
-        return target
-    names = out_names(func)
+    names = ("self",) if variant == "inplace" else out_names(func)
     targets = [arguments[name] for name in names]
+    if arguments.get("dtype", ...) is None:
+        # Reductions and scans take the dtype of the tensor that they write.
+        arguments = {**arguments, "dtype": targets[0].dtype}
+    if variant == "inplace":
+        if _takes_out(function):
+            function(**arguments, out=targets[0])
+        else:
+            targets[0].copy_(_cast(function(**arguments), targets[0]))
+        return targets[0]
     results = function(**{name: arguments[name] for name in arguments if name not in names})
     results = results if isinstance(results, tuple) else (results,)
     for target, result in zip(targets, results):
-        if not torch.can_cast(result.dtype, target.dtype):
-            raise RuntimeError(
-                f"result type {result.dtype} can't be cast to the desired output type "
-                f"{target.dtype}"
-            )
-        torch.ops.aten._resize_output_(target, list(result.shape), target.device)
-        target.copy_(result)
+        if target.shape != result.shape or target.device != result.device:
+            # Resizes, with ATen's warning and checks.
+            torch.ops.aten.clone.out(_cast(result, target), out=target)
+        else:
+            target.copy_(_cast(result, target))
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _cast(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if not torch.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {result.dtype} can't be cast to the desired output type {target.dtype}"
+        )
+    return result.to(target.dtype)

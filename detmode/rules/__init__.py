@@ -1,10 +1,10 @@
-"""The rooms: one folder for each family of operators; to list this folder is to see the coverage."""
+"""The rooms: a folder for each family of operators; to list them is to see what is covered."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 
@@ -14,7 +14,7 @@ ENTRY_POINTS = "detmode.rules"
 """The entry-point group of third parties: each names an iterable of rules or a RuleTable."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def rooms() -> dict[str, ModuleType]:
     """The rooms of this package by name, found by walking the folder."""
     names = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.ispkg)
@@ -27,7 +27,7 @@ def room_table(name: str) -> RuleTable:
     return RuleTable(room.RULES, room=name, forwards=getattr(room, "FORWARDS", ()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def default_rules() -> RuleTable:
     """The whole table: every room here, and what installed packages add to ``detmode.rules``.
 

@@ -13,7 +13,8 @@ run to run. A scalar instead of `src` does not vary: all of its addends and fact
 
 Assignments and floating or complex additions run PyTorch's own deterministic path through
 `index_put`: the last duplicate wins, sums are taken in order. Integer additions and products are
-refused, as by PyTorch.
+refused, as by PyTorch. Where a program turns the flag off inside the block, that path does
+not run and detmode warns in its own words.
 
 ## Cost
 
@@ -25,7 +26,15 @@ What PyTorch's path costs: int64 coordinates for every dimension, and their sort
 Duplicates are not looked for: a call without any takes the deterministic path too.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, nonempty, on
+from detmode.conditions import (
+    COMPLEX,
+    FLOATING,
+    argument,
+    deterministic_flag,
+    dtype_in,
+    nonempty,
+    on,
+)
 from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
 
 FORWARDS: tuple[str, ...] = tuple(
@@ -37,6 +46,12 @@ _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _MPS = on("mps") & _SUMS & nonempty("index")
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::scatter.src",
+        when=on("cuda") & deterministic_flag(False) & nonempty("index"),
+        action=Refuse(),
+        because="without the flag, elements of src with one destination race to write it",
+    ),
     Rule(
         op="aten::scatter.src",
         when=on("cuda"),
@@ -57,6 +72,12 @@ RULES: tuple[Rule, ...] = (
         alert="scatter_reduce_mps",
         since="2.15",
         because="elements with one destination are reduced by atomics",
+    ),
+    Rule(
+        op="aten::scatter.reduce",
+        when=on("cuda") & deterministic_flag(False) & nonempty("index"),
+        action=Refuse(),
+        because="without the flag, elements with one destination are reduced by atomics",
     ),
     Rule(
         op="aten::scatter.reduce",

@@ -1,0 +1,338 @@
+"""``allow``: operators exempted in a block, and in the backward of what is called in it."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from detmode import allow
+
+FORWARD = "aten::upsample_bicubic2d"
+BACKWARD = "aten::upsample_bicubic2d_backward"
+
+
+def up(x):
+    return F.interpolate(x, scale_factor=2, mode="bicubic")
+
+
+def image():
+    return torch.ones(1, 1, 3, 3, requires_grad=True)
+
+
+def put():
+    return torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+
+
+def actions(mode):
+    return [(record.overload, record.action, record.count) for record in mode.records]
+
+
+def test_inside_and_outside(mode):
+    """Inside, the operator runs; outside, it is refused as before; both are recorded."""
+    with mode() as made:
+        with allow("aten::put"):
+            assert put().tolist() == [1, 0, 0]
+        with pytest.raises(RuntimeError):
+            put()
+    assert actions(made) == [
+        ("aten::put_.default", "allow", 1),
+        ("aten::put_.default", "error", 1),
+    ]
+
+
+@pytest.mark.parametrize("name", ["aten::put", "aten::put_", "aten::put_.default", "aten::p*", "*"])
+def test_names(mode, name):
+    """A region names operators as overrides do."""
+    with mode() as made, allow("aten::histc", name):
+        put()
+    assert actions(made) == [("aten::put_.default", "allow", 1)]
+
+
+def test_only_the_named_operators(mode):
+    """Other operators are refused inside as ever."""
+    with mode(), allow("aten::histc"), pytest.raises(RuntimeError, match="put_"):
+        put()
+
+
+@pytest.mark.parametrize("name", [FORWARD, BACKWARD, BACKWARD + ".default", "aten::upsample*"])
+def test_backward_outside_the_block(mode, name):
+    """Naming the forward or the backward operator exempts the backward that runs later."""
+    x = image()
+    with mode() as made:
+        with allow(name):
+            y = up(x)
+        y.sum().backward()
+    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+    assert x.grad is not None
+
+
+def test_the_backward_of_another_call_is_refused(mode):
+    """A call of the same operator outside the region keeps raising in backward."""
+    with mode() as made:
+        before = up(image())
+        with allow(FORWARD):
+            inside = up(image())
+        after = up(image())
+        inside.sum().backward()
+        for y in (before, after):
+            with pytest.raises(RuntimeError, match="bicubic2d"):
+                y.sum().backward()
+    # All three are at the line of up(); the errors share a row.
+    assert [(action, count) for _, action, count in actions(made)] == [("allow", 1), ("error", 2)]
+
+
+def test_backward_in_a_later_mode(mode):
+    """A region entered outside any mode, or in an earlier one, reaches no mode that comes later
+    than the forward call's note; the interval by itself still names the backward operator.
+    """
+    with allow(BACKWARD):
+        y = up(image())
+    with mode() as made:
+        y.sum().backward()
+    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+
+
+def test_an_open_region_around_backward(mode):
+    """A region around ``backward()`` exempts the backward operators that it names."""
+    with mode() as made:
+        y = up(image())
+        with allow(BACKWARD):
+            y.sum().backward()
+    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+
+
+def test_nested_regions(mode):
+    """Inner regions add to outer ones, and end by themselves."""
+    with mode():
+        with allow("aten::histc"):
+            with allow("aten::put"):
+                put()
+                torch.histc(torch.ones(3))
+            torch.histc(torch.ones(3))
+            with pytest.raises(RuntimeError, match="put_"):
+                put()
+        with pytest.raises(RuntimeError, match="histc"):
+            torch.histc(torch.ones(3))
+
+
+def test_nested_regions_in_backward(mode):
+    """What an outer region allows holds in the backward of calls made in an inner one."""
+    with mode() as made:
+        with allow(FORWARD), allow("aten::put"):
+            y = up(image())
+        y.sum().backward()
+    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+
+
+def test_reentrant(mode):
+    """One region object may be entered twice; it ends with the outer block."""
+    region = allow("aten::put")
+    with mode():
+        with region:
+            with region:
+                put()
+            put()
+        with pytest.raises(RuntimeError):
+            put()
+
+
+def test_regions_that_end_in_another_order(mode):
+    """Two regions of which the first ends first: the second goes on."""
+    first, second = allow("aten::histc"), allow("aten::put")
+    with mode():
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        put()
+        with pytest.raises(RuntimeError, match="histc"):
+            torch.histc(torch.ones(3))
+        second.__exit__(None, None, None)
+        with pytest.raises(RuntimeError, match="put_"):
+            put()
+
+
+def test_decorator(mode):
+    """As a decorator it holds in each call of the function, and in its backward."""
+
+    @allow(FORWARD)
+    def exempt(x):
+        return up(x)
+
+    with mode() as made:
+        exempt(image()).sum().backward()
+        exempt(image()).sum().backward()
+    assert [action for _, action, _ in actions(made)] == ["allow"]
+
+
+def test_decorator_in_two_threads(mode):
+    """One decorated function in two threads: each has its own region."""
+    inside, leave = threading.Event(), threading.Event()
+
+    @allow(BACKWARD)
+    def exempt(wait):
+        if wait:
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=exempt, args=(True,))
+    thread.start()
+    inside.wait(10)
+    y = up(image())
+    exempt(False)
+    z = up(image())
+    leave.set()
+    thread.join()
+    with mode():
+        for forward in (y, z):
+            with pytest.raises(RuntimeError):
+                forward.sum().backward()
+
+
+def test_exceptions_end_the_region(mode):
+    """An exception inside ends the region and passes."""
+    with mode():
+        with pytest.raises(LookupError), allow("aten::put"):
+            raise LookupError
+        with pytest.raises(RuntimeError, match="put_"):
+            put()
+
+
+def test_outside_a_mode_it_changes_nothing():
+    """Without a mode there is nothing to allow: PyTorch's flag decides."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        with allow("aten::put"), pytest.raises(RuntimeError, match=r"^put_ does not"):
+            put()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("name", [FORWARD, BACKWARD])
+def test_checkpoint_inside_the_region(mode, use_reentrant, name):
+    """A checkpointed function called in a region keeps its exemption when it is run again."""
+    x = image()
+    with mode() as made:
+        with allow(name):
+            y = checkpoint(lambda t: up(t * 2).sin(), x, use_reentrant=use_reentrant)
+        y.sum().backward()
+    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_region_inside_the_checkpoint(mode, use_reentrant):
+    """A region in the checkpointed function is entered again when the function is run again."""
+
+    def function(t):
+        with allow(FORWARD):
+            return up(t * 2).sin()
+
+    with mode() as made:
+        y = checkpoint(function, image(), use_reentrant=use_reentrant)
+        y.sum().backward()
+    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint_without_a_region_is_refused(mode, use_reentrant, line):
+    """Without a region the backward in a checkpoint is refused, at the forward call's line."""
+
+    def function(t):
+        return F.interpolate(t * 2, scale_factor=2, mode="bicubic")  # here
+
+    with mode() as made:
+        y = checkpoint(function, image(), use_reentrant=use_reentrant)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            y.sum().backward()
+    assert [record.site for record in made.records] == line(function)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_forward_operator_in_a_checkpoint(mode, use_reentrant):
+    """A listed forward operator is exempt when it is recomputed, too."""
+
+    def function(t):
+        return t.put(torch.tensor([0]), torch.ones(1)).sin()
+
+    with mode() as made:
+        with allow("aten::put"):
+            y = checkpoint(function, torch.ones(3, requires_grad=True), use_reentrant=use_reentrant)
+        y.sum().backward()
+    assert {action for _, action, _ in actions(made)} == {"allow"}
+
+
+def test_double_backward(mode):
+    """With ``create_graph`` the exemption reaches the backward of the backward."""
+    x = image()
+    with mode() as made:
+        with allow(FORWARD):
+            y = up(x).pow(2)
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+    assert {action for _, action, _ in actions(made)} == {"allow"}
+    assert sum(count for *_, count in actions(made)) >= 2
+
+
+def test_double_backward_without_a_region(mode):
+    """Without a region the first backward is refused already."""
+    x = image()
+    with mode():
+        y = up(x).pow(2)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+def test_other_threads_do_not_inherit(mode):
+    """A region concerns the thread that enters it: a mode in another thread refuses."""
+    errors = []
+
+    def work():
+        with mode():
+            try:
+                put()
+            except RuntimeError as error:
+                errors.append(error)
+
+    with mode(), allow("aten::put"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        put()
+    assert len(errors) == 1
+
+
+def test_torch_func_grad(mode):
+    """Under ``torch.func.grad`` the forward's name exempts its backward, inside the region."""
+    with mode() as made:
+        with allow(FORWARD):
+            torch.func.grad(lambda t: up(t).sum())(torch.ones(1, 1, 3, 3))
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            torch.func.grad(lambda t: up(t).sum())(torch.ones(1, 1, 3, 3))
+    assert [action for _, action, _ in actions(made)] == ["allow", "error"]
+
+
+def test_many_regions_are_forgotten_on_the_safe_side(mode, monkeypatch):
+    """When too many regions have ended, the oldest are forgotten, and their backward is refused."""
+    monkeypatch.setattr("detmode.sites._INTERVALS", 8)
+    outside = torch.ones(3, requires_grad=True)
+    with allow(BACKWARD):
+        y = up(image())
+    for _ in range(16):
+        with allow("aten::histc"):
+            outside * 2
+    with mode(), pytest.raises(RuntimeError, match="bicubic2d"):
+        y.sum().backward()
+
+
+def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
+    """When too many calls are noted, the oldest are forgotten; backward still runs or refuses."""
+    monkeypatch.setattr("detmode.sites._NOTES", 8)
+    with mode() as made:
+        y = up(image())
+        for _ in range(32):
+            torch.ones(3, requires_grad=True).cumsum(0)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            y.sum().backward()
+    assert made.records[-1].module is None

@@ -1,0 +1,110 @@
+"""The mode's own arguments: what is wrong is refused before anything changes."""
+
+import logging
+
+import pytest
+import torch
+
+from detmode import DeterministicMode, Rule, RuleTable, allow
+from detmode.rule import Allow
+
+EMPTY = RuleTable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"warn_only": 1}, TypeError, "argument 'warn_only' must be bool, not int"),
+        ({"substitute": 1}, TypeError, "substitute must be bool, not int"),
+        ({"substitute": None}, TypeError, "substitute must be bool, not NoneType"),
+        ({"rules": []}, TypeError, r"rules=default_rules\(\) \+ \[Rule\(...\)\]"),
+        ({"overrides": [("a", "b")]}, TypeError, "overrides must be a mapping"),
+        ({"overrides": {"aten::histc": "skip"}}, ValueError, "allow, warn, error, native, subst"),
+        ({"overrides": {"aten::histc": ["allow"]}}, ValueError, "must be one of"),
+        ({"overrides": {"histc": "allow"}}, ValueError, "'histc' must be an operator such as"),
+        ({"overrides": {3: "allow"}}, ValueError, "3 must be an operator"),
+        ({"overrides": {"aten::hitsc": "allow"}}, ValueError, "no operator 'aten::hitsc'"),
+        ({"overrides": {"aten::put.defualt": "allow"}}, ValueError, "no overload 'defualt'"),
+        ({"overrides": {"aten::histc": "substitute"}}, ValueError, "no rule has a substitute"),
+        ({"fill_uninitialized_memory": 1}, TypeError, "must be bool or None, not int"),
+        ({"fill_uninitialized_memory": 0}, TypeError, "must be bool or None, not int"),
+        ({"fill_uninitialized_memory": "no"}, TypeError, "must be bool or None, not str"),
+        ({"simulate": "mps"}, ValueError, "simulate must be 'cuda' or None, got 'mps'"),
+        ({"simulate": True}, ValueError, "simulate must be 'cuda' or None"),
+        ({"simulate": "cuda", "schedule_seed": 1.5}, TypeError, "must be int or None, not float"),
+        ({"simulate": "cuda", "schedule_seed": True}, TypeError, "must be int or None, not bool"),
+        ({"schedule_seed": 1}, ValueError, "give simulate='cuda' as well"),
+        ({"log": 1.5}, TypeError, "log must be a logger or a level, not float"),
+        ({"log": True}, TypeError, "log must be a logger or a level, not bool"),
+        ({"log": "loud"}, ValueError, "LOUD"),
+        ({"warn": True}, TypeError, "unexpected keyword argument"),
+    ],
+)
+def test_wrong_arguments(make_settings, arguments, error, text):
+    """A wrong argument raises, says what it should be, and changes nothing."""
+    before, level = make_settings(), logging.getLogger("detmode").level
+    with pytest.raises(error, match=text):
+        DeterministicMode(**{"rules": EMPTY, **arguments})
+    assert make_settings() == before
+    assert logging.getLogger("detmode").level == level
+
+
+def test_warn_only_in_pytorchs_words():
+    """``warn_only`` of a wrong type raises exactly what PyTorch raises."""
+    with pytest.raises(TypeError) as theirs:
+        torch._C._set_deterministic_algorithms(True, warn_only="yes")
+    with pytest.raises(TypeError) as ours:
+        DeterministicMode("yes", rules=EMPTY)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_only_warn_only_is_positional():
+    """As in PyTorch's signature, everything after the first argument goes by keyword."""
+    with pytest.raises(TypeError, match="positional"):
+        DeterministicMode(False, False)
+
+
+@pytest.mark.parametrize(
+    ("operators", "error", "text"),
+    [
+        ((), TypeError, "at least one operator"),
+        ((3,), TypeError, "takes names, got int"),
+        (("aten::histc", None), TypeError, "takes names, got NoneType"),
+        (("histc",), ValueError, "with its namespace"),
+    ],
+)
+def test_wrong_arguments_of_allow(operators, error, text):
+    """``allow`` refuses what cannot name an operator."""
+    with pytest.raises(error, match=text):
+        allow(*operators)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"op": "histc"}, "namespace::name"),
+        ({"op": "aten::put_"}, "in-place variants are derived"),
+        ({"when": lambda call: True}, "when must be a Condition"),
+        ({"action": "allow"}, "action must be Substitute"),
+        ({"alert": "put_"}, "has no alert"),
+        ({"since": "2.13.0"}, "'major.minor'"),
+        ({"until": "new"}, "'major.minor'"),
+        ({"because": ""}, "one line"),
+        ({"because": "a\nb"}, "one line"),
+        ({"guarantee": "run_to_run"}, None),
+    ],
+)
+def test_a_rule_checks_itself(fields, text):
+    """A row that cannot be right is refused, naming the row and the field."""
+    whole = {"op": "aten::put", "action": Allow(), "because": "no", **fields}
+    if text is None:
+        assert Rule(**{**whole, "guarantee": None}).guarantee is None
+        return
+    with pytest.raises(ValueError, match=text):
+        Rule(**whole)
+
+
+def test_a_table_holds_rules():
+    """Anything else in a table is a TypeError."""
+    with pytest.raises(TypeError, match="holds Rule objects, got str"):
+        RuleTable(["aten::put"])

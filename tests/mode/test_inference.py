@@ -1,0 +1,27 @@
+"""In inference mode composite operators come whole; the mode still sees what they are made of."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from detmode import DeterministicMode
+
+
+def test_composites_are_decomposed():
+    """``F.nll_loss`` over maps is refused in inference mode as it is outside."""
+    maps, target = torch.randn(1, 2, 3, 3), torch.zeros(1, 3, 3, dtype=torch.int64)
+    refused = pytest.raises(RuntimeError, match="nll_loss2d_forward_out_cuda_template")
+    with torch.inference_mode(), DeterministicMode(simulate="cuda") as mode, refused:
+        F.nll_loss(maps, target)
+    assert [record.overload for record in mode.records] == ["aten::nll_loss2d_forward.default"]
+
+
+def test_results_are_those_without_the_mode():
+    """Decomposed composites give what they give without the mode."""
+    images, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    with torch.inference_mode():
+        expected = F.conv2d(images, weight).flatten(1) @ torch.ones(144, 2)
+        with DeterministicMode(simulate="cuda") as mode:
+            given = F.conv2d(images, weight).flatten(1) @ torch.ones(144, 2)
+    assert torch.equal(given, expected)
+    assert "aten::convolution.default" in [record.overload for record in mode.records]

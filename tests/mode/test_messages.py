@@ -1,0 +1,300 @@
+"""The texts: PyTorch's to the letter, then the place and the remedy on lines of their own."""
+
+import inspect
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from detmode import (
+    DeterminismWarning,
+    DeterministicMode,
+    Refuse,
+    Rule,
+    RuleTable,
+)
+from detmode.conditions import ALWAYS
+from detmode.messages import CUBLAS
+
+
+def put():
+    return torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+
+
+def max_unpool():
+    return F.max_unpool2d(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2)
+
+
+CALLS = pytest.mark.parametrize("call", [put, max_unpool])
+
+
+def native_text(call, *, warn_only):
+    """What PyTorch itself says, without the place in its C++ sources that it appends."""
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        return str(caught[0].message).partition(" (Triggered internally")[0]
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@CALLS
+def test_error_begins_with_pytorchs_text(mode, call):
+    """In strict mode the first line is PyTorch's message to the letter, as a RuntimeError."""
+    with pytest.raises(RuntimeError) as caught, mode():
+        call()
+    assert type(caught.value) is RuntimeError
+    first, at, remedy = str(caught.value).split("\n")
+    assert first == native_text(call, warn_only=False)
+    assert at.startswith("  at ")
+    assert "detmode.allow(" in remedy
+    assert "warn_only=True" in remedy
+
+
+@CALLS
+def test_warning_begins_with_pytorchs_text(mode, call):
+    """Under ``warn_only`` the first line is PyTorch's warning to the letter."""
+    with pytest.warns(DeterminismWarning) as caught, mode(warn_only=True):
+        call()
+    assert len(caught) == 1
+    first, at, remedy = str(caught[0].message).split("\n")
+    assert first == native_text(call, warn_only=True)
+    assert at.startswith("  at ")
+    assert "detmode.allow(" in remedy
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_cublas_text(warn_only):
+    """The cuBLAS alert has PyTorch's own text, which is the same for errors and warnings."""
+    table = RuleTable([Rule(op="aten::mm", action=Refuse(), alert=CUBLAS, because="cuBLAS")])
+    context = pytest.warns(DeterminismWarning) if warn_only else pytest.raises(RuntimeError)
+    with context as caught, DeterministicMode(warn_only, rules=table):
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    text = str(caught[0].message if warn_only else caught.value)
+    assert text.startswith("Deterministic behavior was enabled with either `torch.use_determinis")
+    assert "CUBLAS_WORKSPACE_CONFIG=:4096:8 or CUBLAS_WORKSPACE_CONFIG=:16:8. For more" in text
+    assert text.split("\n")[0].endswith("/cublas/index.html#results-reproducibility")
+
+
+def test_the_place_is_the_users_line(mode, line):
+    """The line after PyTorch's text is the user's, not one of torch's or detmode's."""
+
+    def user():
+        return F.max_unpool2d(  # here
+            torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2
+        )
+
+    with pytest.raises(RuntimeError) as caught, mode():
+        user()
+    assert str(caught.value).split("\n")[1] == f"  at {line(user)[0]}"
+
+
+def test_the_place_of_a_backward_is_the_forwards_line(mode, line):
+    """For a backward operator the place is the line of the forward call that made it."""
+
+    def user(x):
+        y = F.interpolate(x, scale_factor=2, mode="bicubic")  # here
+        return y.sum()
+
+    with mode() as made:
+        loss = user(torch.ones(1, 1, 2, 2, requires_grad=True))
+        with pytest.raises(RuntimeError) as caught:
+            loss.backward()
+    assert str(caught.value).split("\n")[1] == f"  at {line(user)[0]}"
+    assert [record.site for record in made.records] == line(user)
+
+
+def test_two_forwards_have_two_places(mode, line):
+    """Two calls of one operator on two lines are two rows in backward, each with its own line."""
+
+    def user(x):
+        y = F.interpolate(x, scale_factor=2, mode="bicubic")  # here
+        z = F.interpolate(y, scale_factor=2, mode="bicubic")  # here
+        return z.sum()
+
+    def train():
+        for _ in range(3):
+            user(torch.ones(1, 1, 2, 2, requires_grad=True)).backward()
+
+    with mode(warn_only=True) as made, pytest.warns(DeterminismWarning) as caught:
+        train()
+    assert len(caught) == 2
+    assert sorted(record.site for record in made.records) == sorted(line(user))
+    assert [record.count for record in made.records] == [3, 3]
+
+
+def test_the_module_path_stands_beside_the_place(mode):
+    """Where modules are being called, the message and the record say which."""
+
+    class Block(torch.nn.Module):
+        def forward(self, x):
+            return x.put(torch.tensor([0]), torch.ones(1))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList([torch.nn.Identity(), Block()])
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    made = mode()
+    with made, pytest.raises(RuntimeError, match=r"\n  at .*:\d+ \(Net\.blocks\.1\)\n"):
+        Net()(torch.zeros(3))
+    assert made.records[0].module == "Net.blocks.1"
+
+
+def test_one_warning_for_each_site(mode, line):
+    """10 calls on one line warn once; another line warns for itself."""
+
+    def user():
+        for _ in range(10):
+            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # here
+        torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # here
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with mode(warn_only=True) as made:
+            user()
+            user()
+    assert [f"{w.filename}:{w.lineno}" for w in caught] == line(user)
+    assert {w.category for w in caught} == {DeterminismWarning}
+    assert [record.count for record in made.records] == [20, 2]
+
+
+def test_pytorchs_own_warning_is_not_added(mode):
+    """PyTorch's C++ warning, which fires at every call, is not given beside ours."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with mode(warn_only=True):
+            put()
+            put()
+            max_unpool()
+    assert len(caught) == 2
+    assert not any("Triggered internally" in str(w.message) for w in caught)
+
+
+def test_a_mode_for_each_step_warns_once(mode):
+    """Python's default filter shows a site's warning once, also when each step makes a mode."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(5):
+            with mode(warn_only=True):
+                put()
+    assert len(caught) == 1
+
+
+def test_filters_by_module_meet_the_users_module(mode):
+    """The warning belongs to the user's Python module, where a filter by module looks for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", module=__name__.replace(".", r"\."))
+        with mode(warn_only=True) as made:
+            put()
+    assert made.records[0].action == "warn"
+
+
+def test_a_warning_as_error_leaves_everything_restored(mode):
+    """With ``-W error`` the warning is raised at the call, before the operator runs."""
+    target = torch.zeros(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DeterminismWarning, match="put_"), mode(warn_only=True):
+            target.put_(torch.tensor([0]), torch.ones(1))
+    assert target.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_what_pytorch_is_silent_about(mode, warn_only):
+    """A row without an alert warns in our own words, also in strict mode, and the call runs."""
+    with pytest.warns(DeterminismWarning) as caught, mode(warn_only):
+        result = torch.tensor([2.0, 3.0]).cumprod(0)
+    assert result.tolist() == [2, 6]
+    text = str(caught[0].message)
+    assert text.startswith("aten::cumprod.default may differ from run to run, and PyTorch gives no")
+    assert "the scan depends on the timing of its blocks\n  at " in text
+
+
+def test_substitute_false_names_the_remedy(mode):
+    """Where a kernel exists but is switched off, the message says so."""
+    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    with mode(substitute=False):
+        loss = F.interpolate(x, scale_factor=2, mode="bilinear").sum()
+        with pytest.raises(RuntimeError, match="leave substitute=True to run it"):
+            loss.backward()
+
+
+def test_without_a_device_for_the_kernel_the_row_refuses(mode, monkeypatch):
+    """Where the kernel cannot run, the call is refused as PyTorch would, and the reason given."""
+    made = mode()
+    monkeypatch.setattr("detmode.cuda.unavailable", lambda device: "Install g++.")
+    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    with made:
+        loss = F.interpolate(x, scale_factor=2, mode="bilinear").sum()
+        with pytest.raises(RuntimeError, match=r"cannot run it here: Install g\+\+\."):
+            loss.backward()
+    assert [record.action for record in made.records] == ["error"]
+
+
+def test_without_a_device_a_native_path_is_taken(mode, monkeypatch, caplog):
+    """Where PyTorch has a path of its own, that runs instead, and the logger says why, once."""
+    made = mode()
+    monkeypatch.setattr("detmode.cuda.unavailable", lambda device: "Install g++.")
+    with made:
+        for _ in range(2):
+            torch.zeros(3).index_add(0, torch.tensor([0]), torch.ones(1))
+    assert [(record.action, record.count) for record in made.records] == [("native", 2)]
+    assert caplog.messages == ["no substitutes on this machine: Install g++."]
+
+
+SCRIPT = """
+import torch, detmode
+for _ in range(3):
+    with detmode.DeterministicMode(warn_only=True):
+        torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))  # the line
+"""
+
+
+def test_a_script_shows_the_line_once(tmp_path):
+    """What a user reads on stderr: one warning, with the file, the line and its text."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stderr.count("DeterminismWarning") == 1
+    assert f"{script}:5: DeterminismWarning: put_ does not have a deterministic" in run.stderr
+    assert "# the line" in run.stderr
+
+
+def test_alert_names_of_variants():
+    """A row with two alert names uses the second for the ``out=`` variant."""
+    rule = Rule(
+        op="aten::histc", when=ALWAYS, action=Refuse(), alert=("one", "two"), because="atomics"
+    )
+    x = torch.ones(3)
+    for call, caller in (
+        (lambda: torch.histc(x), "one"),
+        (lambda: torch.histc(x, out=torch.empty(100)), "two"),
+    ):
+        mode = DeterministicMode(rules=RuleTable([rule]))
+        with mode, pytest.raises(RuntimeError, match=f"^{caller} does not have"):
+            call()
+
+
+def test_every_message_is_pure_text():
+    """The templates hold nothing but the caller's name to fill in."""
+    from detmode import messages
+
+    for warn in (False, True):
+        assert messages.alert_text("a{b}c", warn=warn).startswith("a{b}c does not have")
+    assert inspect.getdoc(messages)

@@ -1,0 +1,178 @@
+"""``overrides``: which calls they mean and what each action does."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from detmode import DeterminismWarning
+
+
+def put():
+    return torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+
+
+def cumsum():
+    return torch.ones(3).cumsum(0)
+
+
+def index_add():
+    return torch.zeros(3).index_add(0, torch.tensor([0]), torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::put",
+        "aten::put_",
+        "aten::put_.default",
+        "aten::pu*",
+        "*::put_",
+        "aten::put[_]",
+        "*::*",
+    ],
+)
+def test_names(mode, name):
+    """An override names the operator, its functional form, the overload, or a glob of those."""
+    with mode(overrides={name: "allow"}) as made:
+        assert put().tolist() == [1, 0, 0]
+    assert [record.action for record in made.records] == ["allow"]
+
+
+@pytest.mark.parametrize("name", ["aten::put.default", "aten::p?", "aten::histc", "torchvision::*"])
+def test_other_names_do_not_touch_it(mode, name):
+    """Another overload's name, another operator's name or a glob without it mean other calls."""
+    with mode(overrides={name: "allow"}) as made, pytest.raises(RuntimeError):
+        put()
+    assert [record.action for record in made.records] == ["error"]
+
+
+def test_a_typo_is_told_what_was_meant(mode):
+    """A name that no operator has is refused with the nearest that is in the table."""
+    with pytest.raises(ValueError, match="did you mean 'aten::put'"):
+        mode(overrides={"aten::pu": "allow"})
+
+
+@pytest.mark.parametrize(
+    ("action", "call", "expected"),
+    [
+        ("allow", put, "allow"),
+        ("warn", put, "warn"),
+        ("error", put, "error"),
+        ("allow", cumsum, "allow"),
+        ("warn", cumsum, "warn"),
+        ("error", cumsum, "error"),
+        ("native", cumsum, "native"),
+        ("allow", index_add, "allow"),
+        ("warn", index_add, "warn"),
+        ("error", index_add, "error"),
+        ("native", index_add, "native"),
+        ("substitute", index_add, "substitute"),
+    ],
+)
+def test_actions(mode, substituted, action, call, expected):
+    """Each action does what it says to a call of each kind of row, and is what is recorded."""
+    with mode(overrides={"aten::*": action}) as made:
+        if expected == "error":
+            with pytest.raises(RuntimeError):
+                call()
+        elif expected == "warn":
+            with pytest.warns(DeterminismWarning):
+                call()
+        else:
+            call()
+    assert [record.action for record in made.records] == [expected]
+    assert bool(substituted) == (expected == "substitute")
+
+
+def test_native_of_a_refused_operator_meets_pytorchs_alert(mode):
+    """``"native"`` lets PyTorch decide: where it has no path it raises its own error."""
+    with mode(overrides={"aten::put": "native"}), pytest.raises(RuntimeError) as caught:
+        put()
+    assert "detmode" not in str(caught.value)
+
+
+def test_substitute_where_substitutes_are_off(mode, substituted):
+    """``substitute=False`` with an override for one operator runs that one substitute."""
+    with mode(substitute=False, overrides={"aten::index_add": "substitute"}):
+        index_add()
+    assert substituted == ["aten::index_add"]
+
+
+@pytest.mark.parametrize("name", ["aten::index_add", "aten::index_add_", "aten::index_add.default"])
+def test_substitute_by_any_name(mode, name):
+    """A substitute may be asked for by the name of each variant."""
+    assert mode(overrides={name: "substitute"})._overrides == {name: "substitute"}
+
+
+def test_an_operator_that_is_in_no_rule(mode):
+    """An override may name any operator; warnings are then in our own words."""
+    made = mode(overrides={"aten::neg": "warn"})
+    with made, pytest.warns(DeterminismWarning, match="an override asks to be told of it"):
+        torch.ones(3).neg()
+    (record,) = made.records
+    assert (record.overload, record.room, record.alert) == ("aten::neg.default", None, None)
+
+
+def test_a_call_that_a_rule_knows_not_to_vary(mode, table):
+    """Where a row says that a call does not vary, an override stays silent."""
+    from detmode import Allow, Rule
+
+    fixed = Rule(op="aten::put", action=Allow(), because="one element")
+    with mode(rules=table + [fixed], overrides={"aten::put": "error"}) as made:
+        cumsum()
+        torch.use_deterministic_algorithms(False)
+        put()
+    assert [record.overload for record in made.records] == ["aten::cumsum.default"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"aten::*": "error", "aten::put": "allow"},
+        {"aten::put": "allow", "aten::*": "error"},
+        {"aten::pu*": "allow", "aten::*": "error"},
+    ],
+)
+def test_a_name_wins_over_a_glob(mode, overrides):
+    """An exact name wins over a glob wherever it stands; of several globs the first wins."""
+    with mode(overrides=overrides):
+        put()
+        with pytest.raises(RuntimeError):
+            cumsum()
+
+
+@pytest.mark.parametrize("glob", ["aten::*", "*::*", "a*::ne?"])
+def test_a_glob_over_aten_means_the_table(mode, glob):
+    """A glob does not reach aten operators that no row lists: they do not vary."""
+    with mode(overrides={glob: "error"}) as made:
+        torch.ones(3).neg()
+    assert made.records == ()
+
+
+def test_a_backward_operator(mode):
+    """An override names the operator that is called: a backward by its own name."""
+    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    with mode(overrides={"aten::upsample_bicubic2d_backward": "allow"}) as made:
+        F.interpolate(x, scale_factor=2, mode="bicubic").sum().backward()
+    assert [record.action for record in made.records] == ["allow"]
+
+
+def test_the_callers_dict_is_not_kept(mode):
+    """Changing the dict afterwards changes nothing."""
+    overrides = {"aten::put": "allow"}
+    made = mode(overrides=overrides)
+    overrides["aten::put"] = "error"
+    with made:
+        put()
+    assert made.records[0].action == "allow"
+
+
+def test_a_custom_operator(mode):
+    """An override may name an operator of an extension, loaded now or later."""
+    with torch.library._scoped_library("detmode_override_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CPU")
+        for name in ("detmode_override_test::twice", "detmode_override_test::*"):
+            made = mode(overrides={name: "error"})
+            with made, pytest.raises(RuntimeError, match=r"test::twice\.default may"):
+                torch.ops.detmode_override_test.twice(torch.ones(2))

@@ -1,0 +1,227 @@
+"""Records, the report's table, and JSON."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from detmode import DeterminismWarning, Record, Report, allow
+
+ROW = Record(
+    overload="aten::put_.default",
+    room="put",
+    action="warn",
+    guarantee=None,
+    alert="put_",
+    count=3,
+    site="train.py:7",
+    module="Net.head",
+)
+
+
+def put_refused_by_pytorch():
+    try:
+        torch.ones(3).put(torch.tensor([0]), torch.ones(1))
+    except RuntimeError:
+        return
+    raise AssertionError
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return F.interpolate(x, scale_factor=2, mode="bilinear")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call", "expected"),
+    [
+        (
+            {},
+            lambda: torch.ones(3).cumsum(0),
+            ("aten::cumsum.default", "native", "run_to_run", None),
+        ),
+        (
+            {},
+            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
+            ("aten::index_add.default", "substitute", "gpu_to_gpu", None),
+        ),
+        (
+            {"substitute": False},
+            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
+            ("aten::index_add.default", "native", "run_to_run", None),
+        ),
+        (
+            {"overrides": {"aten::histc": "allow"}},
+            lambda: torch.histc(torch.ones(3)),
+            ("aten::histc.default", "allow", None, "_histc_cuda with floating point input"),
+        ),
+        (
+            {"overrides": {"aten::put": "native"}},
+            put_refused_by_pytorch,
+            ("aten::put.default", "native", None, "put_"),
+        ),
+    ],
+)
+def test_fields(mode, arguments, call, expected):
+    """A row says what was called, what was done, and what may be relied on."""
+    with mode(**arguments) as made:
+        call()
+    (record,) = made.records
+    assert (record.overload, record.action, record.guarantee, record.alert) == expected
+    assert record.room == "small"
+    assert record.count == 1
+    assert record.module is None
+    assert record.site.startswith(__file__)
+
+
+def test_one_row_for_overload_action_and_site(mode, line):
+    """Calls are counted in rows; another overload, action or site is another row."""
+
+    def user():
+        for _ in range(3):
+            torch.ones(3).cumsum(0)  # here
+        torch.ones(3).cumsum(0)  # here
+        with allow("aten::cumsum"):
+            torch.ones(3).cumsum(0)  # here
+        torch.ones(3).cumsum_(0)  # here
+
+    with mode() as made:
+        user()
+        user()
+    assert [(r.overload, r.action, r.count, r.site) for r in made.records] == [
+        ("aten::cumsum.default", "native", 6, line(user)[0]),
+        ("aten::cumsum.default", "native", 2, line(user)[1]),
+        ("aten::cumsum.default", "allow", 2, line(user)[2]),
+        ("aten::cumsum_.default", "native", 2, line(user)[3]),
+    ]
+
+
+def test_two_calls_on_one_line_are_one_row(mode):
+    """A row is a line of code: two calls on it are counted together, and warned of once."""
+    x, i, y = torch.zeros(3), torch.tensor([0]), torch.ones(1)
+    with mode(True) as made, pytest.warns(DeterminismWarning) as caught:
+        x.put_(i, y).put_(i, y)
+    assert [record.count for record in made.records] == [2]
+    assert len(caught) == 1
+
+
+def test_module_path(mode):
+    """A row of a module's forward, and of its backward, has the module's path."""
+    net = torch.nn.ModuleDict({"head": Net()})
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = net
+
+        def forward(self, x):
+            return self.parts["head"](x.cumsum(0))
+
+    with mode() as made:
+        Whole()(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+    modules = {record.overload: record.module for record in made.records}
+    assert modules["aten::upsample_bilinear2d_backward.default"] == "Whole.parts.head"
+    assert modules["aten::cumsum.default"] == "Whole"
+
+
+def test_the_place_in_a_library_call_is_the_users(mode, line):
+    """A call inside torch's own modules is at the user's line that called the module."""
+    net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
+
+    def user():
+        return net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum()  # here
+
+    with mode() as made:
+        user().backward()
+    assert [record.site for record in made.records] == line(user)
+
+
+def test_the_report_is_a_copy(mode):
+    """Rows that come later do not change a report that was taken earlier."""
+    with mode() as made:
+        for _ in range(2):
+            torch.ones(3).cumsum(0)
+            report = made.report()
+            if _ == 0:
+                first = report
+    assert [record.count for record in first.records] == [1]
+    assert [record.count for record in report.records] == [2]
+    assert made.records == report.records
+
+
+def test_the_table():
+    """Printed, a report is a table with a line for each row; None prints as nothing."""
+    lines = str(Report([ROW])).splitlines()
+    assert lines[0].split() == [
+        "count",
+        "overload",
+        "action",
+        "guarantee",
+        "room",
+        "site",
+        "module",
+    ]
+    assert lines[2].split() == ["3", "aten::put_.default", "warn", "put", "train.py:7", "Net.head"]
+    assert len(lines) == 3
+
+
+def test_an_empty_report():
+    """Where nothing was met the report says so."""
+    assert str(Report([])) == "detmode intercepted no call."
+    assert len(Report([])) == 0
+    assert Report.from_json(Report([]).to_json()).records == ()
+
+
+def test_json_round_trip(mode):
+    """``to_json`` and ``from_json`` give the same rows back."""
+    with mode() as made:
+        torch.ones(3).cumsum(0)
+        torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1))
+    report = Report([*made.records, ROW])
+    again = Report.from_json(report.to_json())
+    assert again.records == report.records
+    assert str(again) == str(report)
+    (*_, last) = json.loads(report.to_json())
+    assert last == {
+        "overload": "aten::put_.default",
+        "room": "put",
+        "action": "warn",
+        "guarantee": None,
+        "alert": "put_",
+        "count": 3,
+        "site": "train.py:7",
+        "module": "Net.head",
+    }
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "3", "[3]", '[{"overload": "x"}]'])
+def test_json_that_is_no_report(text):
+    """Anything else is a ValueError that says what was expected."""
+    with pytest.raises(ValueError, match=r"not a report|Expecting property"):
+        Report.from_json(text)
+
+
+def test_records_outlive_the_block(mode):
+    """A mode keeps counting over several blocks, and reports after them."""
+    made = mode()
+    for _ in range(2):
+        with made:
+            torch.ones(3).cumsum(0)
+    assert [record.count for record in made.report().records] == [2]
+
+
+def test_the_notes_do_not_keep_tensors_alive(mode):
+    """What the mode remembers holds no tensor: memory is freed as without it."""
+    import gc
+    import weakref
+
+    with mode() as made:
+        x = torch.ones(1, 1, 2, 2, requires_grad=True)
+        y = F.interpolate(x, scale_factor=2, mode="bilinear")
+        y.sum().backward()
+        references = [weakref.ref(x), weakref.ref(y)]
+        del x, y
+        gc.collect()
+        assert [reference() for reference in references] == [None, None]
+    assert len(made.records) == 1

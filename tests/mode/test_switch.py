@@ -1,0 +1,148 @@
+"""The drop-in functions: PyTorch's switches, with detmode's substitutes behind them."""
+
+import threading
+
+import pytest
+import torch
+
+import detmode
+from detmode import switch
+from detmode.mode import current_mode
+
+
+@pytest.fixture(autouse=True)
+def _off_afterwards():
+    yield
+    if switch._switched_on is not None:
+        detmode.use_deterministic_algorithms(False)
+
+
+def outcome(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        return type(error), str(error)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    [
+        ("use_deterministic_algorithms", (1,), {}),
+        ("use_deterministic_algorithms", ("yes",), {}),
+        ("use_deterministic_algorithms", (None,), {}),
+        ("use_deterministic_algorithms", (True,), {"warn_only": 1}),
+        ("use_deterministic_algorithms", (False,), {"warn_only": None}),
+        ("set_deterministic_debug_mode", ("foo",), {}),
+        ("set_deterministic_debug_mode", (3,), {}),
+        ("set_deterministic_debug_mode", (-1,), {}),
+        ("set_deterministic_debug_mode", (1.5,), {}),
+        ("set_deterministic_debug_mode", (None,), {}),
+    ],
+)
+def test_bad_arguments_in_pytorchs_words(name, args, kwargs):
+    """A bad argument raises the type and text that PyTorch's own function raises."""
+    ours = outcome(getattr(detmode, name), *args, **kwargs)
+    assert ours is not None
+    assert ours == outcome(getattr(torch, name), *args, **kwargs)
+    assert switch._switched_on is None
+
+
+@pytest.mark.parametrize("args", [(), (True, True)])
+def test_bad_calls_are_type_errors(args):
+    """``warn_only`` is keyword-only and ``mode`` is required, as in PyTorch."""
+    assert outcome(torch.use_deterministic_algorithms, *args)[0] is TypeError
+    assert outcome(detmode.use_deterministic_algorithms, *args)[0] is TypeError
+    assert current_mode() is None
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_switching_on_and_off(warn_only):
+    """``True`` enters a mode that acts, ``False`` leaves it and restores PyTorch's flag."""
+    detmode.use_deterministic_algorithms(True, warn_only=warn_only)
+    assert current_mode() is not None
+    assert detmode.are_deterministic_algorithms_enabled() is True
+    assert detmode.is_deterministic_algorithms_warn_only_enabled() is warn_only
+    assert detmode.get_deterministic_debug_mode() == 2 - warn_only
+    target, index, source = torch.zeros(3), torch.tensor([0]), torch.ones(1)
+    if warn_only:
+        with pytest.warns(detmode.DeterminismWarning, match="put_"):
+            target.put_(index, source)
+    else:
+        with pytest.raises(RuntimeError, match=r"put_[^\n]*\n  at .*test_switch.py"):
+            target.put_(index, source)
+    detmode.use_deterministic_algorithms(False)
+    assert current_mode() is None
+    assert detmode.are_deterministic_algorithms_enabled() is False
+
+
+def test_switching_on_again_replaces_the_mode():
+    """The last call holds: there is one mode, with the last ``warn_only``."""
+    detmode.use_deterministic_algorithms(True)
+    detmode.use_deterministic_algorithms(True, warn_only=True)
+    assert detmode.get_deterministic_debug_mode() == 1
+    detmode.use_deterministic_algorithms(False)
+    assert current_mode() is None
+    detmode.use_deterministic_algorithms(False)
+    assert torch.are_deterministic_algorithms_enabled() is False
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [("default", 0), ("warn", 1), ("error", 2), (0, 0), (1, 1), (2, 2), (True, 1), (False, 0)],
+)
+def test_debug_modes(value, number):
+    """Names and numbers mean what they mean to PyTorch."""
+    detmode.set_deterministic_debug_mode(value)
+    assert detmode.get_deterministic_debug_mode() == torch.get_deterministic_debug_mode() == number
+    assert (current_mode() is not None) == (number > 0)
+
+
+def test_an_open_block_is_not_pulled_away(mode):
+    """Switching off inside an open block is refused: the block would lose its settings."""
+    detmode.use_deterministic_algorithms(True)
+    with mode():
+        for value in (True, False):
+            with pytest.raises(RuntimeError, match="leave that block first"):
+                detmode.use_deterministic_algorithms(value)
+    assert current_mode() is switch._switched_on
+
+
+def test_another_thread_cannot_switch_it_off():
+    """The mode belongs to the thread that switched it on."""
+    detmode.use_deterministic_algorithms(True)
+    errors = []
+
+    def work():
+        try:
+            detmode.use_deterministic_algorithms(False)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+    assert "another thread" in errors[0]
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_switching_off_what_pytorch_switched_on():
+    """``False`` turns PyTorch's own flag off as well, whoever set it."""
+    torch.use_deterministic_algorithms(True)
+    detmode.use_deterministic_algorithms(False)
+    assert torch.are_deterministic_algorithms_enabled() is False
+
+
+@pytest.mark.parametrize("name", [n for n in detmode.__all__ if "deterministic_" in n])
+def test_signatures_are_pytorchs(name):
+    """The functions take PyTorch's parameters by the same names."""
+    import inspect
+
+    ours = inspect.signature(getattr(detmode, name)).parameters
+    theirs = inspect.signature(getattr(torch, name)).parameters
+    assert [(p.name, p.kind, p.default) for p in ours.values()] == [
+        (p.name, p.kind, p.default) for p in theirs.values()
+    ]

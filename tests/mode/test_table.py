@@ -1,0 +1,302 @@
+"""The table: which rows an overload gets, chains, versions, and ``+``."""
+
+import pytest
+import torch
+
+from detmode import (
+    GPU_TO_GPU,
+    RUN_TO_RUN,
+    Allow,
+    DeterministicMode,
+    Native,
+    Refuse,
+    Rule,
+    RuleTable,
+    Substitute,
+)
+from detmode.conditions import (
+    ALWAYS,
+    FLOATING,
+    INTEGRAL,
+    argument,
+    argument_given,
+    dtype_in,
+    nonempty,
+    on,
+    requires_grad,
+    sparse,
+)
+
+aten = torch.ops.aten
+
+
+def refuse(op, when=ALWAYS, **fields):
+    return Rule(**{"op": op, "when": when, "action": Refuse(), "because": "it races", **fields})
+
+
+def alerts(table, func):
+    return [row.rule.alert for row in table.get(func)]
+
+
+@pytest.mark.parametrize(
+    ("op", "met", "unmet"),
+    [
+        ("aten::put", ["put.default", "put_.default", "put.out"], ["take.default"]),
+        ("aten::put.default", ["put.default", "put_.default", "put.out"], []),
+        (
+            "aten::scatter_reduce.two",
+            ["scatter_reduce.two", "scatter_reduce_.two", "scatter_reduce.two_out"],
+            ["scatter.reduce"],
+        ),
+        (
+            "aten::scatter.reduce",
+            ["scatter.reduce", "scatter_.reduce", "scatter.reduce_out"],
+            ["scatter.src", "scatter_.src", "scatter.value_reduce", "scatter.value_out"],
+        ),
+        ("aten::median.dim", ["median.dim", "median.dim_values"], ["median.default"]),
+        (
+            "aten::upsample_bilinear2d_backward",
+            ["upsample_bilinear2d_backward.default", "upsample_bilinear2d_backward.grad_input"],
+            ["upsample_bilinear2d.default"],
+        ),
+        (
+            "aten::nll_loss2d_forward",
+            ["nll_loss2d_forward.default", "nll_loss2d_forward.output"],
+            [],
+        ),
+        ("aten::cumsum", ["cumsum.default", "cumsum_.default", "cumsum.out"], ["cumprod.default"]),
+    ],
+)
+def test_variants_are_derived(op, met, unmet):
+    """A row names the functional overload; its in-place and out variants follow, no others do."""
+    table = RuleTable([refuse(op)])
+    for expected, names in ((1, met), (0, unmet)):
+        for name in names:
+            packet, overload = name.split(".")
+            func = getattr(getattr(aten, packet), overload)
+            assert len(table.get(func)) == expected, name
+
+
+def test_an_operator_that_this_pytorch_lacks():
+    """Rows are resolved late: a table may name operators of other versions and extensions."""
+    table = RuleTable([refuse("aten::of_the_future"), refuse("nowhere::op.overload")])
+    assert len(table) == 2
+    assert table.get(aten.put.default) == ()
+    with DeterministicMode(rules=table) as mode:
+        torch.ones(3).neg()
+    assert mode.records == ()
+
+
+def test_the_first_row_whose_condition_holds():
+    """The rows of an operator are a chain in order; a call meets one of them."""
+    table = RuleTable(
+        [
+            refuse("aten::cumsum", dtype_in("self", INTEGRAL), action=Allow()),
+            refuse("aten::cumsum", argument("dim", 1), alert="one"),
+            refuse("aten::cumsum", alert="rest"),
+        ]
+    )
+    with DeterministicMode(rules=table) as mode:
+        torch.ones(2, 2, dtype=torch.int64).cumsum(1)
+        with pytest.raises(RuntimeError, match=r"^one does not"):
+            torch.ones(2, 2).cumsum(1)
+        with pytest.raises(RuntimeError, match=r"^rest does not"):
+            torch.ones(2, 2).cumsum(0)
+    assert [record.alert for record in mode.records] == ["one", "rest"]
+
+
+CONDITIONS = [
+    (on("cpu"), "on('cpu')", torch.ones(2), {}, True),
+    (on("cuda"), "on('cuda')", torch.ones(2), {}, False),
+    (on("cuda", "meta"), "on('cuda', 'meta')", torch.ones(2, device="meta"), {}, True),
+    (dtype_in("self", FLOATING), "dtype_in('self', FLOATING)", torch.ones(2), {}, True),
+    (
+        dtype_in("self", [torch.int64]),
+        "dtype_in('self', [torch.int64])",
+        torch.ones(2),
+        {},
+        False,
+    ),
+    (
+        requires_grad("self"),
+        "requires_grad('self')",
+        torch.ones(2, requires_grad=True),
+        {},
+        True,
+    ),
+    (requires_grad("self"), "requires_grad('self')", torch.ones(2), {}, False),
+    (argument("dim", 0, -1), "argument('dim', 0, -1)", torch.ones(2), {}, True),
+    (argument("dim", 1), "argument('dim', 1)", torch.ones(2), {}, False),
+    (argument_given("dtype"), "argument_given('dtype')", torch.ones(2), {}, False),
+    (
+        argument_given("dtype"),
+        "argument_given('dtype')",
+        torch.ones(2),
+        {"dtype": torch.float64},
+        True,
+    ),
+    (nonempty("self"), "nonempty('self')", torch.ones(0), {}, False),
+    (sparse("self"), "sparse('self')", torch.ones(2), {}, False),
+    (
+        on("cpu") & argument("dim", 0),
+        "on('cpu') & argument('dim', 0)",
+        torch.ones(2),
+        {},
+        True,
+    ),
+    (on("cpu") & argument("dim", 1), "on('cpu') & argument('dim', 1)", torch.ones(2), {}, False),
+    (argument("no_such", None), "argument('no_such', None)", torch.ones(2), {}, True),
+]
+
+
+@pytest.mark.parametrize(("when", "text", "x", "kwargs", "holds"), CONDITIONS)
+def test_conditions(when, text, x, kwargs, holds):
+    """A condition prints as it is written and decides by the call's arguments."""
+    table = RuleTable([refuse("aten::cumsum", when, alert="met")])
+    with DeterministicMode(overrides={"aten::cumsum": "allow"}, rules=table) as mode:
+        torch.cumsum(x, 0, **kwargs)
+    # An override speaks where no row does, too; the room tells whether one did.
+    assert [record.room for record in mode.records] == ["user" if holds else None]
+    assert str(when) == repr(when) == text
+
+
+def test_conditions_are_equal_by_text():
+    """So that two rows with one condition can be told."""
+    assert on("cuda") == on("cuda")
+    assert hash(on("cuda")) == hash(on("cuda"))
+    assert on("cuda") != on("cpu")
+    assert on("cuda") != "on('cuda')"
+
+
+def test_arguments_are_bound_by_name():
+    """Conditions see defaults and keyword arguments under the schema's names."""
+    seen = {}
+    when = on("cpu")
+    spy = type(when)("spy", lambda call: seen.update(call.arguments) or False)
+    with DeterministicMode(rules=RuleTable([refuse("aten::put", spy)])):
+        torch.use_deterministic_algorithms(False)
+        torch.zeros(3).put(torch.tensor([0]), source=torch.ones(1))
+    assert list(seen) == ["self", "index", "source", "accumulate"]
+    assert seen["accumulate"] is False
+
+
+def test_duplicates_are_refused_with_both_places():
+    """Two rows of one table that are met by the same calls: the error names both."""
+    first = refuse("aten::put", on("cuda"), because="the first reason")
+    second = refuse("aten::put.default", on("cuda"), because="the second reason")
+    with pytest.raises(ValueError, match=r"the first reason.*the second reason"):
+        RuleTable([first, second])
+    assert len(RuleTable([first, refuse("aten::put", on("cpu"))])) == 2
+    assert (
+        len(RuleTable([refuse("aten::put", until="2.9"), refuse("aten::put", since="2.10")])) == 2
+    )
+
+
+def test_two_rooms_may_not_share_an_operator():
+    """The union of tables refuses an operator with rows in two rooms, and names both."""
+    one = RuleTable([refuse("aten::put")], room="left")
+    two = RuleTable([refuse("aten::put.default", on("cuda"))], room="right")
+    with pytest.raises(ValueError, match="rows in two rooms, left and right"):
+        RuleTable.union([one, two])
+    union = RuleTable.union([one, RuleTable([refuse("aten::take")], room="right")])
+    assert [row.room for row in union] == ["left", "right"]
+
+
+def test_plus_is_a_new_table_tried_first():
+    """``table + rules`` leaves the table as it is; the added rows come first in the chain."""
+    table = RuleTable([refuse("aten::put", alert="ours")], room="ours")
+    more = table + [refuse("aten::put", on("cpu"), alert="theirs")]
+    assert alerts(table, aten.put_.default) == ["ours"]
+    assert alerts(more, aten.put_.default) == ["theirs", "ours"]
+    assert [row.room for row in more] == ["user", "ours"]
+
+
+@pytest.mark.parametrize("op", ["aten::put", "aten::put.default"])
+def test_plus_replaces_a_row_with_the_same_condition(op):
+    """A row with the same operator, condition and versions stands for the old one."""
+    table = RuleTable([refuse("aten::put", alert="ours")]) + [refuse(op, alert="theirs")]
+    assert alerts(table, aten.put.default) == ["theirs"]
+
+
+def test_plus_keeps_a_row_for_the_other_versions():
+    """A row added for some versions never takes the old row away from the others."""
+    table = RuleTable([refuse("aten::put", alert="ours")])
+    more = table + [refuse("aten::put", alert="theirs", since="99.0")]
+    assert alerts(more, aten.put.default) == ["ours"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.8", ["old"]), ("2.9", ["old"]), ("2.10", ["new"]), ("2.13", ["new", "late"])],
+)
+def test_for_version(version, expected):
+    """``since`` and ``until`` are inclusive and compared as numbers: 2.9 comes before 2.10."""
+    table = RuleTable(
+        [
+            refuse("aten::put", alert="old", until="2.9"),
+            refuse("aten::put", alert="new", since="2.10"),
+            refuse("aten::take", alert="late", since="2.13"),
+        ]
+    )
+    assert [row.rule.alert for row in table.for_version(version)] == expected
+
+
+def test_for_version_refuses_what_is_no_version():
+    """A version that is none is a ValueError that shows one."""
+    with pytest.raises(ValueError, match=r"give it as '2\.13'"):
+        RuleTable().for_version("newest")
+
+
+def test_rows_of_other_versions_are_not_met():
+    """The mode meets only rows that hold for the running PyTorch."""
+    table = RuleTable([refuse("aten::put", until="1.0"), refuse("aten::take", since="99.0")])
+    with DeterministicMode(rules=table) as mode:
+        torch.zeros(3).take(torch.tensor([0]))
+    assert mode.records == ()
+
+
+def test_rules_print_their_fields():
+    """As text a row has every field by name, for tables and JSON."""
+    rule = Rule(
+        op="aten::put",
+        when=on("cuda"),
+        action=Substitute(len),
+        guarantee=GPU_TO_GPU,
+        alert=("a", "b"),
+        since="2.8",
+        because="it races",
+    )
+    assert rule.as_text() == {
+        "op": "aten::put",
+        "when": "on('cuda')",
+        "action": "Substitute",
+        "guarantee": "gpu_to_gpu",
+        "alert": "a, b",
+        "since": "2.8",
+        "until": None,
+        "because": "it races",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "natively"),
+    [
+        ({"action": Substitute(len), "alert": "a", "guarantee": GPU_TO_GPU}, Refuse()),
+        ({"action": Substitute(len), "guarantee": GPU_TO_GPU}, Native()),
+        (
+            {"action": Substitute(len, otherwise=Native()), "alert": "a", "guarantee": GPU_TO_GPU},
+            Native(),
+        ),
+        ({"action": Native(), "guarantee": RUN_TO_RUN}, Native()),
+        ({"action": Allow()}, Allow()),
+    ],
+)
+def test_what_pytorch_itself_does(fields, natively):
+    """A substitute's row says what happens without the substitute."""
+    assert Rule(**{"op": "aten::put", "because": "no", **fields}).natively == natively
+
+
+def test_a_substitute_must_be_callable():
+    """``Substitute`` takes a function."""
+    with pytest.raises(TypeError, match="must be callable, got str"):
+        Substitute("kernel")

@@ -1,0 +1,71 @@
+"""Autograd's own threads number their nodes anew: what is remembered of them stays apart."""
+
+import threading
+
+import pytest
+
+from detmode import allow
+from detmode.sites import Trace, trace
+
+
+@pytest.fixture
+def numbered(monkeypatch):
+    """A trace whose next node, and whose node in backward, has the number that the test sets."""
+    memory = Trace()
+    state = {"next": 0, "current": None}
+    monkeypatch.setattr("detmode.sites._get_sequence_nr", lambda: state["next"])
+    monkeypatch.setattr("detmode.sites._current_node", lambda: state["current"])
+    return memory, state
+
+
+class Node:
+    def __init__(self, number):
+        self._number = number
+
+    def _sequence_nr(self):
+        return self._number
+
+
+def make_node(memory, state, number, names):
+    state["next"] = number + 1
+    memory.remember_call(names)
+
+
+def in_another_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def test_a_foreign_node_with_the_same_number_is_not_allowed(numbered):
+    """A node may be either of two: allowed is what is allowed for both."""
+    memory, state = numbered
+    memory.open_region(("aten::gather",))
+    make_node(memory, state, 5, ("aten::gather",))
+    memory.close_region(("aten::gather",))
+    state["current"] = Node(5)
+    assert memory.allows(("aten::scatter_add",))
+    state["current"] = None
+    in_another_thread(lambda: make_node(memory, state, 5, ("aten::gather",)))
+    state["current"] = Node(5)
+    assert not memory.allows(("aten::scatter_add",))
+
+
+def test_a_foreign_node_keeps_its_own_allowance(numbered):
+    """A region around a recomputation holds for the nodes that autograd's thread makes in it."""
+    memory, state = numbered
+    memory.open_region(("aten::gather",))
+    in_another_thread(lambda: make_node(memory, state, 7, ("aten::gather",)))
+    memory.close_region(("aten::gather",))
+    state["current"] = Node(7)
+    assert memory.allows(("aten::scatter_add",))
+
+
+def test_each_thread_has_a_trace():
+    """What a thread remembers is its own, open regions included."""
+    seen = []
+    with allow("aten::histc"):
+        in_another_thread(lambda: seen.append(trace()))
+        assert seen[0] is not trace()
+        assert trace().allows(("aten::histc",))
+        assert not seen[0].allows(("aten::histc",))

@@ -1,0 +1,198 @@
+"""In-place and out variants get the substitute's result as ATen delivers its own."""
+
+import warnings
+from collections import namedtuple
+
+import pytest
+import torch
+
+from detmode import GPU_TO_GPU, DeterministicMode, Rule, RuleTable, Substitute
+from detmode.conditions import ALWAYS
+
+aten = torch.ops.aten
+
+
+def mode_with(monkeypatch, **functions):
+    """A mode that runs these functions instead of the aten operators of their names."""
+    monkeypatch.setattr("detmode.cuda.unavailable", lambda device: None)
+    rules = [
+        Rule(
+            op=f"aten::{name}",
+            when=ALWAYS,
+            action=Substitute(function),
+            guarantee=GPU_TO_GPU,
+            because="a test",
+        )
+        for name, function in functions.items()
+    ]
+    return DeterministicMode(rules=RuleTable(rules))
+
+
+def cumsum(self, dim, dtype=None):
+    return aten.cumsum.default(self, dim, dtype=dtype) + 100
+
+
+x = torch.tensor([1.0, 2.0, 3.0])
+expected = [101.0, 103.0, 106.0]
+
+
+def test_functional(monkeypatch):
+    """The functional variant gives what the substitute returns, and leaves its inputs alone."""
+    with mode_with(monkeypatch, cumsum=cumsum):
+        assert torch.cumsum(x, 0).tolist() == expected
+        assert torch.cumsum(x, dim=0, dtype=torch.float64).dtype is torch.float64
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_inplace_returns_self(monkeypatch):
+    """The in-place variant writes ``self``, through any strides, and returns it."""
+    with mode_with(monkeypatch, cumsum=cumsum) as mode:
+        target = torch.stack([x, x], 1)[:, 0]
+        result = target.cumsum_(0)
+    assert result is target
+    assert target.tolist() == expected
+    assert mode.records[0].overload == "aten::cumsum_.default"
+
+
+def test_inplace_hands_self_to_a_substitute_that_takes_out(monkeypatch):
+    """A substitute with a keyword ``out`` writes there itself."""
+    given = []
+
+    def index_add(self, dim, index, source, *, alpha=1, out=None):
+        given.append(out)
+        result = aten.index_add.default(self, dim, index, source, alpha=alpha)
+        return result if out is None else out.copy_(result)
+
+    target = torch.zeros(3)
+    with mode_with(monkeypatch, index_add=index_add):
+        result = target.index_add_(0, torch.tensor([0, 0]), torch.ones(2))
+        target.index_add(0, torch.tensor([0]), torch.ones(1))
+    assert result is target
+    assert target.tolist() == [2, 0, 0]
+    assert given[0] is target
+    assert given[1] is None
+
+
+def test_inplace_under_autograd(monkeypatch):
+    """The version counter moves and gradients flow as for ATen's own in-place operator."""
+    with mode_with(monkeypatch, cumsum=aten.cumsum.default):
+        leaf = torch.ones(3, requires_grad=True)
+        y = leaf * 2
+        version = y._version
+        y.cumsum_(0)
+        assert y._version > version
+        y.sum().backward()
+    assert leaf.grad.tolist() == [6, 4, 2]
+
+
+@pytest.mark.parametrize("shape", [(3,), (0,)])
+def test_out_is_resized_and_returned(monkeypatch, shape):
+    """``out=`` is resized where it must be, written and returned."""
+    out = torch.empty(shape)
+    with mode_with(monkeypatch, cumsum=cumsum) as mode:
+        result = torch.cumsum(x, 0, out=out)
+    assert result is out
+    assert out.tolist() == expected
+    assert mode.records[0].overload == "aten::cumsum.out"
+
+
+def warned(function):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [str(w.message).partition(" (Triggered")[0] for w in caught]
+
+
+def test_resizing_out_warns_as_aten_does(monkeypatch):
+    """Resizing an ``out`` that has elements gives ATen's warning, once for each call."""
+    native = warned(lambda: torch.cumsum(x, 0, out=torch.empty(2)))
+    assert len(native) == 1
+    with mode_with(monkeypatch, cumsum=cumsum):
+        for _ in range(2):
+            assert warned(lambda: torch.cumsum(x, 0, out=torch.empty(2))) == native
+
+
+def test_out_of_another_dtype(monkeypatch):
+    """A result goes into an ``out`` of a wider dtype; scans compute in the dtype of ``out``."""
+    given = []
+
+    def scan(self, dim, dtype=None):
+        given.append(dtype)
+        return aten.cumsum.default(self, dim, dtype=dtype)
+
+    with mode_with(monkeypatch, cumsum=scan):
+        for dtype in (torch.float64, torch.int64):
+            out = torch.empty(3, dtype=dtype)
+            assert torch.cumsum(x, 0, out=out) is out
+            assert out.tolist() == [1, 3, 6]
+    assert given == [torch.float64, torch.int64]
+
+
+def error_of(function):
+    try:
+        function()
+    except Exception as error:
+        return error
+    pytest.fail("no error")
+
+
+BAD_CALLS = {
+    "out on another device": lambda: torch.cumsum(x, 0, out=torch.empty(3, device="meta")),
+    "dim out of range": lambda: torch.cumsum(x, 2),
+    "in place into integers": lambda: torch.ones(3, dtype=torch.int64).cumsum_(
+        0, dtype=torch.float32
+    ),
+}
+
+
+@pytest.mark.parametrize("call", BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_arguments_raise_what_aten_raises(monkeypatch, call):
+    """What ATen rejects the mode rejects with the same type of error."""
+    native = error_of(call)
+    with mode_with(monkeypatch, cumsum=lambda self, dim, dtype=None: torch.zeros(3)):
+        ours = error_of(call)
+    assert type(ours) is type(native)
+
+
+def test_a_result_that_cannot_be_cast(monkeypatch):
+    """A substitute whose result would lose its kind is stopped, in place and with ``out=``."""
+    name = "result type torch.float32 can't be cast to the desired output type torch.int64"
+    wrong = mode_with(monkeypatch, cumsum=lambda self, dim, dtype=None: torch.ones(3))
+    target = torch.zeros(3, dtype=torch.int64)
+    with wrong:
+        with pytest.raises(RuntimeError, match=name):
+            target.cumsum_(0)
+        for out in (target, torch.empty(0, dtype=torch.int64)):
+            with pytest.raises(RuntimeError, match=name):
+                torch.cumsum(torch.ones(3, dtype=torch.int64), 0, out=out)
+    assert target.tolist() == [0, 0, 0]
+
+
+def test_several_outs(monkeypatch):
+    """Operators with several results write each to its own ``out``."""
+    pair = namedtuple("pair", "values indices")
+
+    def median(self, dim, keepdim=False):
+        return pair(torch.tensor([5.0]), torch.tensor([1]))
+
+    values, indices = torch.empty(0), torch.empty(0, dtype=torch.int64)
+    with mode_with(monkeypatch, **{"median.dim": median}) as mode:
+        result = torch.median(torch.ones(1, 3), 1, out=(values, indices))
+    assert result.values.tolist() == values.tolist() == [5]
+    assert result.indices.tolist() == indices.tolist() == [1]
+    assert mode.records[0].overload == "aten::median.dim_values"
+
+
+def test_grad_input(monkeypatch):
+    """A backward's ``grad_input`` variant gets the functional substitute's result."""
+
+    def substitute(**arguments):
+        return aten.upsample_bilinear2d_backward.default(**arguments) + 1
+
+    grad, out = torch.ones(1, 1, 4, 4), torch.empty(0)
+    with mode_with(monkeypatch, upsample_bilinear2d_backward=substitute) as mode:
+        aten.upsample_bilinear2d_backward.grad_input(
+            grad, [4, 4], [1, 1, 2, 2], False, None, None, grad_input=out
+        )
+    assert out.tolist() == [[[[5, 5], [5, 5]]]]
+    assert mode.records[0].overload == "aten::upsample_bilinear2d_backward.grad_input"
