@@ -1,0 +1,103 @@
+"""What interception costs: one small call under several modes, paired in one process.
+
+Each round times every mode on the same call, in turning order; the ratio of a mode is the median
+over the rounds of its time over that of an empty TorchDispatchMode in the same round.
+"""
+
+import argparse
+import contextlib
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules
+
+TARGETS = {"DeterministicMode, unlisted": 1.10, "DeterministicMode, native": 2.50}
+EMPTY = "empty TorchDispatchMode"
+
+Modes = dict[str, Callable[[], AbstractContextManager[Any]]]
+
+
+class EmptyMode(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def modes() -> Modes:
+    native = default_rules() + [
+        Rule(
+            op="aten::neg", action=Native(), guarantee=RUN_TO_RUN, because="so that it is recorded"
+        )
+    ]
+    found: Modes = {
+        "no mode": contextlib.nullcontext,
+        EMPTY: EmptyMode,
+        "DeterministicMode, unlisted": DeterministicMode,
+        "DeterministicMode, native": lambda: DeterministicMode(rules=native),
+        "FlopCounterMode": lambda: FlopCounterMode(display=False),
+    }
+    with contextlib.suppress(ImportError):  # PyTorch 2.9 and newer
+        from torch.utils._debug_mode import DebugMode
+
+        found["DebugMode"] = DebugMode
+    return found
+
+
+def seconds_of(mode: AbstractContextManager[Any], calls: int) -> float:
+    """Seconds for each call of a batch."""
+    x = torch.ones(4)
+    neg = torch.ops.aten.neg.default
+    with mode:
+        for _ in range(20):  # the first call of an overload is looked up
+            neg(x)
+        gc.disable()
+        start = time.perf_counter()
+        for _ in range(calls):
+            neg(x)
+        elapsed = time.perf_counter() - start
+        gc.enable()
+    return elapsed / calls
+
+
+def measure(rounds: int, calls: int) -> dict[str, list[float]]:
+    found = modes()
+    names = list(found)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            times[name].append(seconds_of(found[name](), calls))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--calls", type=int, default=1000, help="in each round")
+    options = parser.parse_args()
+    times = measure(options.rounds, options.calls)
+    rows = []
+    for name, mine in times.items():
+        ratio = statistics.median(own / empty for own, empty in zip(mine, times[EMPTY]))
+        target = TARGETS.get(name)
+        verdict = "" if target is None else ("met" if ratio <= target else "missed")
+        microseconds = statistics.median(mine) * 1e6
+        goal = f"{target:.2f}" if target else ""
+        rows.append((name, f"{microseconds:.2f}", f"{ratio:.2f}", goal, verdict))
+    heads = ("aten::neg of 4 elements under", "us a call", "over empty", "target", "")
+    print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left", *["right"] * 3)))
+    print(f"PyTorch {torch.__version__}, {options.rounds} rounds of {options.calls} calls, medians")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Every sample that meets a substitute, and what it gives: substituted, by ATen, and in truth."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from detmode.call import Call, Signature
+from detmode.mode import DeterministicMode
+from detmode.rule import Guarantee, Substitute
+from detmode.rules import default_rules, rooms
+from detmode.sample import Sample
+from detmode.settings import flag
+from detmode.table import Row, resolve
+
+Prepare = Callable[[dict[str, Any]], None]
+"""Changes a sample's arguments before the call."""
+
+
+class NotSubstitutedError(AssertionError):
+    """The mode let the ATen kernel run where the table has a substitute."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sample in one dtype that meets a row with a substitute.
+
+    Args:
+        room: the room of the row.
+        sample: the inputs.
+        dtype: the dtype they are made in.
+        guarantee: what the row claims.
+    """
+
+    room: str
+    sample: Sample
+    dtype: torch.dtype
+    guarantee: Guarantee | None
+
+    def __str__(self) -> str:
+        """``upsample-float16-upsample_linear1d_backward-odd_sizes``."""
+        op = self.sample.op.partition("::")[2]
+        return f"{self.room}-{name_of(self.dtype)}-{op}-{self.sample.name}"
+
+
+def samples_of(room: str) -> ModuleType:
+    """The room's module ``samples``.
+
+    Raises:
+        ImportError: the room has none.
+    """
+    return importlib.import_module(f"detmode.rules.{room}.samples")
+
+
+def matching_row(sample: Sample, dtype: torch.dtype) -> Row | None:
+    """The row that the mode acts on for ``sample``; ``None`` where there is none."""
+    func = resolve(sample.op)
+    if func is None:
+        return None
+    arguments = Signature(func).bind((), sample.arguments(dtype))
+    bound = Call(func, arguments, sample.device)
+    return next((row for row in default_rules().get(func) if row.rule.when(bound)), None)
+
+
+@cache
+def cases(room: str | None = None) -> tuple[Case, ...]:
+    """Every sample and dtype, of one room or of all, that meets a substitute on CUDA."""
+    return tuple(case for name in rooms() if room in (None, name) for case in _cases_of(name))
+
+
+def _cases_of(room: str) -> Iterator[Case]:
+    for sample in samples_of(room).SAMPLES:
+        if sample.device != "cuda":
+            continue
+        for dtype in sample.dtypes:
+            row = matching_row(sample, dtype)
+            if row is not None and isinstance(row.rule.action, Substitute):
+                yield Case(row.room, sample, dtype, row.rule.guarantee)
+
+
+def run_substituted(
+    sample: Sample,
+    dtype: torch.dtype,
+    device: str = "host",
+    *,
+    schedule_seed: int | None = None,
+    prepare: Prepare | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The tensors that the sample gives under the mode, substituted.
+
+    Args:
+        sample: the inputs, made anew for this run.
+        dtype: the dtype they are made in.
+        device: ``"cuda"`` or ``"host"``.
+        schedule_seed: the host runner's schedule.
+        prepare: changes the arguments before the call.
+
+    Raises:
+        NotSubstitutedError: the mode let the ATen kernel run.
+    """
+    arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
+    if prepare is not None:
+        prepare(arguments)
+    on_host = device != "cuda"
+    mode = DeterministicMode(
+        simulate="cuda" if on_host else None, schedule_seed=schedule_seed if on_host else None
+    )
+    with mode:
+        result = call(sample, arguments)
+    if not any(record.action == "substitute" for record in mode.records):
+        raise NotSubstitutedError(
+            f"{sample.op} ({sample.name}, {name_of(dtype)}) was not substituted"
+        )
+    return tensors_of(result)
+
+
+def run_aten(
+    sample: Sample,
+    dtype: torch.dtype,
+    device: str = "host",
+    *,
+    prepare: Prepare | None = None,
+) -> tuple[torch.Tensor, ...] | None:
+    """What ATen gives in the same dtype; ``None`` where it has no kernel for it."""
+    arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
+    if prepare is not None:
+        prepare(arguments)
+    try:
+        with flag(False):
+            return tensors_of(call(sample, arguments))
+    except (RuntimeError, NotImplementedError) as error:
+        if "not implemented for" in str(error):
+            return None
+        raise
+
+
+def run_truth(
+    room: str,
+    sample: Sample,
+    dtype: torch.dtype,
+    *,
+    prepare: Prepare | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The same inputs in float64 or complex128: the room's reference, or ATen on the CPU."""
+    arguments = sample.arguments(dtype)
+    if prepare is not None:
+        prepare(arguments)
+    wide = {name: _widened(value) for name, value in arguments.items()}
+    reference = getattr(samples_of(room), "REFERENCE", {}).get(sample.op)
+    if reference is not None:
+        func = resolve(sample.op)
+        assert func is not None
+        return tensors_of(reference(**Signature(func).bind((), wide)))
+    with flag(False):
+        return tensors_of(call(sample, wide))
+
+
+def call(sample: Sample, arguments: Mapping[str, Any]) -> Any:
+    """The sample's operator on arguments by schema name."""
+    func = resolve(sample.op)
+    if func is None:
+        raise LookupError(f"this PyTorch has no operator {sample.op}")
+    return func(**arguments)
+
+
+def tensors_of(result: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors of an operator's result."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(each for each in results if isinstance(each, torch.Tensor))
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.is_complex():
+            return value.to(torch.complex128)
+        return value.to(torch.float64) if value.is_floating_point() else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_widened(each) for each in value)
+    return value
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """``"float16"``."""
+    return str(dtype).removeprefix("torch.")

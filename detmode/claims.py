@@ -1,0 +1,292 @@
+"""What the rule table claims, checked on one case: bits, accuracy, special values, refusals.
+
+``detmode verify`` and the tests call the same functions. On the host the CUDA kernels run through
+the host runner, each time with another schedule of blocks and threads. On a GPU every second run
+goes to a stream of its own while the first one is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from detmode.cases import Case, call, name_of, run_aten, run_substituted, run_truth, tensors_of
+from detmode.mode import DeterministicMode
+from detmode.sample import Sample
+from detmode.settings import flag
+
+FACTOR = 2.0
+"""An error may be this many times ATen's own ..."""
+ROUNDINGS = 1.0
+"""... plus this many roundings of the dtype, relative to the largest sum of magnitudes."""
+ROUNDINGS_OF_REFERENCE = 8.0
+"""The same for float64 and complex128, where the reference is no more accurate than ATen."""
+
+
+class ClaimError(AssertionError):
+    """A claim of the table does not hold; the message names the case and where to look."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Largest errors against float64 of the substitute and of the ATen kernel in the same dtype.
+
+    ``aten`` is ``None`` where ATen has no kernel for the dtype on the device of the comparison.
+    """
+
+    ours: float
+    aten: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """``ours / aten``, where both say something."""
+        if self.aten is None or self.aten == 0.0:
+            return None
+        return self.ours / self.aten
+
+
+def check_bits(case: Case, device: str = "host", repeats: int = 20) -> None:
+    """All of ``repeats`` runs give the same bytes, dtypes and shapes.
+
+    Raises:
+        ClaimError: they do not.
+    """
+    first = _run_number(0, case, device)
+    for number in range(1, repeats):
+        if not same_bits(_run_number(number, case, device), first):
+            what = f"schedule seed {number}" if device == "host" else f"run {number}"
+            raise ClaimError(
+                f"{case}: {what} gave other bits than the first; a result in "
+                f"detmode/rules/{case.room} depends on the order of threads"
+            )
+
+
+def _run_number(number: int, case: Case, device: str) -> tuple[torch.Tensor, ...]:
+    if device != "cuda":
+        # Run 0 is program order.
+        return run_substituted(case.sample, case.dtype, schedule_seed=number if number else None)
+    if number % 2 == 0:
+        return run_substituted(case.sample, case.dtype, device)
+    load = torch.ones(1024, 1024, device="cuda")
+    for _ in range(8):
+        load = load @ load
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        results = run_substituted(case.sample, case.dtype, device)
+    stream.synchronize()
+    return results
+
+
+def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Whether dtypes, shapes and bytes are the same; equal NaNs are, 0.0 and -0.0 are not."""
+    return len(ours) == len(others) and all(
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and torch.equal(_bytes(one), _bytes(other))
+        for one, other in zip(ours, others)
+    )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def check_truth(case: Case, device: str = "host") -> Errors:
+    """The error against float64 is at most :data:`FACTOR` times ATen's, plus roundings.
+
+    Integers must be ATen's exactly; dtypes, shapes and strides must be what the operator gives.
+
+    Raises:
+        ClaimError: they are not.
+    """
+    ours = run_substituted(case.sample, case.dtype, device)
+    aten = run_aten(case.sample, case.dtype, device)
+    truth = run_truth(case.room, case.sample, case.dtype)
+    magnitudes = run_truth(case.room, case.sample, case.dtype, prepare=_take_magnitudes)
+    _check_form(case, ours, aten, truth)
+    worst = Errors(0.0, None if aten is None else 0.0)
+    for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
+        theirs = None if aten is None else aten[position]
+        what = None if theirs is None else special_difference(mine.cpu(), theirs.cpu())
+        if what is not None:
+            raise ClaimError(f"{case}: {what}; see detmode/rules/{case.room}/kernels.cu")
+        errors, allowed = _errors(case, mine, theirs, true, magnitude)
+        if not errors.ours <= allowed:
+            beside = "" if errors.aten is None else f", ATen's is {errors.aten:.3g}"
+            raise ClaimError(
+                f"{case}: the error against float64 is {errors.ours:.3g}{beside}, allowed is "
+                f"{allowed:.3g}; look at the order and the dtype of the additions in "
+                f"detmode/rules/{case.room}"
+            )
+        if errors.aten is not None and worst.aten is not None:
+            worst = Errors(max(worst.ours, errors.ours), max(worst.aten, errors.aten))
+        else:
+            worst = Errors(max(worst.ours, errors.ours), None)
+    return worst
+
+
+def _check_form(
+    case: Case,
+    ours: Sequence[torch.Tensor],
+    aten: Sequence[torch.Tensor] | None,
+    truth: Sequence[torch.Tensor],
+) -> None:
+    if len(ours) != len(truth):
+        raise ClaimError(f"{case}: {len(ours)} results, but the operator gives {len(truth)}")
+    like = _meta_results(case) or aten or ()
+    for mine, expected in zip(ours, like):
+        if mine.dtype != expected.dtype or mine.shape != expected.shape:
+            raise ClaimError(
+                f"{case}: the result is {_form(mine)}, but the operator gives {_form(expected)}; "
+                f"see what detmode/rules/{case.room}/launch.py allocates"
+            )
+        if mine.numel() > 1 and _strides(mine) != _strides(expected):
+            raise ClaimError(
+                f"{case}: the result's strides are {mine.stride()}, but the operator's are "
+                f"{expected.stride()} for shape {tuple(mine.shape)}; allocate with its "
+                f"memory_format in detmode/rules/{case.room}/launch.py"
+            )
+
+
+def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
+    """The results' form, from PyTorch's shape rules; ``None`` where there are none."""
+    arguments = {name: _to_meta(value) for name, value in case.sample.arguments(case.dtype).items()}
+    try:
+        with flag(False):
+            return tensors_of(call(case.sample, arguments))
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_meta(each) for each in value)
+    return value
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{name_of(tensor.dtype)}{list(tensor.shape)}"
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    # The stride of a dimension of size 1 says nothing.
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape) if size != 1]
+
+
+def _take_magnitudes(arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            arguments[name] = value.abs()
+        elif isinstance(value, torch.Tensor) and value.is_complex():
+            arguments[name] = value.abs().to(value.dtype)
+
+
+def _errors(
+    case: Case,
+    ours: torch.Tensor,
+    aten: torch.Tensor | None,
+    truth: torch.Tensor,
+    magnitude: torch.Tensor,
+) -> tuple[Errors, float]:
+    """Largest errors of finite elements, and the error that is allowed."""
+    ours = ours.detach().cpu()
+    aten = None if aten is None else aten.detach().cpu()
+    if not (ours.is_floating_point() or ours.is_complex()):
+        expected = truth if aten is None else aten
+        wrong = 0.0 if torch.equal(ours, expected.to(ours.dtype)) else math.inf
+        return Errors(wrong, None), 0.0
+    wide = torch.complex128 if ours.is_complex() else torch.float64
+    limit = torch.finfo(ours.dtype)
+    finite = torch.isfinite(truth) & (truth.abs() <= limit.max)
+    if aten is not None:
+        # Where ATen overflows on the way, a substitute may, and need not.
+        finite &= torch.isfinite(aten) | torch.isfinite(ours)
+    mine = torch.where(finite, ours.to(wide), 0)
+    true = torch.where(finite, truth.to(wide), 0)
+    error = _largest((mine - true).abs())
+    error_of_aten = None
+    if aten is not None:
+        finite &= torch.isfinite(aten)
+        theirs = torch.where(finite, aten.to(wide), 0)
+        error_of_aten = _largest((theirs - torch.where(finite, truth.to(wide), 0)).abs())
+    scale = _largest(torch.where(torch.isfinite(magnitude), magnitude.abs(), 0))
+    scale = max(scale, _largest(true.abs()))
+    roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
+    rounding = roundings * limit.eps * scale + limit.smallest_normal * limit.eps
+    return Errors(error, error_of_aten), FACTOR * (error_of_aten or 0.0) + rounding
+
+
+def _largest(values: torch.Tensor) -> float:
+    if values.numel() == 0:
+        return 0.0
+    largest = float(values.max())
+    return math.inf if math.isnan(largest) else largest
+
+
+def special_difference(
+    ours: torch.Tensor, aten: torch.Tensor, *, zeros: bool = False
+) -> str | None:
+    """Where NaNs, infinities or, if asked, signs of zeros are not ATen's; ``None`` if nowhere."""
+    if not ours.is_floating_point():
+        return None
+
+    def first(differs: torch.Tensor, what: str) -> str:
+        place = int(differs.reshape(-1).nonzero()[0])
+        mine, theirs = float(ours.reshape(-1)[place]), float(aten.reshape(-1)[place])
+        return f"{what} at element {place}: {mine} where ATen gives {theirs}"
+
+    differs = torch.isnan(ours) != torch.isnan(aten)
+    if differs.any():
+        return first(differs, "NaN differs")
+    # An overflow on ATen's way need not be one of ours.
+    differs = torch.isinf(ours) & (ours != aten)
+    if differs.any():
+        return first(differs, "an infinity differs")
+    if zeros:
+        differs = (ours == 0) & (aten == 0) & (torch.signbit(ours) != torch.signbit(aten))
+        if differs.any():
+            return first(differs, "the sign of a zero differs")
+    return None
+
+
+def check_refused(room: str, sample: Sample, dtype: torch.dtype, device: str = "host") -> None:
+    """What ATen rejects is rejected with the same type of exception.
+
+    Raises:
+        ClaimError: it is let pass, or rejected otherwise; or ATen takes it.
+    """
+    what = f"{room}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
+    where = "cuda" if device == "cuda" else "cpu"
+    expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))
+    if expected is None:
+        raise ClaimError(
+            f"{what}: ATen takes these inputs; move the sample from ERRORS to SAMPLES in "
+            f"detmode/rules/{room}/samples.py"
+        )
+
+    def run() -> None:
+        with DeterministicMode(simulate=None if where == "cuda" else "cuda"):
+            call(sample, sample.arguments(dtype, where))
+
+    got = _exception(run)
+    if type(got) is not type(expected):
+        seen = "nothing" if got is None else f"{type(got).__name__} ({got})"
+        raise ClaimError(
+            f"{what}: ATen raises {type(expected).__name__} ({str(expected)[:120]}), the "
+            f"substitute raises {seen}; check it in detmode/rules/{room}/launch.py"
+        )
+
+
+def _exception(run: Callable[[], object]) -> Exception | None:
+    try:
+        with flag(False):
+            run()
+    except Exception as error:
+        return error
+    return None

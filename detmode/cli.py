@@ -1,0 +1,306 @@
+"""The command line: ``detmode run``, ``rules``, ``doctor`` and ``verify``.
+
+Exit codes: 0 fine, 1 a check failed, 2 wrong usage; ``run`` ends as the program it ran ends.
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NoReturn
+
+import detmode
+from detmode.program import Program, die_of_interrupt, exit_status
+
+ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
+"""What must be set before Python, or CUDA, starts; a value that the user set wins."""
+
+_DASHES = "\0--"  # stands for "--" while argparse reads: it would drop the program's own
+
+
+class UsageError(Exception):
+    """Asked for something that cannot be: printed on one line, exit code 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    try:
+        options = parser.parse_args([_DASHES if each == "--" else each for each in arguments])
+        command: Callable[[argparse.Namespace, list[str]], int] = options.command
+        return command(options, arguments)
+    except UsageError as error:
+        print(f"detmode: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of a table has seen enough (`detmode rules | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="detmode", description="Run PyTorch programs bitwise reproducibly, and prove it."
+    )
+    parser.add_argument("--version", action="version", version=f"detmode {detmode.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="run an unchanged script or module under the mode")
+    run.set_defaults(command=_run)
+    run.add_argument("--warn-only", action="store_true", help="warn instead of raising")
+    run.add_argument(
+        "--no-substitute", action="store_true", help="PyTorch's behaviour: native path, warn, raise"
+    )
+    run.add_argument(
+        "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; run kernels on the host"
+    )
+    run.add_argument(
+        "--schedule-seed", type=int, metavar="N", help="shuffle the simulated blocks and threads"
+    )
+    run.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="OP=ACTION",
+        help="an operator, overload or glob to allow, warn, error, native or substitute",
+    )
+    run.add_argument("--report", type=Path, metavar="FILE.json", help="write the report there too")
+    run.add_argument("-m", dest="is_module", action="store_true", help="run a module")
+    run.add_argument("program", metavar="script.py", help="the script, or with -m the module")
+    rest = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="for it")
+    rest.required = False  # argparse would name it where only the program is missing
+
+    rules = commands.add_parser("rules", help="print the rule table")
+    rules.set_defaults(command=_rules)
+    rules.add_argument("--torch", metavar="VERSION", help="only rows that hold for that PyTorch")
+    rules.add_argument("--op", metavar="GLOB", help="only rows of these operators")
+
+    doctor = commands.add_parser(
+        "doctor", help="what in this environment can break or slow reproducibility"
+    )
+    doctor.set_defaults(command=_doctor)
+
+    verify = commands.add_parser(
+        "verify", help="run every room's samples on this machine and check what is claimed"
+    )
+    verify.set_defaults(command=_verify)
+    verify.add_argument(
+        "--device",
+        choices=["cuda", "host"],
+        help="the GPU, or the host runner; default: a GPU if any",
+    )
+    verify.add_argument("--room", metavar="NAME", help="only this room")
+    verify.add_argument(
+        "--repeats", type=int, default=20, metavar="N", help="runs of each sample (default: 20)"
+    )
+
+    for table in (rules, doctor, verify):
+        table.add_argument("--format", choices=["table", "json"], default="table")
+    return parser
+
+
+# run
+
+
+def _run(options: argparse.Namespace, arguments: list[str]) -> int:
+    overrides = _overrides(options.override)
+    if options.schedule_seed is not None and options.simulate is None:
+        raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
+    if options.report is not None and not options.report.absolute().parent.is_dir():
+        raise UsageError(f"--report: there is no folder {options.report.absolute().parent}")
+    _restart_with_environment(arguments)
+    program_arguments = ["--" if each == _DASHES else each for each in options.arguments]
+    try:
+        program = Program(options.program, program_arguments, is_module=options.is_module)
+    except OSError as error:
+        raise UsageError(f"cannot open {options.program!r}: {error.strerror}") from error
+    except ImportError as error:
+        raise UsageError(f"cannot run {options.program!r}: {error}") from error
+    except (SyntaxError, ValueError) as error:
+        error.__traceback__ = None
+        return exit_status(error)
+
+    from detmode.mode import DeterministicMode
+
+    simulate, seed = options.simulate, options.schedule_seed
+    if simulate:
+        from detmode import cuda
+
+        reason = cuda.unavailable("cpu")
+        if reason is not None:
+            print(f"detmode: note: not simulating CUDA: {reason}", file=sys.stderr)
+            simulate = seed = None
+    try:
+        mode = DeterministicMode(
+            options.warn_only,
+            substitute=not options.no_substitute,
+            overrides=overrides,
+            simulate=simulate,
+            schedule_seed=seed,
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+    failure: BaseException | None = None
+    try:
+        with mode:
+            program.run()
+    except BaseException as error:  # what Python itself would meet at the top of a program
+        failure = error
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    status = exit_status(failure)
+    report = mode.report()
+    print(f"\n{report}", file=sys.stderr)
+    if options.report is not None:
+        _write(options.report, report.to_json() + "\n")
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status
+
+
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+    overrides = {}
+    for pair in pairs:
+        op, equals, action = pair.rpartition("=")
+        if not equals or not op or not action:
+            raise UsageError(f"--override {pair!r}: give it as OP=ACTION, e.g. aten::histc=allow")
+        overrides[op] = action
+    return overrides
+
+
+def _restart_with_environment(arguments: list[str]) -> None:
+    """Start this process over, once, if something must be set before Python starts."""
+    missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    if not missing:
+        return
+    # `python -m detmode` again if that is how it began, else the installed command.
+    main_module = sys.modules["__main__"]
+    again = ["-m", "detmode"] if getattr(main_module, "__spec__", None) else [sys.argv[0]]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(
+        sys.executable, [sys.executable, *flags, *again, *arguments], {**os.environ, **missing}
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing: a reader never finds half a report."""
+    descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+# Tables
+
+
+def _rules(options: argparse.Namespace, arguments: list[str]) -> int:
+    from detmode.rules import default_rules
+
+    table = default_rules()
+    if options.torch is not None:
+        try:
+            table = table.for_version(options.torch)
+        except ValueError as error:
+            raise UsageError(f"--torch: {error}") from error
+    rows = [
+        {"room": row.room, **row.rule.as_text()}
+        for row in table
+        if options.op is None or _names(row.rule.op, options.op)
+    ]
+    if not rows and options.op is not None:
+        print(f"detmode: note: no rule for {options.op!r}", file=sys.stderr)
+    columns = ("op", "when", "action", "guarantee", "alert", "versions", "room")
+    _print(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
+    return 0
+
+
+def _names(op: str, pattern: str) -> bool:
+    """Whether ``pattern`` means ``op``: with or without namespace, with or without overload."""
+    bare = op.partition("::")[2]
+    names = (op, bare, op.partition(".")[0], bare.partition(".")[0])
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _doctor(options: argparse.Namespace, arguments: list[str]) -> int:
+    from detmode.doctor import findings
+
+    rows = [finding.as_text() for finding in findings()]
+    _print(
+        rows, options.format, ("subject", "state", "effect", "remedy"), widths=(None, 40, 50, 50)
+    )
+    return 0
+
+
+def _verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    if options.repeats < 2:
+        raise UsageError(f"--repeats {options.repeats}: bits are compared, so give at least 2")
+    from detmode import verify
+
+    try:
+        device = options.device or verify.default_device()
+        outcomes = verify.verify(device=device, room=options.room, repeats=options.repeats)
+    except verify.CannotVerifyError as error:
+        raise UsageError(str(error)) from error
+    columns = ("room", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
+    _print([outcome.as_text() for outcome in outcomes], options.format, columns)
+    failed = [failure for outcome in outcomes for failure in outcome.failures]
+    for failure in failed:
+        print(f"detmode: {failure}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _print(
+    rows: Sequence[Mapping[str, Any]],
+    form: str,
+    columns: Sequence[str],
+    widths: Sequence[int | None] | None = None,
+) -> None:
+    if form == "json":
+        print(json.dumps(rows, indent=2))
+        return
+    from tabulate import tabulate
+
+    cells = [[_cell(row, column) for column in columns] for row in rows]
+    print(
+        tabulate(
+            cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
+        )
+    )
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    if column == "versions":
+        from detmode.rule import version_range
+
+        return version_range(row["since"], row["until"])
+    key = "error_over_aten" if column == "error / ATen's" else column
+    value = row[key]
+    return "" if value is None else str(value)

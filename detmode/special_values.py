@@ -1,0 +1,111 @@
+"""Special values: NaN, infinities, signs of zeros and denormals, put into samples and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from detmode.cases import Case, run_aten, run_substituted, run_truth, samples_of
+from detmode.claims import ClaimError, special_difference
+
+
+def _plant(*values: float) -> Callable[[torch.Tensor, torch.Generator], None]:
+    def plant(tensor: torch.Tensor, generator: torch.Generator) -> None:
+        places = torch.randperm(tensor.numel(), generator=generator)[: len(values)].tolist()
+        for place, value in zip(places, values):
+            _element(tensor, place).fill_(value)
+
+    return plant
+
+
+def _element(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    for size in reversed(tensor.shape):
+        # From the last dimension on, so that what is left of `place` counts the ones before.
+        place, index = divmod(place, size)
+        tensor = tensor.select(tensor.dim() - 1, index)
+    return tensor
+
+
+def _negative_zeros(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    for place in range(tensor.numel()):
+        _element(tensor, place).fill_(-0.0)
+
+
+def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    # In the upper half of their range, so that their own rounding is small beside them.
+    normal = torch.finfo(tensor.dtype).smallest_normal
+    for place in range(tensor.numel()):
+        part = 0.5 + 0.5 * float(torch.rand((), generator=generator))
+        _element(tensor, place).fill_(part * normal)
+
+
+SPECIAL_VALUES: Mapping[str, Callable[[torch.Tensor, torch.Generator], None]] = {
+    "nan": _plant(math.nan),
+    "infinities": _plant(math.inf, -math.inf),
+    "negative_zeros": _negative_zeros,
+    "denormals": _denormals,
+}
+"""What is put into every floating-point tensor of a sample, by name."""
+
+_MOST = 4096
+"""Tensors with more elements are left as they are: they are written one by one."""
+
+
+def check_special_values(case: Case, value: str, device: str = "host") -> None:
+    """NaN, infinities, signs of zeros and denormals come out as ATen gives them.
+
+    Args:
+        case: what to run. Dtypes for which ATen has no kernel, and integers, pass unseen; on the
+            host so do the samples that the room names in ``UNLIKE_CPU``, with the reason, because
+            ATen's CUDA kernel treats special values otherwise than its CPU kernel.
+        value: one of :data:`SPECIAL_VALUES`.
+        device: ``"cuda"`` or ``"host"``.
+
+    Raises:
+        ClaimError: they do not.
+    """
+    reasons = getattr(samples_of(case.room), "UNLIKE_CPU", {})
+    if not case.dtype.is_floating_point or (device == "host" and case.sample.name in reasons):
+        return
+
+    def prepare(arguments: dict[str, Any]) -> None:
+        generator = torch.Generator().manual_seed(0)
+        for argument in arguments.values():
+            if not isinstance(argument, torch.Tensor) or not argument.is_floating_point():
+                continue
+            if 0 < argument.numel() <= _MOST:
+                SPECIAL_VALUES[value](argument, generator)
+
+    aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
+    if aten is None:
+        return
+    ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
+    truth = run_truth(case.room, case.sample, case.dtype, prepare=prepare)
+    for mine, theirs, true in zip(ours, aten, truth):
+        if not mine.is_floating_point():
+            continue
+        mine, theirs = mine.detach().cpu(), theirs.detach().cpu()
+        what = special_difference(mine, theirs, zeros=value == "negative_zeros")
+        # ATen may overflow where a substitute does not, but what is infinite in truth stays so.
+        infinite = torch.isinf(true) & torch.isinf(theirs)
+        if what is None and bool((infinite & (mine != theirs)).any()):
+            what = "an infinity is lost"
+        if what is None and value == "denormals" and _are_lost(mine, true):
+            what = "results are lost"
+        if what is not None:
+            raise ClaimError(
+                f"{case}: with {value}, {what}; see how detmode/rules/{case.room}/kernels.cu "
+                "begins its sums and which terms it leaves out"
+            )
+
+
+def _are_lost(ours: torch.Tensor, truth: torch.Tensor) -> bool:
+    """Whether small results were flushed to zero: half precision alone errs by far less."""
+    if truth.numel() == 0:
+        return False
+    limit = torch.finfo(ours.dtype)
+    error, largest = float((ours.double() - truth).abs().max()), float(truth.abs().max())
+    return error > 0.1 * largest + 2 * limit.smallest_normal * limit.eps

@@ -1,0 +1,105 @@
+"""``detmode verify``: every claim of every room on this machine, as a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from detmode import cuda
+from detmode.cases import Case, cases, name_of
+from detmode.claims import check_bits, check_truth
+from detmode.rules import rooms
+from detmode.special_values import SPECIAL_VALUES, check_special_values
+
+
+class CannotVerifyError(ValueError):
+    """There is nothing to run here: no such room, or no device."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One line of the matrix: what was seen for a room in one dtype."""
+
+    room: str
+    dtype: str
+    samples: int
+    repeats: int
+    error_over_aten: float | None
+    guarantee: str
+    failures: tuple[str, ...]
+
+    def as_text(self) -> dict[str, Any]:
+        """The columns by name; numbers stay numbers."""
+        ratio = self.error_over_aten
+        return {
+            "room": self.room,
+            "dtype": self.dtype,
+            "samples": self.samples,
+            "repeats": self.repeats,
+            "error_over_aten": None if ratio is None else float(f"{ratio:.3g}"),
+            "guarantee": self.guarantee,
+            "verdict": "failed" if self.failures else "holds",
+            "failures": list(self.failures),
+        }
+
+
+def default_device() -> str:
+    """``"cuda"`` where kernels can be launched on a GPU, else ``"host"``."""
+    return "cuda" if torch.cuda.is_available() and cuda.unavailable("cuda") is None else "host"
+
+
+def verify(*, device: str, room: str | None = None, repeats: int = 20) -> tuple[Outcome, ...]:
+    """Run every case of a room, or of all, and say what holds.
+
+    Args:
+        device: ``"cuda"`` or ``"host"``.
+        room: only this one.
+        repeats: how often each sample runs.
+
+    Raises:
+        CannotVerifyError: there is no such room, or nothing can run on ``device``; with the remedy.
+    """
+    reason = cuda.unavailable("cpu" if device == "host" else "cuda")
+    if reason is not None:
+        raise CannotVerifyError(f"cannot verify on {device}: {reason}")
+    if room is not None and room not in rooms():
+        raise CannotVerifyError(f"there is no room {room!r}; rooms are {', '.join(rooms())}")
+    groups: dict[tuple[str, torch.dtype], list[Case]] = {}
+    for case in cases(room):
+        groups.setdefault((case.room, case.dtype), []).append(case)
+    return tuple(
+        _outcome(name, dtype, group, device, repeats) for (name, dtype), group in groups.items()
+    )
+
+
+def _outcome(
+    room: str, dtype: torch.dtype, group: Sequence[Case], device: str, repeats: int
+) -> Outcome:
+    failures: list[str] = []
+    worst: float | None = None
+    for case in group:
+        try:
+            check_bits(case, device, repeats)
+            ratio = check_truth(case, device).ratio
+            if ratio is not None and (worst is None or ratio > worst):
+                worst = ratio
+            for value in SPECIAL_VALUES:
+                check_special_values(case, value, device)
+        except AssertionError as error:
+            failures.append(str(error))
+        except Exception as error:
+            text = str(error).partition("\n")[0]
+            failures.append(f"{case}: {type(error).__name__}: {text}")
+    guarantees = {str(case.guarantee) for case in group}
+    return Outcome(
+        room,
+        name_of(dtype),
+        len(group),
+        repeats,
+        worst,
+        ", ".join(sorted(guarantees)),
+        tuple(failures),
+    )

@@ -1,0 +1,26 @@
+"""Sphinx configuration."""
+
+import detmode
+
+project = "detmode"
+author = "the detmode developers"
+release = version = detmode.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "detmode"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+# Types are named as they are written; not all of them have a page.
+nitpicky = False

@@ -1,0 +1,38 @@
+"""Hypothesis profiles, the ``cuda`` marker, and how many schedules a test tries."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from detmode import cuda
+
+settings.register_profile(
+    "ci",
+    max_examples=30,
+    deadline=None,
+    derandomize=True,  # the same cases in every run: a red run can be repeated
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "full", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+# --hypothesis-profile, which pytest reads later, wins.
+settings.load_profile(os.environ.get("DETMODE_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
+    reason = reason or cuda.unavailable("cuda")
+    if reason is not None:
+        skip = pytest.mark.skip(reason=f"needs a GPU: {reason}")
+        for item in items:
+            if item.get_closest_marker("cuda") is not None:
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def schedules() -> int:
+    """How many schedules of the host runner a claim about bits is checked with."""
+    return 100 if settings.get_current_profile_name() == "full" else 20

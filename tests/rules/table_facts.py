@@ -1,0 +1,119 @@
+"""What the tests over the whole table share: versions, facts, and which sample meets which row."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from detmode.call import Call, Signature
+from detmode.cases import samples_of
+from detmode.rule import Rule, parse_version
+from detmode.rules import room_table, rooms
+from detmode.sample import Sample
+from detmode.settings import flag
+from detmode.table import Row, RuleTable, resolve
+
+TESTS = Path(__file__).parents[1]
+FACTS = json.loads((TESTS / "facts" / "alerts.json").read_text())["versions"]
+VERSIONS = tuple(FACTS)
+"""The PyTorch versions that the table answers for."""
+
+_ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
+    {"CUBLAS_WORKSPACE_CONFIG": None, "NCCL_ALGO": None},
+    {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "^NVLS"},
+)
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """The rows of all rooms; third parties' are theirs to test."""
+    return tuple(RuleTable.union(room_table(name) for name in rooms()))
+
+
+def chains(version: str) -> dict[str, list[Row]]:
+    """The rows of each operator for one version, in order."""
+    found: dict[str, list[Row]] = {}
+    for row in rows():
+        if row.rule.holds_for(parse_version(version)):
+            found.setdefault(full_name(row.rule.op), []).append(row)
+    return found
+
+
+def full_name(op: str) -> str:
+    """``"aten::put.default"`` for ``"aten::put"``."""
+    return op if "." in op else f"{op}.default"
+
+
+def room_file(row: Row, file: str = "__init__.py") -> str:
+    """The file that a message about a row points to."""
+    return f"detmode/rules/{row.room}/{file}"
+
+
+def label(rule: Rule) -> str:
+    """A row in a message: its operator, condition and versions."""
+    versions = f" since {rule.since}" if rule.since else ""
+    versions += f" until {rule.until}" if rule.until else ""
+    return f"{rule.op} when {rule.when}{versions}"
+
+
+@cache
+def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
+    """Of each row the samples that meet it, in any version and setting in which the row holds."""
+    found: dict[Rule, list[tuple[Sample, torch.dtype]]] = {row.rule: [] for row in rows()}
+    calls = [
+        (sample, dtype, Call(*_bound(sample, dtype), sample.device))
+        for room in rooms()
+        for sample in samples_of(room).SAMPLES
+        for dtype in sample.dtypes
+    ]
+    for environment in _ENVIRONMENTS:
+        for fill in (True, False):
+            with _settings(environment, fill):
+                for version in VERSIONS:
+                    by_op = chains(version)
+                    for sample, dtype, call in calls:
+                        chain = by_op.get(full_name(sample.op), ())
+                        row = next((row for row in chain if row.rule.when(call)), None)
+                        if row is not None and (sample, dtype) not in found[row.rule]:
+                            found[row.rule].append((sample, dtype))
+    return found
+
+
+def _bound(sample: Sample, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    func = resolve(sample.op)
+    arguments = sample.arguments(dtype)
+    # An extension that is not installed, or another version's operator: its samples match unbound.
+    return func, arguments if func is None else Signature(func).bind((), arguments)
+
+
+@contextmanager
+def _settings(environment: dict[str, str | None], fill: bool) -> Iterator[None]:
+    saved = {name: os.environ.get(name) for name in environment}
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    try:
+        _set_environment(environment)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        with flag(True):
+            yield
+    finally:
+        _set_environment(saved)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+def _set_environment(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def samples_in(row: Row) -> list[tuple[Sample, torch.dtype]]:
+    """The samples of a row's own room that meet it."""
+    own = set(map(id, samples_of(row.room).SAMPLES))
+    return [(sample, dtype) for sample, dtype in met()[row.rule] if id(sample) in own]

@@ -1,0 +1,53 @@
+"""Every entry point of every `.cu` file compiles for every architecture, without a GPU."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from detmode.cuda.source import Source, compile_for
+from detmode.rules import rooms
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+
+
+def sources() -> list[tuple[str, Source]]:
+    """The sources of all rooms, found in their modules."""
+    found = []
+    for name, room in rooms().items():
+        for path in sorted(Path(room.__path__[0]).glob("*.py")):
+            module = importlib.import_module(f"{room.__name__}.{path.stem}")
+            found += [(name, value) for value in vars(module).values() if isinstance(value, Source)]
+    return list({source.path: (name, source) for name, source in found}.values())
+
+
+SOURCES = [pytest.param(source, id=f"{name}-{source.path.name}") for name, source in sources()]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_compiles(source: Source, arch: str) -> None:
+    """NVRTC takes every name expression of the source and finds its lowered name."""
+    assert compile_for(source, arch)
+
+
+def test_every_file_belongs_to_a_source() -> None:
+    """No `.cu` file of a room is left out of the compile test."""
+    known = {source.path.resolve() for _, source in sources()}
+    files = {path for room in rooms().values() for path in Path(room.__path__[0]).glob("*.cu")}
+    assert sorted(str(path) for path in files if path.resolve() not in known) == [], (
+        "name these files in a detmode.cuda.Source of their room's launch.py"
+    )
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_kernel_has_an_entry(source: Source) -> None:
+    """A template that no name expression instantiates would not be compiled at all."""
+    text = source.path.read_text()
+    kernels = set(re.findall(r"__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+)", text))
+    kernels |= set(re.findall(r"__global__\s+void\s+__launch_bounds__\([^)]*\)\s*(\w+)", text))
+    kernels.discard("__launch_bounds__")
+    entered = {re.match(r"\w+", entry)[0] for entry in source.entries}
+    assert sorted(kernels - entered) == [], f"add their name expressions to {source!r}"

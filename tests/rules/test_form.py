@@ -1,0 +1,215 @@
+"""Every room has the same form: files, headings, budgets, whole chains, derived variants."""
+
+import ast
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import table_facts as facts
+import torch
+
+from detmode import rules
+from detmode.conditions import ALWAYS
+from detmode.rules import default_rules, room_table, rooms
+from detmode.table import Row, resolve
+from detmode.variants import functional_signature, variant_of
+
+HEADINGS = ("What varies", "What happens instead", "Cost", "Limits")
+BUDGET = {"__init__.py": 80, "samples.py": 160, ".py": 150, ".cu": 300, ".cuh": 300}
+"""Lines below the docstring and the imports; past it a room is two rooms."""
+
+OTHER_OVERLOADS = {
+    "aten::empty": "out= forms take no dtype and device; PyTorch fills there by itself",
+    "aten::empty_like": "as aten::empty",
+    "aten::empty_permuted": "as aten::empty",
+    "aten::empty_strided": "as aten::empty",
+    "aten::new_empty": "as aten::empty",
+    "aten::new_empty_strided": "as aten::empty",
+    "aten::median": "without dim no index is returned, and nothing varies",
+    "aten::nanmedian": "without dim no index is returned, and nothing varies",
+}
+"""Operators with out= or in-place overloads that belong to none of the listed ones, and why."""
+
+ROOMS = [pytest.param(room, id=name) for name, room in rooms().items()]
+ROWS = [
+    pytest.param(row, id=f"{row.room}-{number}-{row.rule.op}")
+    for number, row in enumerate(facts.rows())
+]
+
+
+def folder(room: ModuleType) -> Path:
+    return Path(room.__path__[0])
+
+
+def name(room: ModuleType) -> str:
+    return room.__name__.rpartition(".")[2]
+
+
+def test_every_folder_is_a_room() -> None:
+    """To list detmode/rules is to see the coverage: each folder is a room with its rows."""
+    base = Path(rules.__path__[0])
+    folders = {path.name for path in base.iterdir() if path.is_dir() and path.name[0] not in "._"}
+    strangers = sorted(folders - set(rooms()))
+    assert not strangers, (
+        f"detmode/rules/{strangers[0]}/ is no room: give it an __init__.py with RULES, or remove it"
+    )
+    files = sorted(path.name for path in base.iterdir() if path.is_file())
+    assert files == ["__init__.py"], "detmode/rules/ holds rooms only: move the file into its room"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files(room: ModuleType) -> None:
+    """A room has samples, and beside them nothing but launchers and CUDA files."""
+    where = f"detmode/rules/{name(room)}/"
+    names = {path.name for path in folder(room).iterdir() if path.name != "__pycache__"}
+    assert "samples.py" in names, f"{where}: add samples.py with SAMPLES, one for each row"
+    odd = sorted(file for file in names if not file.endswith((".py", ".cu", ".cuh")))
+    assert not odd, f"{where}{odd[0]}: a room holds *.py, *.cu and *.cuh, and no folders"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_headings(room: ModuleType) -> None:
+    """A room's docstring is its page: a first line, a paragraph, four headings with text."""
+    where = f"detmode/rules/{name(room)}/__init__.py"
+    text = (room.__doc__ or "").strip()
+    headings = tuple(re.findall(r"^## (.+)$", text, re.MULTILINE))
+    assert headings == HEADINGS, (
+        f"{where}: its docstring has the headings {headings}; write {HEADINGS}, in this order"
+    )
+    first, *sections = re.split(r"^## .+$", text, flags=re.MULTILINE)
+    assert first.strip(), f"{where}: begin the docstring with what the room covers"
+    empty = [HEADINGS[i] for i, section in enumerate(sections) if not section.strip()]
+    assert not empty, f"{where}: say something under the heading {empty[0]!r}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_is_data(room: ModuleType) -> None:
+    """A room's __init__.py holds data: no functions, no lambdas."""
+    tree = ast.parse((folder(room) / "__init__.py").read_text())
+    code = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda))
+    ]
+    assert not code, (
+        f"detmode/rules/{name(room)}/__init__.py:{code[0]}: rows are data; "
+        "a predicate belongs into detmode/conditions.py, a function into launch.py"
+    )
+    assert isinstance(room.RULES, tuple)
+    assert room.RULES, f"detmode/rules/{name(room)}/__init__.py: RULES is empty"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_budgets(room: ModuleType) -> None:
+    """Rows, launcher, CUDA and samples fit their budgets."""
+    for path in folder(room).iterdir():
+        budget = BUDGET.get(path.name) or BUDGET.get(path.suffix)
+        if budget is None:
+            continue
+        text = path.read_text()
+        lines = len(text.splitlines())
+        if path.suffix == ".py":
+            head = (ast.Import, ast.ImportFrom)
+            body = ast.parse(text).body
+            above = [node for node in body if node is body[0] or isinstance(node, head)]
+            lines -= above[-1].end_lineno or 0
+        assert lines <= budget, (
+            f"detmode/rules/{name(room)}/{path.name} has {lines} lines where {budget} are meant: "
+            "make two rooms of it, or say it shorter"
+        )
+
+
+@pytest.mark.parametrize("version", facts.VERSIONS)
+def test_chains_are_whole(version: str) -> None:
+    """In every version each chain ends with a row without condition, and only there."""
+    for op, chain in facts.chains(version).items():
+        where = f"{facts.room_file(chain[0])}: {op} on PyTorch {version}"
+        assert chain[-1].rule.when == ALWAYS, (
+            f"{where}: give the last row no `when`; say what happens with all other calls"
+        )
+        early = [row for row in chain[:-1] if row.rule.when == ALWAYS]
+        assert not early, f"{where}: rows after {facts.label(early[0].rule)} are never met"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_conditions_name_arguments(row: Row) -> None:
+    """A condition reads arguments that the operator's schema has."""
+    func = resolve(row.rule.op)
+    if func is None:
+        pytest.skip(f"this PyTorch {torch.__version__} has no {row.rule.op}")
+    known = [argument.name for argument in func._schema.arguments]
+    unknown = [argument for argument in row.rule.when.arguments if argument not in known]
+    assert not unknown, (
+        f"{facts.room_file(row)}: {facts.label(row.rule)} reads {unknown[0]!r}; "
+        f"the schema has {known}"
+    )
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_out_alert_has_an_out_variant(row: Row) -> None:
+    """A pair of alerts belongs to an operator with an out variant."""
+    func = resolve(row.rule.op)
+    if func is None or not isinstance(row.rule.alert, tuple):
+        return
+    out = [other for other in overloads(func._schema.name) if variant_of(other) == "out"]
+    assert any(functional_signature(other) == functional_signature(func) for other in out), (
+        f"{facts.room_file(row)}: {facts.label(row.rule)} has two alerts, "
+        "but the operator has no out variant: name one"
+    )
+
+
+def overloads(base: str) -> list[torch._ops.OpOverload]:
+    """All overloads of an operator and of its in-place twin."""
+    namespace, _, name = base.partition("::")
+    found = []
+    for each in (name, f"{name}_"):
+        packet = getattr(getattr(torch.ops, namespace), each, None)
+        if packet is not None:
+            found += [getattr(packet, overload) for overload in packet.overloads()]
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_variants_are_derived(room: ModuleType) -> None:
+    """Every in-place and out= overload of a listed operator finds its functional one's chain."""
+    where = f"detmode/rules/{name(room)}/__init__.py"
+    table = room_table(name(room))
+    for op in dict.fromkeys(rule.op for rule in room.RULES):
+        func = resolve(op)
+        if func is None:
+            continue
+        base = func._schema.name
+        expected = table.get(func)
+        functional = [other for other in overloads(base) if variant_of(other) == "functional"]
+        for other in overloads(base):
+            # TorchScript's hacked_twin only calls the plain overload.
+            if variant_of(other) == "functional" or other._overloadname == "hacked_twin":
+                continue
+            if functional_signature(other) == functional_signature(func):
+                assert table.get(other) == expected, (
+                    f"{where}: {other} does not find the chain of {op}"
+                )
+            elif not any(
+                functional_signature(other) == functional_signature(f) for f in functional
+            ):
+                assert table.get(other) or base in OTHER_OVERLOADS, (
+                    f"{where}: {other} is a variant of no functional overload; list it, "
+                    f"or say in OTHER_OVERLOADS of {Path(__file__).name} why not"
+                )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_forwards_exist(room: ModuleType) -> None:
+    """FORWARDS names operators of PyTorch, and operators whose name does not tell it already."""
+    for op in getattr(room, "FORWARDS", ()):
+        namespace, _, base = op.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), base.partition(".")[0], None)
+        assert packet is not None or namespace not in ("aten", "c10d"), (
+            f"detmode/rules/{name(room)}/__init__.py: FORWARDS names {op}, which PyTorch has not"
+        )
+
+
+def test_rooms_are_disjoint() -> None:
+    """The default table is the union of the rooms: no operator has two homes."""
+    assert {row.room for row in default_rules()} >= set(rooms())

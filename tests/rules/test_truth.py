@@ -1,0 +1,34 @@
+"""Every substitute is as accurate as the ATen kernel, and treats special values as it does."""
+
+import pytest
+
+from detmode import cuda
+from detmode.cases import Case, cases
+from detmode.claims import check_truth
+from detmode.special_values import SPECIAL_VALUES, check_special_values
+
+CASES = cases()
+DEVICES = (
+    pytest.param(
+        "host",
+        marks=pytest.mark.skipif(
+            cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+        ),
+    ),
+    pytest.param("cuda", marks=pytest.mark.cuda),
+)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_error_is_no_larger_than_atens(case: Case, device: str) -> None:
+    """The error against float64 is at most twice ATen's plus a rounding; the form is ATen's."""
+    check_truth(case, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("value", SPECIAL_VALUES)
+@pytest.mark.parametrize("case", [case for case in CASES if case.dtype.is_floating_point], ids=str)
+def test_special_values_are_atens(case: Case, value: str, device: str) -> None:
+    """NaN, infinities, -0.0 and denormals come out as ATen gives them."""
+    check_special_values(case, value, device)

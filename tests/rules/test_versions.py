@@ -1,0 +1,114 @@
+"""Rows that hold for some versions only act there: the mode run as if on another PyTorch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from detmode import DeterministicMode, table
+from detmode.messages import CUBLAS, alert_text
+from detmode.mode import DeterminismWarning
+
+X = torch.ones(3, 4)
+BATCH = torch.ones(2, 3, 4)
+
+PRODUCTS: dict[str, Callable[[], Any]] = {
+    "mm": lambda: X @ X.T,
+    "addmm": lambda: torch.addmm(torch.ones(3, 3), X, X.T),
+    "linear": lambda: F.linear(X, X),
+    "bmm": lambda: torch.bmm(BATCH, BATCH.mT),
+    "baddbmm": lambda: torch.baddbmm(torch.ones(2, 3, 3), BATCH, BATCH.mT),
+    "addbmm": lambda: torch.addbmm(torch.ones(3, 3), BATCH, BATCH.mT),
+    "mv": lambda: torch.mv(X, X[0]),
+    "addmv": lambda: torch.addmv(X[:, 0], X, X[0]),
+    "complex": lambda: X.to(torch.complex64) @ X.T.to(torch.complex64),
+    "out": lambda: torch.mm(X, X.T, out=torch.empty(3, 3)),
+}
+
+
+@pytest.fixture
+def version(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def pretend(version: str) -> None:
+        major, minor = version.split(".")
+        monkeypatch.setattr(table, "TORCH_VERSION", (int(major), int(minor)))
+
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    return pretend
+
+
+def caller_of(run: Callable[[], Any], **settings: Any) -> str:
+    """The message that the call raises, or nothing."""
+    with DeterministicMode(simulate="cuda", substitute=False, **settings):
+        try:
+            run()
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("release", ["2.8", "2.9", "2.10"])
+def test_cublas(name: str, release: str, version: Callable[[str], None]) -> None:
+    """Until 2.9 a matrix product raises PyTorch's cuBLAS message; since 2.10 it passes."""
+    version(release)
+    alerts = release != "2.10"
+    assert caller_of(PRODUCTS[name]).startswith(alert_text(CUBLAS, warn=False)) == alerts
+
+
+@pytest.mark.parametrize("value", [":4096:8", ":16:8"])
+def test_cublas_workspace(
+    value: str, version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the environment variable set nothing is raised."""
+    version("2.8")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+    assert caller_of(PRODUCTS["mm"]) == ""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(lambda: F.linear(X, X, X[:, 0].clone()), id="bias"),
+        pytest.param(lambda: X[:0] @ X.T, id="empty"),
+        pytest.param(lambda: X.long() @ X.long().T, id="integers"),
+        pytest.param(lambda: torch.dot(X[0], X[0]), id="dot"),
+    ],
+)
+def test_cublas_no_false_alarm(run: Callable[[], Any], version: Callable[[str], None]) -> None:
+    """What does not call cuBLAS, or calls cuBLASLt, passes."""
+    version("2.8")
+    assert caller_of(run) == ""
+
+
+@pytest.mark.parametrize("release", ["2.8", "2.9", "2.10", "2.15"])
+def test_kthvalue(release: str, version: Callable[[str], None]) -> None:
+    """The alert of kthvalue ends with 2.9; since 2.10 the smallest index wins."""
+    version(release)
+    message = caller_of(lambda: torch.kthvalue(X, 2))
+    assert message.startswith("kthvalue CUDA does not") == (release in ("2.8", "2.9"))
+
+
+def sample_by_cudnn(mode: DeterministicMode) -> None:
+    arguments = torch.ones(1, 1, 4, 4), torch.ones(1, 5, 5, 2), torch.ones(1, 1, 5, 5)
+    # Past the warning there is no CPU kernel.
+    with mode, pytest.raises((RuntimeError, NotImplementedError)):
+        torch.ops.aten.cudnn_grid_sampler_backward(*arguments)
+
+
+def test_cudnn_grid_sampler_alerts(version: Callable[[str], None]) -> None:
+    """Since 2.13 PyTorch alerts for cuDNN's grid sampler."""
+    version("2.13")
+    mode = DeterministicMode(simulate="cuda", substitute=False)
+    sample_by_cudnn(mode)
+    assert [record.alert for record in mode.records] == ["cudnn_grid_sampler_backward"]
+
+
+def test_cudnn_grid_sampler_warns(version: Callable[[str], None]) -> None:
+    """Before 2.13 PyTorch is silent, and detmode warns in its own words."""
+    version("2.12")
+    mode = DeterministicMode(simulate="cuda", substitute=False)
+    with pytest.warns(DeterminismWarning, match="differ from run to run"):
+        sample_by_cudnn(mode)
+    assert [(record.alert, record.action) for record in mode.records] == [(None, "warn")]

@@ -1,0 +1,115 @@
+"""The checks of `detmode verify` find what they are there to find."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from detmode import GPU_TO_GPU, claims, special_values
+from detmode.cases import Case, run_aten
+from detmode.claims import ClaimError, check_bits, check_refused, check_truth, same_bits
+from detmode.sample import Sample
+from detmode.special_values import check_special_values
+
+# A case of the room `scatter` in name only: what "the substitute" gives is set by each test.
+SAMPLE = Sample(
+    name="sums",
+    op="aten::cumsum",
+    make=lambda make: {"self": make.normal(3, 40), "dim": 1},
+)
+CASE = Case("scatter", SAMPLE, torch.float32, GPU_TO_GPU)
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture
+def substitute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
+    """Let the substitute give ATen's result, changed."""
+
+    def install(change: Change) -> None:
+        def run(sample: Sample, dtype: torch.dtype, device: str = "host", **options: Any) -> Any:
+            prepare = options.get("prepare")
+            (result,) = run_aten(sample, dtype, prepare=prepare) or ()
+            if options.get("schedule_seed") != 3:
+                result = change(result)
+            return (result,)
+
+        monkeypatch.setattr(claims, "run_substituted", run)
+        monkeypatch.setattr(special_values, "run_substituted", run)
+
+    return install
+
+
+def test_atens_own_result_passes(substitute: Callable[[Change], None]) -> None:
+    """The checks do not cry wolf."""
+    substitute(lambda result: result)
+    check_bits(CASE)
+    check_truth(CASE)
+    for value in special_values.SPECIAL_VALUES:
+        check_special_values(CASE, value)
+
+
+def test_one_schedule_with_other_bits_is_found(substitute: Callable[[Change], None]) -> None:
+    """One element, one unit in the last place, for one seed of twenty."""
+
+    def change(result: torch.Tensor) -> torch.Tensor:
+        result[1, 7] = torch.nextafter(result[1, 7], torch.tensor(torch.inf))
+        return result
+
+    substitute(change)
+    with pytest.raises(ClaimError, match="scatter-float32-cumsum-sums: schedule seed 3 gave"):
+        check_bits(CASE)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda result: result * (1 + 1e-5), "the error against float64"),
+        (lambda result: result.double(), r"the result is float64\[3, 40\]"),
+        (lambda result: result[:, :-1], r"the result is float32\[3, 39\]"),
+        (lambda result: result.t().contiguous().t(), "strides"),
+        (lambda result: result.index_fill(0, torch.tensor(1), torch.nan), "NaN differs"),
+    ],
+    ids=["error", "dtype", "shape", "strides", "nan"],
+)
+def test_wrong_results_are_found(
+    substitute: Callable[[Change], None], change: Change, words: str
+) -> None:
+    """Errors, dtypes, shapes, strides and NaNs from nowhere."""
+    substitute(change)
+    with pytest.raises(ClaimError, match=words):
+        check_truth(CASE)
+
+
+@pytest.mark.parametrize(
+    ("value", "change", "words"),
+    [
+        ("nan", torch.nan_to_num, "NaN differs"),
+        ("infinities", lambda result: result.clamp(-1e9, 1e9), "an infinity is lost"),
+        ("infinities", lambda result: -result, "an infinity differs"),
+        ("negative_zeros", lambda result: -result, "the sign of a zero differs"),
+        ("denormals", torch.zeros_like, "results are lost"),
+    ],
+)
+def test_wrong_special_values_are_found(
+    substitute: Callable[[Change], None], value: str, change: Change, words: str
+) -> None:
+    """A NaN swallowed, infinities lost or turned, a sign turned, denormals flushed."""
+    substitute(change)
+    with pytest.raises(ClaimError, match=words):
+        check_special_values(CASE, value)
+
+
+def test_bits_are_compared_as_bytes() -> None:
+    """Equal NaNs are equal; zeros of two signs, and dtypes, are not."""
+    nan, zero = torch.tensor([torch.nan]), torch.tensor([0.0])
+    assert same_bits((nan,), (nan.clone(),))
+    assert not same_bits((zero,), (-zero,))
+    assert not same_bits((zero,), (zero.int(),))
+
+
+def test_accepted_error_inputs_are_found() -> None:
+    """A sample in ERRORS that ATen takes says nothing."""
+    with pytest.raises(ClaimError, match="ATen takes these inputs"):
+        check_refused("scatter", SAMPLE, torch.float32)

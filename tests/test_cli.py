@@ -1,0 +1,260 @@
+"""The command line: what a program sees, what is printed, and exit codes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import detmode
+from detmode import cli, cuda
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SCRIPT = """
+import os, sys
+print(sys.argv, sys.path[0], __name__, __file__, __spec__, __package__)
+print(os.environ["CUBLAS_WORKSPACE_CONFIG"], os.environ["PYTHONHASHSEED"], hash("detmode"))
+assert sys.modules["__main__"].__dict__ is globals()
+import torch
+print(torch.are_deterministic_algorithms_enabled())
+"""
+
+needs_compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A process that starts in a folder of its own, without the variables that `run` sets."""
+
+    def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {name: os.environ[name] for name in os.environ if name not in cli.ENVIRONMENT}
+        inherited["PYTHONPATH"] = str(Path(detmode.__file__).parent.parent)
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**inherited, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return start
+
+
+def lines_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+def test_script_sees_what_python_shows_it(run: Run, tmp_path: Path) -> None:
+    """`sys.argv` with a "--" in it, sys.path[0], __main__, the environment and the flag."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "script.py").write_text(SCRIPT)
+    arguments = ("folder/script.py", "--", "--report", "x")
+    plain = run(*arguments, CUBLAS_WORKSPACE_CONFIG=":4096:8", PYTHONHASHSEED="0")
+    ours = run("-m", "detmode", "run", *arguments)
+    assert ours.returncode == plain.returncode == 0, ours.stderr
+    assert lines_of(ours.stdout)[:2] == lines_of(plain.stdout)[:2]
+    assert lines_of(ours.stdout)[2:] == ["True"]
+    assert "intercepted no call" in ours.stderr
+
+
+def test_module_sees_what_python_shows_it(run: Run, tmp_path: Path) -> None:
+    """`-m` runs a package's __main__, with the options after it left to the program."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "__main__.py").write_text(re.sub(r"__spec__, ", "", SCRIPT))
+    arguments = ("-m", "package", "-m", "--warn-only")
+    plain = run(*arguments, CUBLAS_WORKSPACE_CONFIG=":16:8", PYTHONHASHSEED="3")
+    ours = run(
+        *("-m", "detmode", "run", *arguments), CUBLAS_WORKSPACE_CONFIG=":16:8", PYTHONHASHSEED="3"
+    )
+    assert ours.returncode == plain.returncode == 0, ours.stderr
+    assert lines_of(ours.stdout)[:2] == lines_of(plain.stdout)[:2]
+
+
+def test_folder_and_zip_file_run_their_main(run: Run, tmp_path: Path) -> None:
+    """As `python folder` and `python file.zip` do."""
+    code = "import sys, other\nprint(sys.argv, sys.path[0], __name__, __file__, other.WORD)\n"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(code)
+    (tmp_path / "folder" / "other.py").write_text("WORD = 'found'\n")
+    shutil.make_archive(str(tmp_path / "file"), "zip", tmp_path / "folder")
+    for target in ("folder", "file.zip"):
+        plain = run(target, "argument")
+        ours = run("-m", "detmode", "run", target, "argument")
+        assert ours.returncode == plain.returncode == 0, ours.stderr
+        assert ours.stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("sys.exit()", 0, ""),
+        ("raise KeyError('weights')", 1, "KeyError: 'weights'\n"),
+    ],
+)
+def test_exit_code_is_the_scripts(run: Run, tmp_path: Path, end: str, code: int, said: str) -> None:
+    """The report follows what Python itself would have said."""
+    (tmp_path / "script.py").write_text(f"import sys\ndef end():\n    {end}\nend()\n")
+    ours = run("-m", "detmode", "run", "--report", "report.json", "script.py")
+    assert ours.returncode == code
+    before, _, after = ours.stderr.rpartition("\n\n") if said else ("", "", ours.stderr)
+    assert f"{before}\n".endswith(said)
+    assert "intercepted" in after
+    assert json.loads((tmp_path / "report.json").read_text()) == []
+    assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
+
+
+def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
+    """A refused operator is shown from the script's line on, with PyTorch's message."""
+    (tmp_path / "script.py").write_text(
+        "import torch\ntorch.zeros(3).put_(torch.tensor([0]), torch.ones(1))\n"
+    )
+    ours = run("-m", "detmode", "run", "--no-substitute", "--report", "report.json", "script.py")
+    assert ours.returncode == 1
+    assert f"detmode{os.sep}" not in ours.stderr.partition("RuntimeError")[0]
+    assert f'File "{tmp_path / "script.py"}", line 2' in ours.stderr
+    assert "put_ does not have a deterministic implementation" in ours.stderr
+    (row,) = [
+        row
+        for row in json.loads((tmp_path / "report.json").read_text())
+        if row["action"] == "error"
+    ]
+    assert row["site"] == f"{tmp_path / 'script.py'}:2"
+    warned = run("-m", "detmode", "run", "--warn-only", "--no-substitute", "script.py")
+    assert warned.returncode == 0, warned.stderr
+
+
+@needs_compiler
+def test_simulation_gives_the_same_bits_for_every_seed(run: Run, tmp_path: Path) -> None:
+    """Kernels run on the host; the schedule's seed changes nothing."""
+    (tmp_path / "script.py").write_text(
+        "import torch\n"
+        "x = torch.linspace(0, 1, 48).reshape(1, 3, 4, 4).requires_grad_()\n"
+        "y = torch.nn.functional.interpolate(x, scale_factor=3, mode='bilinear')\n"
+        "y.square().sum().backward()\n"
+        "print(x.grad.flatten().view(torch.int32).tolist())\n"
+    )
+    simulate = ("-m", "detmode", "run", "--simulate", "cuda", "--report", "report.json")
+    first, second = (run(*simulate, *seed, "script.py") for seed in ((), ("--schedule-seed", "5")))
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert first.stdout == second.stdout
+    actions = {
+        row["overload"]: row["action"] for row in json.loads((tmp_path / "report.json").read_text())
+    }
+    assert actions["aten::upsample_bilinear2d_backward.default"] == "substitute"
+
+
+def test_simulation_without_a_compiler_says_so_and_runs(run: Run, tmp_path: Path) -> None:
+    """One line, and the script runs under the mode without simulation."""
+    (tmp_path / "script.py").write_text("import torch\nprint(torch.ones(2).sum().item())\n")
+    ours = run(
+        *("-m", "detmode", "run", "--simulate", "cuda", "script.py"),
+        PATH="/nowhere",
+        CXX="/nowhere/g++",
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout == "2.0\n"
+    (note,) = [line for line in lines_of(ours.stderr) if line.startswith("detmode: note:")]
+    assert "not simulating CUDA" in note
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run",), "script.py"),
+        (("run", "nowhere.py"), "nowhere.py"),
+        (("run", "-m", "no_such_module"), "no_such_module"),
+        (("run", "--override", "aten::histc", "x.py"), "OP=ACTION"),
+        (("run", "--schedule-seed", "3", "x.py"), "--simulate"),
+        (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
+        (("rules", "--torch", "new"), "2.13"),
+        (("verify", "--repeats", "1"), "at least 2"),
+        (("verify", "--room", "no_such_room"), "upsample"),
+        (("paint",), "paint"),
+        ((), "COMMAND"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(
+    arguments: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Errors name what was asked, or what to do."""
+    for name, value in cli.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)  # nothing to restart for
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        code = cli.main(arguments)
+    except SystemExit as error:
+        code = error.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert printed.out == ""
+    assert len(lines_of(printed.err)) == 1
+    assert words in printed.err
+
+
+def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    """The mode's own words, on one line."""
+    (tmp_path / "script.py").write_text("")
+    ours = run("-m", "detmode", "run", "--override", "aten::histc=ignore", "script.py")
+    assert ours.returncode == 2
+    assert len(lines_of(ours.stderr)) == 1
+    assert "ignore" in ours.stderr
+
+
+def test_rules_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Objects with the fields of Rule as text, and the room."""
+    assert cli.main(["rules", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    fields = {"op", "when", "action", "guarantee", "alert", "since", "until", "because", "room"}
+    assert rows
+    assert all(set(row) == fields for row in rows)
+
+
+def test_rules_for_a_version_and_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--torch` leaves out the rows of other versions, `--op` those of other operators."""
+    assert cli.main(["rules", "--torch", "2.12", "--op", "*grid_sampler*", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["room"] for row in rows} == {"grid_sampler"}
+    assert all(row["since"] is None or row["since"] == "2.8" for row in rows)
+    assert cli.main(["rules", "--op", "upsample_linear1d_backward"]) == 0
+    assert "upsample_linear1d_backward_out_cuda" in capsys.readouterr().out
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has a state and an effect; an unset variable has a remedy."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    assert cli.main(["doctor", "--format", "json"]) == 0
+    rows = {row["subject"]: row for row in json.loads(capsys.readouterr().out)}
+    assert all(set(row) == {"subject", "state", "effect", "remedy"} for row in rows.values())
+    assert rows["PyTorch"]["state"] == torch.__version__
+    assert ":4096:8" in rows["CUBLAS_WORKSPACE_CONFIG"]["remedy"]
+    assert cli.main(["doctor"]) == 0
+    assert "CUBLAS_WORKSPACE_CONFIG" in capsys.readouterr().out
+
+
+@needs_compiler
+def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
+    """The matrix has a row for each dtype of the room."""
+    arguments = ["verify", "--device", "host", "--room", "adaptive_avg_pool", "--repeats", "2"]
+    code = cli.main([*arguments, "--format", "json"])
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)
+    assert code == 0, printed.err
+    assert {row["room"] for row in rows} == {"adaptive_avg_pool"}
+    assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64"}
+    assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)

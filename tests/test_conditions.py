@@ -1,0 +1,162 @@
+"""Conditions print as they are written and hold for the calls that they mean."""
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from detmode import conditions
+from detmode.call import Call, Signature
+from detmode.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
+from detmode.rules import default_rules
+from detmode.settings import flag
+
+aten = torch.ops.aten
+X = torch.ones(3, 4)
+
+
+def call(func: Any, *args: Any, pretend: str | None = None, **kwargs: Any) -> Call:
+    return Call(func, Signature(func).bind(args, kwargs), pretend)
+
+
+def evaluated(text: str) -> Condition:
+    return eval(text, {**vars(conditions), "torch": torch, "always": ALWAYS})  # type: ignore[no-any-return]
+
+
+def test_prints_as_written() -> None:
+    """The text of every condition in the table is an expression that makes it again."""
+    for row in default_rules():
+        again = evaluated(str(row.rule.when))
+        assert again == row.rule.when
+        assert again.arguments == row.rule.when.arguments
+        assert again.dtypes == row.rule.when.dtypes
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("on('cpu')", call(aten.relu.default, X), True),
+        ("on('cuda')", call(aten.relu.default, X), False),
+        ("on('cuda')", call(aten.relu.default, X, pretend="cuda"), True),
+        ("on('cuda', 'cpu')", call(aten.relu.default, X), True),
+        ("on('cpu')", call(aten.empty.memory_format, [3]), True),
+        ("on('cuda')", call(aten.empty.memory_format, [3], device="cuda"), True),
+        ("dtype_in('self', FLOATING)", call(aten.relu.default, X), True),
+        ("dtype_in('self', INTEGRAL)", call(aten.relu.default, X), False),
+        ("dtype_in('tensors', FLOATING)", call(aten.cat.default, [X.long(), X]), True),
+        ("dtype_in('tensors', COMPLEX)", call(aten.cat.default, [X.long(), X]), False),
+        ("result_dtype_in('self', FLOATING)", call(aten.cumsum.default, X, 0), True),
+        ("result_dtype_in('self', FLOATING)", call(aten.cumsum.default, X.long(), 0), False),
+        (
+            "result_dtype_in('self', FLOATING)",
+            call(aten.cumsum.default, X.long(), 0, dtype=torch.float64),
+            True,
+        ),
+        ("result_dtype_in('self', FLOATING)", call(aten.cumsum.out, X.long(), 0, out=X), True),
+        ("argument('dim', 0, 1)", call(aten.cumsum.default, X, 1), True),
+        ("argument('dim', 0)", call(aten.cumsum.default, X, 1), False),
+        ("argument_given('weights')", call(aten.bincount.default, X.long()[0]), False),
+        ("argument_given('weights')", call(aten.bincount.default, X.long()[0], X[0]), True),
+        ("nonempty('self')", call(aten.relu.default, X), True),
+        ("nonempty('self')", call(aten.relu.default, X[:0]), False),
+        ("sparse('self')", call(aten.relu.default, X.to_sparse()), True),
+        ("sparse('self')", call(aten.relu.default, X), False),
+        ("sparse('self', 'mat2')", call(aten.mm.default, X, X.T.to_sparse()), True),
+        ("sparse('self', 'mat2')", call(aten.mm.default, X, X.T), False),
+        ("quantized('self')", call(aten.relu.default, X), False),
+        ("lies_along('self', 'dim')", call(aten.cumsum.default, X, 0), False),
+        ("lies_along('self', 'dim')", call(aten.cumsum.default, X[:1], -1), True),
+        ("lies_along('self', 'dim')", call(aten.cumsum.default, X[:1], 0), False),
+        ("lies_along('self', 'dim')", call(aten.cumsum.default, X[0, 0], 0), False),
+        ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0], X.T, X), True),
+        ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0, :1], X.T, X), False),
+        ("bias_of('self', 'mat2')", call(aten.addmm.default, X.T[0], X, X.T), False),
+        ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0, :1], X.T, X[:, :1]), False),
+    ],
+)
+def test_holds(text: str, given: Call, expected: bool) -> None:
+    """One call each for which a condition holds, or just does not."""
+    assert evaluated(text)(given) is expected
+
+
+@pytest.mark.parametrize(
+    ("size", "pooled", "uneven"),
+    [((4, 4, 4), (2, 4, 1), False), ((4, 5, 4), (2, 2, 2), True), ((4, 4, 4), (0, 2, 2), False)],
+)
+def test_uneven_windows(size: tuple[int, ...], pooled: tuple[int, ...], uneven: bool) -> None:
+    """Windows overlap where a size is no multiple of the output's; batch and channels are none."""
+    condition = conditions.uneven_windows("self", "grad_output")
+    for front in ((1, 3), (3,)):
+        grad, input = torch.ones(*front, *pooled), torch.ones(*front, *size)
+        given = call(aten.adaptive_max_pool3d_backward.default, grad, input, grad)
+        assert condition(given) is uneven
+
+
+def test_joined_conditions() -> None:
+    """``&`` needs both, and keeps what both read."""
+    both = conditions.on("cpu") & conditions.dtype_in("self", FLOATING)
+    assert str(both) == "on('cpu') & dtype_in('self', FLOATING)"
+    assert both.arguments == ("self",)
+    assert both.dtypes == FLOATING
+    assert both(call(aten.relu.default, X))
+    assert not both(call(aten.relu.default, X.long()))
+    assert str(conditions.dtype_in("self", FLOATING + COMPLEX)).endswith("FLOATING + COMPLEX)")
+    assert str(conditions.dtype_in("self", INTEGRAL)) == "dtype_in('self', INTEGRAL)"
+
+
+def test_flag_and_fill() -> None:
+    """The settings are read when the call is made."""
+    given = call(aten.empty.memory_format, [3])
+    for value in (True, False):
+        with flag(value):
+            assert conditions.deterministic_flag(value)(given)
+            assert not conditions.deterministic_flag(not value)(given)
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    assert conditions.fill_uninitialized_memory(filled)(given)
+    assert not conditions.fill_uninitialized_memory(not filled)(given)
+
+
+@pytest.mark.parametrize(
+    ("value", "unset"), [(None, True), (":4096:8", False), (":16:8", False), (":4096:2", True)]
+)
+def test_cublas_workspace(monkeypatch: pytest.MonkeyPatch, value: str | None, unset: bool) -> None:
+    """Only the two values that PyTorch takes count, unless others are named."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if value is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+    given = call(aten.mm.default, X, X.T)
+    assert conditions.cublas_workspace_unset()(given) is unset
+    assert conditions.cublas_workspace_unset(":4096:2")(given) is (value != ":4096:2")
+
+
+@pytest.mark.parametrize(
+    ("value", "possible"),
+    [
+        (None, True),
+        ("", True),
+        ("^NVLS", False),
+        ("^NVLS,NVLSTree", False),
+        ("^Ring", True),
+        ("Ring", False),
+        ("Tree,NVLS", True),
+        ("nvls", True),
+    ],
+)
+def test_nvls(monkeypatch: pytest.MonkeyPatch, value: str | None, possible: bool) -> None:
+    """NVLS is possible unless NCCL_ALGO excludes it, or names others only."""
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NCCL_ALGO", value)
+    assert conditions.nvls_possible()(call(aten.relu.default, X)) is possible
+
+
+def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch sets the variable in C, where ``os.environ`` does not see it."""
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    libc = ctypes.CDLL(None)
+    libc.setenv(b"NCCL_ALGO", b"^NVLS", 1)
+    try:
+        assert not conditions.nvls_possible()(call(aten.relu.default, X))
+    finally:
+        libc.unsetenv(b"NCCL_ALGO")

@@ -1,0 +1,47 @@
+"""What is built and shipped: the wheel, the README's commands, what an import brings along."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_wheel_contains_every_cuda_source(tmp_path: Path) -> None:
+    """Without its .cu, .cuh and .h files the package cannot launch anything."""
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    (wheel,) = builders.WheelBuilder(str(ROOT)).build(
+        directory=str(tmp_path), versions=["standard"]
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    package = ROOT / "detmode"
+    expected = {
+        str(path.relative_to(ROOT))
+        for suffix in ("cu", "cuh", "h", "py")
+        for path in package.rglob(f"*.{suffix}")
+    }
+    assert sorted(expected - names) == []
+    assert not {name for name in names if name.startswith(("tests", "docs", "tools"))}
+
+
+def test_import_brings_nothing_heavy() -> None:
+    """Importing detmode imports PyTorch and what that imports, and no CuPy, Sphinx or compiler."""
+    code = (
+        "import sys, torch; before = set(sys.modules); import detmode; "
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+    )
+    brought = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    heavy = {"cupy", "sphinx", "sklearn", "scipy", "setuptools", "distutils", "hypothesis"}
+    assert heavy.isdisjoint(brought)
+
+
+def test_ci_calls_the_readmes_test_command() -> None:
+    """What is checked before a change lands is what a reader is told to run."""
+    *_, command = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert command in (ROOT / "README.md").read_text().splitlines()

@@ -1,0 +1,41 @@
+"""TODO: what the room covers, on one line.
+
+TODO: where people meet these operators.
+
+## What varies
+
+TODO: how the ATen kernel's result comes to depend on the order of threads.
+
+## What happens instead
+
+TODO: the algorithm, and the fixed order of its additions.
+
+## Cost
+
+TODO: the bytes it reads and writes, beside the inputs once and the outputs once.
+
+## Limits
+
+TODO: what it does not cover, and where it differs from ATen.
+"""
+
+from detmode.conditions import FLOATING, dtype_in, on
+from detmode.rule import RUN_TO_RUN, Allow, Rule, Substitute
+from detmode.rules.ROOM import launch
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::TODO",
+        when=on("cuda") & dtype_in("self", FLOATING),
+        action=Substitute(launch.ROOM),
+        guarantee=RUN_TO_RUN,
+        alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
+        because="TODO: why ATen's result varies",
+    ),
+    # A chain ends with a row that has no condition.
+    Rule(
+        op="aten::TODO",
+        action=Allow(),
+        because="TODO: why the result does not vary elsewhere",
+    ),
+)

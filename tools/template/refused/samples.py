@@ -1,0 +1,15 @@
+"""Samples of ROOM: every row is met by one."""
+
+from detmode.sample import Maker, Sample
+
+OP = "aten::TODO"
+
+
+def _inputs(make: Maker, *shape: int) -> dict[str, object]:
+    return {"self": make.normal(*shape)}  # TODO: the other arguments
+
+
+SAMPLES: tuple[Sample, ...] = (
+    Sample(name="odd_sizes", op=OP, make=lambda make: _inputs(make, 63, 10)),
+    Sample(name="host", op=OP, make=lambda make: _inputs(make, 3), device="cpu"),
+)
