@@ -58,8 +58,10 @@ class Call:
             # The properties are several times quicker than tensor.device.type.
             if tensor.is_cuda:
                 self.device_types.add("cuda")
-            elif pretend is not None and (tensor.is_cpu or tensor.is_meta):
-                self.device_types.add(pretend)
+            elif tensor.is_cpu:
+                self.device_types.add(pretend or "cpu")
+            elif tensor.is_meta:
+                self.device_types.add(pretend or "meta")
             else:
                 self.device_types.add(tensor.device.type)
         if not self.tensors:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
 from tabulate import tabulate
+
+_ACTIONS = ("error", "warn", "allow", "substitute", "native")
 
 
 @dataclass
@@ -46,11 +49,16 @@ class Report:
         self.records = tuple(records)
 
     def __str__(self) -> str:
-        """A table; most important columns first."""
+        """A table: what needs attention first, files relative to the working directory."""
         if not self.records:
             return "detmode intercepted no call."
+        here = os.path.join(os.getcwd(), "")
         columns = ("count", "overload", "action", "guarantee", "room", "site", "module")
-        rows = [[getattr(record, name) or "" for name in columns] for record in self.records]
+        rows = []
+        for record in sorted(self.records, key=lambda record: _ACTIONS.index(record.action)):
+            cells = {name: getattr(record, name) or "" for name in columns}
+            cells["site"] = record.site.removeprefix(here)
+            rows.append([cells[name] for name in columns])
         return str(tabulate(rows, headers=columns, disable_numparse=True))
 
     def __len__(self) -> int:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from detmode import GPU_TO_GPU, claims, special_values
-from detmode.cases import Case, run_aten
-from detmode.claims import ClaimError, check_bits, check_refused, check_truth, same_bits
+from detmode import GPU_TO_GPU
 from detmode.sample import Sample
-from detmode.special_values import check_special_values
+from detmode.verify import claims, special_values
+from detmode.verify.cases import Case, run_aten
+from detmode.verify.claims import ClaimError, check_bits, check_refused, check_truth, same_bits
+from detmode.verify.special_values import check_special_values
 
 # A case of the room `scatter` in name only: what "the substitute" gives is set by each test.
 SAMPLE = Sample(

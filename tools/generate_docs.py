@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from detmode.cases import name_of, samples_of
 from detmode.rule import Rule, version_range
 from detmode.rules import room_table, rooms
+from detmode.verify.cases import name_of, samples_of
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"

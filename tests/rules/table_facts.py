@@ -5,18 +5,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from detmode.call import Call, Signature
-from detmode.cases import samples_of
 from detmode.rule import Rule, parse_version
 from detmode.rules import room_table, rooms
 from detmode.sample import Sample
 from detmode.settings import flag
 from detmode.table import Row, RuleTable, resolve
+from detmode.verify.cases import samples_of
 
 TESTS = Path(__file__).parents[1]
 FACTS = json.loads((TESTS / "facts" / "alerts.json").read_text())["versions"]
@@ -71,16 +72,15 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
         for sample in samples_of(room).SAMPLES
         for dtype in sample.dtypes
     ]
-    for environment in _ENVIRONMENTS:
-        for fill in (True, False):
-            with _settings(environment, fill):
-                for version in VERSIONS:
-                    by_op = chains(version)
-                    for sample, dtype, call in calls:
-                        chain = by_op.get(full_name(sample.op), ())
-                        row = next((row for row in chain if row.rule.when(call)), None)
-                        if row is not None and (sample, dtype) not in found[row.rule]:
-                            found[row.rule].append((sample, dtype))
+    for environment, fill, on in product(_ENVIRONMENTS, (True, False), (True, False)):
+        with _settings(environment, fill, on):
+            for version in VERSIONS:
+                by_op = chains(version)
+                for sample, dtype, call in calls:
+                    chain = by_op.get(full_name(sample.op), ())
+                    row = next((row for row in chain if row.rule.when(call)), None)
+                    if row is not None and (sample, dtype) not in found[row.rule]:
+                        found[row.rule].append((sample, dtype))
     return found
 
 
@@ -92,13 +92,13 @@ def _bound(sample: Sample, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
 
 
 @contextmanager
-def _settings(environment: dict[str, str | None], fill: bool) -> Iterator[None]:
+def _settings(environment: dict[str, str | None], fill: bool, on: bool) -> Iterator[None]:
     saved = {name: os.environ.get(name) for name in environment}
     filled = torch.utils.deterministic.fill_uninitialized_memory
     try:
         _set_environment(environment)
         torch.utils.deterministic.fill_uninitialized_memory = fill
-        with flag(True):
+        with flag(on):
             yield
     finally:
         _set_environment(saved)

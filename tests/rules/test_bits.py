@@ -3,8 +3,8 @@
 import pytest
 
 from detmode import cuda
-from detmode.cases import Case, cases
-from detmode.claims import check_bits
+from detmode.verify.cases import Case, cases
+from detmode.verify.claims import check_bits
 
 CASES = cases()
 needs_compiler = pytest.mark.skipif(

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from detmode import cuda
-from detmode.cases import name_of, samples_of
-from detmode.claims import check_refused
 from detmode.rules import rooms
 from detmode.sample import Sample
+from detmode.verify.cases import name_of, samples_of
+from detmode.verify.claims import check_refused
 
 REFUSED = [
     pytest.param(room, sample, dtype, id=f"{room}-{name_of(dtype)}-{sample.name}")

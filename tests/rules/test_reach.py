@@ -3,10 +3,10 @@
 import pytest
 import table_facts as facts
 
-from detmode.cases import samples_of
 from detmode.rule import Substitute
 from detmode.sample import COVERS
 from detmode.table import Row
+from detmode.verify.cases import samples_of
 
 ROWS = [
     pytest.param(row, id=f"{row.room}-{number}-{row.rule.op}")

@@ -21,7 +21,7 @@ ROOMS = [
 SCRIPT = """
 import sys
 import torch
-from detmode.cases import cases, run_substituted
+from detmode.verify.cases import cases, run_substituted
 
 room, dtypes = sys.argv[1], sys.argv[2:]
 chosen = [case for case in cases(room) if str(case.dtype) in dtypes or not dtypes]

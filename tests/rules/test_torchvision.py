@@ -10,11 +10,11 @@ import torch
 
 from detmode import DeterministicMode
 from detmode.call import Call, Signature
-from detmode.cases import samples_of
 from detmode.messages import alert_text
 from detmode.rules import default_rules
 from detmode.sample import Sample
 from detmode.table import resolve
+from detmode.verify.cases import samples_of
 
 POOLED = "SymInt pooled_height, SymInt pooled_width"
 SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"

@@ -3,9 +3,9 @@
 import pytest
 
 from detmode import cuda
-from detmode.cases import Case, cases
-from detmode.claims import check_truth
-from detmode.special_values import SPECIAL_VALUES, check_special_values
+from detmode.verify.cases import Case, cases
+from detmode.verify.claims import check_truth
+from detmode.verify.special_values import SPECIAL_VALUES, check_special_values
 
 CASES = cases()
 DEVICES = (

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from detmode import cuda
-from detmode.cases import Case, cases, name_of
-from detmode.claims import check_bits, check_truth
 from detmode.rules import rooms
-from detmode.special_values import SPECIAL_VALUES, check_special_values
+from detmode.verify.cases import Case, cases, name_of
+from detmode.verify.claims import check_bits, check_truth
+from detmode.verify.special_values import SPECIAL_VALUES, check_special_values
 
 
 class CannotVerifyError(ValueError):

@@ -14,10 +14,18 @@ from typing import Any
 
 import torch
 
-from detmode.cases import Case, call, name_of, run_aten, run_substituted, run_truth, tensors_of
 from detmode.mode import DeterministicMode
 from detmode.sample import Sample
 from detmode.settings import flag
+from detmode.verify.cases import (
+    Case,
+    call,
+    name_of,
+    run_aten,
+    run_substituted,
+    run_truth,
+    tensors_of,
+)
 
 FACTOR = 2.0
 """An error may be this many times ATen's own ..."""

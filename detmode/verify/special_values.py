@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from detmode.cases import Case, run_aten, run_substituted, run_truth, samples_of
-from detmode.claims import ClaimError, special_difference
+from detmode.verify.cases import Case, run_aten, run_substituted, run_truth, samples_of
+from detmode.verify.claims import ClaimError, special_difference
 
 
 def _plant(*values: float) -> Callable[[torch.Tensor, torch.Generator], None]:
