@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
-from tabulate import tabulate
-
 _ACTIONS = ("error", "warn", "allow", "substitute", "native")
 
 
@@ -52,6 +50,8 @@ class Report:
         """A table: what needs attention first, files relative to the working directory."""
         if not self.records:
             return "detmode intercepted no call."
+        from tabulate import tabulate  # a table is printed once, and detmode imported always
+
         here = os.path.join(os.getcwd(), "")
         columns = ("count", "overload", "action", "guarantee", "room", "site", "module")
         rows = []
