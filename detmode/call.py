@@ -107,7 +107,12 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
     outputs = out_names(func)
     # Without a meta kernel, or where one would need the data, the launcher checks.
     with _disable_current_modes(), flag(False), suppress(NotImplementedError):
-        func(**{name: _to_meta(value, name in outputs) for name, value in arguments.items()})
+        try:
+            func(**{name: _to_meta(value, name in outputs) for name, value in arguments.items()})
+        except AssertionError as error:
+            # Older meta functions assert what ATen's kernels check.
+            kind = IndexError if "out of bounds" in str(error) else RuntimeError
+            raise kind(str(error)) from error
     if len(_valid) >= 1 << 13:
         _valid.clear()
     _valid.add(key)
