@@ -89,6 +89,8 @@ PRIMITIVES = Source(
         ),
         "rounding<float>",
         "rounding<double>",
+        "compensated<float>",
+        "compensated<double>",
     ),
 )
 

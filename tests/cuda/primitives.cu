@@ -1,5 +1,6 @@
 // Launches of the primitives in detmode/cuda/include, for their tests.
 #include "block_reduce.cuh"
+#include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "owner.cuh"
 #include "segment_reduce.cuh"
@@ -116,4 +117,19 @@ __global__ void rounding(const scalar_t* __restrict__ input, scalar_t* __restric
     output[3 * i + 1] = fma_rn(a, b, c);
     output[3 * i + 2] = div_rn(sub_rn(a, b), c);
   }
+}
+
+template <typename acc_t>
+__global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict__ total,
+                            acc_t* __restrict__ shares, int64_t n, double divisor) {
+  compensated_sum<acc_t> sum = {}, sum_of_shares = {};
+  acc_t by = static_cast<acc_t>(divisor);
+  acc_t reciprocal = div_rn(static_cast<acc_t>(1), by);
+  for (int64_t i = 0; i < n; ++i) {
+    sum.add(values[i]);
+    sum_of_shares.add_share(values[i], by, reciprocal);
+  }
+  total[0] = sum.rounded();
+  shares[0] = sum_of_shares.rounded();
+  shares[1] = sum.divided_by(by);
 }

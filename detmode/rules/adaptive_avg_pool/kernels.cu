@@ -1,5 +1,6 @@
 // Backward of adaptive average pooling: one thread owns grad_input elements and gathers from the
 // windows that cover them. No two threads write one element, so there are no atomics.
+#include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "index.cuh"
 
@@ -22,35 +23,6 @@ static __device__ __forceinline__ int64_t window_size(int64_t o, int64_t out, in
   return window.end - window.begin;
 }
 
-static __device__ __forceinline__ bool is_finite(float value) { return sub_rn(value, value) == 0; }
-static __device__ __forceinline__ bool is_finite(double value) { return sub_rn(value, value) == 0; }
-
-// A sum kept in two parts: `high` is the sum as rounded, `low` what rounding took from it.
-template <typename acc_t>
-struct Sum {
-  acc_t high;
-  acc_t low;
-  __device__ __forceinline__ void add(acc_t value) {
-    acc_t total = add_rn(high, value);
-    acc_t part = sub_rn(total, high);
-    acc_t lost = add_rn(sub_rn(high, sub_rn(total, part)), sub_rn(value, part));
-    high = total;
-    low = add_rn(low, lost);
-  }
-  // Adds value / divisor without a division: what the product with the reciprocal misses is exact,
-  // and goes to `low`.
-  __device__ __forceinline__ void add_share(acc_t value, acc_t divisor, acc_t reciprocal) {
-    acc_t share = mul_rn(value, reciprocal);
-    acc_t rest = fma_rn(-share, divisor, value);
-    add(share);
-    low = add_rn(low, mul_rn(rest, reciprocal));
-  }
-  // Once an addend or the sum is infinite or NaN, `low` is NaN and `high` alone is right.
-  __device__ __forceinline__ acc_t rounded() const {
-    return is_finite(low) ? add_rn(high, low) : high;
-  }
-};
-
 struct Shape {
   int64_t t;
   int64_t h;
@@ -72,7 +44,7 @@ static __device__ __forceinline__ void gather(const scalar_t* __restrict__ grad_
   Range hs = overlap(row - frame * in.h, in.h, out.h);
   Range ws = overlap(position - row * in.w, in.w, out.w);
   using acc_t = opmath_t<scalar_t>;
-  Sum<acc_t> sums[per_thread] = {};
+  compensated_sum<acc_t> sums[per_thread] = {};
   // Windows in row-major order: t, then h, then w.
   for (int64_t ot = ts.begin; ot < ts.end; ++ot) {
     int64_t size_t_axis = window_size(ot, out.t, in.t);

@@ -1,5 +1,6 @@
 // Backward of 3-D average pooling: one thread owns grad_input elements and gathers from the windows
 // that cover them. No two threads write one element, so there are no atomics.
+#include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "index.cuh"
 
@@ -35,42 +36,6 @@ static __device__ __forceinline__ int64_t window_size(int64_t o, const Axis& axi
   return min_index(start + axis.kernel, axis.in + margin) - max_index(start, -margin);
 }
 
-static __device__ __forceinline__ bool is_finite(float value) { return sub_rn(value, value) == 0; }
-static __device__ __forceinline__ bool is_finite(double value) { return sub_rn(value, value) == 0; }
-
-// A sum kept in two parts: `high` is the sum as rounded, `low` what rounding took from it.
-template <typename acc_t>
-struct Sum {
-  acc_t high;
-  acc_t low;
-  __device__ __forceinline__ void add(acc_t value) {
-    acc_t total = add_rn(high, value);
-    acc_t part = sub_rn(total, high);
-    acc_t lost = add_rn(sub_rn(high, sub_rn(total, part)), sub_rn(value, part));
-    high = total;
-    low = add_rn(low, lost);
-  }
-  // Adds value / divisor without a division: what the product with the reciprocal misses is exact,
-  // and goes to `low`.
-  __device__ __forceinline__ void add_share(acc_t value, acc_t divisor, acc_t reciprocal) {
-    acc_t share = mul_rn(value, reciprocal);
-    acc_t rest = fma_rn(-share, divisor, value);
-    add(share);
-    low = add_rn(low, mul_rn(rest, reciprocal));
-  }
-  // Once an addend or the sum is infinite or NaN, `low` is NaN and `high` alone is right.
-  __device__ __forceinline__ acc_t rounded() const {
-    return is_finite(low) ? add_rn(high, low) : high;
-  }
-  // Added to +0.0, as the shares would be: an empty sum over a negative divisor is no -0.0.
-  __device__ __forceinline__ acc_t divided_by(acc_t divisor) const {
-    acc_t quotient = div_rn(high, divisor);
-    acc_t rest = add_rn(fma_rn(-quotient, divisor, high), low);
-    if (is_finite(rest)) quotient = add_rn(quotient, div_rn(rest, divisor));
-    return add_rn(static_cast<acc_t>(0), quotient);
-  }
-};
-
 // Neighbouring threads own neighbouring positions, a thread `per_thread` planes. `divisor` is that
 // of all windows, or 0 where they differ.
 template <typename scalar_t, int per_thread>
@@ -103,7 +68,7 @@ __global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
     // One divisor divides the sum, which is cheapest. Where that sum is not finite, a second round
     // divides each addend instead, lest it be an overflow.
     for (bool divide_each = divisor == 0;; divide_each = true) {
-      Sum<acc_t> sums[per_thread] = {};
+      compensated_sum<acc_t> sums[per_thread] = {};
       // Windows in row-major order: t, then h, then w. Undivided, a long line along w is first
       // summed by itself and rounded as it goes, which is cheaper.
       for (int64_t ot = ts.begin; ot < ts.end; ++ot) {

@@ -5,6 +5,7 @@
 // integers added in any order (observe, admit_self, accumulate, finish), and rows sorted by
 // destination and added up piece by piece (sum_rows, sum_carries).
 #include "accumulator.cuh"
+#include "compensated_sum.cuh"
 #include "segment_reduce.cuh"
 
 // index_add's alpha, where there is one: the product is rounded to scalar_t, as ATen's is.
@@ -126,13 +127,12 @@ struct paired_sum {
   double high, low;
   static __device__ __forceinline__ paired_sum of(double x) { return paired_sum{x, 0.0}; }
   __device__ __forceinline__ paired_sum plus(paired_sum x) const {
-    double sum = add_rn(high, x.high), part = sub_rn(sum, high);
-    double lost = add_rn(sub_rn(high, sub_rn(sum, part)), sub_rn(x.high, part));
+    double sum = add_rn(high, x.high), lost = lost_in_sum(high, x.high, sum);
     return paired_sum{sum, add_rn(low, add_rn(x.low, lost))};
   }
   __device__ __forceinline__ double total() const {
     // Past an infinity or a NaN, `low` means nothing; and -0.0 + 0.0 would be 0.0.
-    bool counts = low != 0.0 && sub_rn(low, low) == 0.0 && sub_rn(high, high) == 0.0;
+    bool counts = low != 0.0 && is_finite(low) && is_finite(high);
     return counts ? add_rn(high, low) : high;
   }
 };
