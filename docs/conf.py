@@ -24,3 +24,5 @@ autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 # Types are named as they are written; not all of them have a page.
 nitpicky = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
