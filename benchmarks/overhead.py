@@ -8,6 +8,8 @@ import argparse
 import contextlib
 import gc
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -80,10 +82,21 @@ def measure(rounds: int, calls: int) -> dict[str, list[float]]:
     return times
 
 
+def import_seconds(processes: int) -> list[float]:
+    """What ``import detmode`` adds to a process that has imported torch."""
+    script = (
+        "import time, torch; start = time.perf_counter(); import detmode; "
+        "print(time.perf_counter() - start)"
+    )
+    run = [sys.executable, "-c", script]
+    return [float(subprocess.check_output(run)) for _ in range(processes)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--calls", type=int, default=1000, help="in each round")
+    parser.add_argument("--imports", type=int, default=9, help="processes that import detmode")
     options = parser.parse_args()
     times = measure(options.rounds, options.calls)
     rows = []
@@ -97,6 +110,9 @@ def main() -> None:
     heads = ("aten::neg of 4 elements under", "us a call", "over empty", "target", "")
     print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left", *["right"] * 3)))
     print(f"PyTorch {torch.__version__}, {options.rounds} rounds of {options.calls} calls, medians")
+    if options.imports:
+        added = statistics.median(import_seconds(options.imports)) * 1e3
+        print(f"import detmode after import torch: {added:.0f} ms, median of {options.imports}")
 
 
 if __name__ == "__main__":
