@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode import GPU_TO_GPU, Refuse, Rule, RuleTable, Substitute
 from detmode.conditions import ALWAYS
 from detmode.detours import _DETOURS
+from detmode.rules import default_rules
 from detmode.table import TORCH_VERSION
 
 
@@ -181,6 +182,16 @@ def test_the_plain_operator_needs_a_substitute(mode, monkeypatch, call, plain, b
         ):
             assert plain not in called(rest, call)
     assert len(taken) == 3
+
+
+def test_max_pool3d_with_indices_by_the_default_table(mode):
+    """max_pool3d(return_indices=True) is the plain operator: its backward has a substitute."""
+    with FakeTensorMode():
+        names = called(
+            mode(rules=default_rules(), simulate=None),
+            lambda: F.max_pool3d(fake(1, 1, 4, 4, 4), 2, return_indices=True),
+        )
+    assert "max_pool3d_with_indices" in names
 
 
 def test_without_the_flag_nothing_is_changed(mode):

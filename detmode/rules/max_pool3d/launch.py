@@ -1,0 +1,133 @@
+"""Launches the backward kernel of 3-D max pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, ctype, empty, launch
+
+PER_THREAD = 4
+"""Planes (or channels) that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"max_pool3d_backward<{ctype(dtype)}, {per_thread}>"
+        for dtype in FLOATING
+        for per_thread in (1, PER_THREAD)
+    ),
+)
+
+
+def max_pool3d_with_indices_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    """The gradient of ``max_pool3d_with_indices`` with respect to its input.
+
+    Args:
+        grad_output: (N, C, T_out, H_out, W_out) or (C, T_out, H_out, W_out), floating point.
+        self: (N, C, T, H, W) or (C, T, H, W); its shape, dtype and memory format are read.
+        kernel_size: one size for all axes, or three.
+        stride: one for all axes, or three; empty means ``kernel_size``.
+        padding: one for all axes, or three.
+        dilation: one for all axes, or three.
+        ceil_mode: already in the shape of ``grad_output``.
+        indices: int64, like ``grad_output``: for each window the position in (T, H, W) it chose.
+
+    Returns:
+        A tensor like ``self``: channels last where it is and has a batch, contiguous otherwise.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or arguments that do not go together.
+        NotImplementedError: a dtype that is not floating point.
+    """
+    kernel = _triple("kernel_size", kernel_size)
+    strides = _triple("stride", stride) if len(stride) else kernel
+    pads = _triple("padding", padding)
+    dilations = _triple("dilation", dilation)
+    _check(grad_output, self, indices)
+    if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
+        raise RuntimeError(
+            "max_pool3d_with_indices_backward(): kernel size, stride and dilation should be "
+            "greater than zero, and padding not negative, but got "
+            f"{kernel}, {strides}, {dilations} and {pads}"
+        )
+    last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
+    memory_format = torch.channels_last_3d if last else torch.contiguous_format
+    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
+    outer, inner = self.shape[:-3].numel(), 1
+    if last:
+        outer, inner = self.shape[0], self.shape[1]
+    shared = inner if inner > 1 else outer
+    many = shared >= 4 * PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    launch(
+        SOURCE,
+        f"max_pool3d_backward<{ctype(self.dtype)}, {per_thread}>",
+        grad_input.numel() // max(shared, 1) * -(-shared // per_thread),
+        grad_output.contiguous(memory_format=memory_format),
+        indices.contiguous(memory_format=memory_format),
+        grad_input,
+        outer,
+        inner,
+        *self.shape[-3:],
+        *grad_output.shape[-3:],
+        *kernel,
+        *strides,
+        *pads,
+        *dilations,
+        *(d // math.gcd(d, s) for d, s in zip(dilations, strides)),
+    )
+    return grad_input
+
+
+def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
+    if len(values) not in (1, 3):
+        raise RuntimeError(f"max_pool3d: {name} must be a single int, or a tuple of three ints")
+    t, h, w = values if len(values) == 3 else (*values, *values, *values)
+    return int(t), int(h), int(w)
+
+
+def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
+    name = "max_pool3d_with_indices_backward"
+    if self.dim() not in (4, 5):
+        raise RuntimeError(f"{name}(): Expected 4D or 5D input tensor, but got {list(self.shape)}")
+    if grad_output.dim() != self.dim() or grad_output.shape[:-3] != self.shape[:-3]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
+            f"{list(self.shape)}, but got {list(grad_output.shape)}"
+        )
+    if indices.shape != grad_output.shape:
+        raise RuntimeError(
+            f"{name}(): Expected indices to have the shape of grad_output, "
+            f"{list(grad_output.shape)}, but got {list(indices.shape)}"
+        )
+    if grad_output.dtype != self.dtype:
+        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
+    if indices.dtype != torch.int64:
+        raise RuntimeError(f"expected scalar type {torch.int64} but found {indices.dtype}")
+    if not grad_output.device == indices.device == self.device:
+        raise RuntimeError(
+            f"{name}(): Expected all tensors to be on the same device, but got "
+            f"{grad_output.device}, {self.device} and {indices.device}"
+        )
+    if self.dtype not in FLOATING:
+        raise NotImplementedError(
+            f'"max_pool3d_with_indices_backward_out_frame" not implemented for {self.dtype}'
+        )
