@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode import GPU_TO_GPU, Refuse, Rule, RuleTable, Substitute
 from detmode.conditions import ALWAYS
 from detmode.detours import _DETOURS
+from detmode.rules import default_rules
 from detmode.table import TORCH_VERSION
 
 
@@ -181,6 +182,18 @@ def test_the_plain_operator_needs_a_substitute(mode, monkeypatch, call, plain, b
         ):
             assert plain not in called(rest, call)
     assert len(taken) == 3
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_replication_meets_the_default_table(mode, spatial):
+    """By the default table F.pad calls the plain operator on CUDA: its backward is substituted."""
+    with FakeTensorMode():
+        names = called(
+            mode(rules=default_rules(), simulate=None),
+            lambda: F.pad(fake(1, 3, *(4,) * spatial), (1, 2) * spatial, mode="replicate"),
+        )
+    assert f"replication_pad{spatial}d" in names
+    assert not names & {"_unsafe_index", "index"}
 
 
 def test_without_the_flag_nothing_is_changed(mode):
