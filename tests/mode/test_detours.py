@@ -194,6 +194,18 @@ def test_max_pool3d_with_indices_by_the_default_table(mode):
     assert "max_pool3d_with_indices" in names
 
 
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_replication_meets_the_default_table(mode, spatial):
+    """By the default table F.pad calls the plain operator on CUDA: its backward is substituted."""
+    with FakeTensorMode():
+        names = called(
+            mode(rules=default_rules(), simulate=None),
+            lambda: F.pad(fake(1, 3, *(4,) * spatial), (1, 2) * spatial, mode="replicate"),
+        )
+    assert f"replication_pad{spatial}d" in names
+    assert not names & {"_unsafe_index", "index"}
+
+
 def test_without_the_flag_nothing_is_changed(mode):
     """If the program turns the flag off inside, F calls the plain operator as ever."""
     with mode(), Seen() as seen:

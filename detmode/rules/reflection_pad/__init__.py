@@ -1,33 +1,49 @@
 """Backward of reflection padding: ``reflection_pad1d_backward``, ``_2d_`` and ``_3d_``.
 
+1d and 3d alert on CUDA. 2d has a deterministic kernel in PyTorch, which the flag selects.
+
 ## What varies
 
-An input element that is mirrored into the padding gets gradient from several outputs; the CUDA
-kernels of 1d and 3d add them with a float ``atomicAdd``.
+An input element that is mirrored into the padding gets gradient from several outputs; ATen's CUDA
+kernels of 1d and 3d give each output to a thread, which adds with an atomic, in an order that
+changes from run to run.
 
 ## What happens instead
 
-1d and 3d: PyTorch's error. 2d has a deterministic kernel in PyTorch, which the flag selects: each
-input element gathers its mirror images in a fixed order. PyTorch's documentation lists
-``ReflectionPad2d`` among the operators that raise; it does not.
+1d and 3d: one thread owns an element of `grad_input` and adds its images, on each axis the one
+before the input, the element itself and the one behind the input, in row-major order: at most
+three, in 3d at most 27. It adds in float for float16 and bfloat16, each operation rounded
+explicitly, so any GPU gives the same bits, and what rounding takes from the sum is added at its
+end. `grad_input` is contiguous, as ATen's CUDA kernels make it. Negative padding crops: what was
+cut off gets zero. The kernel is that of replication padding.
+
+2d: PyTorch's own kernel, in which each input element gathers its mirror images in a fixed order.
+PyTorch's documentation lists ``ReflectionPad2d`` among the operators that raise; it does not.
 
 ## Cost
 
-2d, natively: the gradient is read and written once, as by the atomic kernel.
+1d and 3d: `grad_output` is read and `grad_input` written once, which is the floor. ATen's kernels
+write `grad_input` with zeros and then read and write an element once for each of its images. A
+`grad_output` that is not contiguous is copied first. 2d, natively: the gradient is read and written
+once, as by the atomic kernel.
 
 ## Limits
 
-There is no substitute for 1d and 3d yet.
+Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. ATen does not check that
+`grad_output` has the batch and channels of `self`, nor in 3d that a padding is less than the size
+it pads; here what does not fit is a `RuntimeError`.
 """
 
 from detmode.conditions import on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.rules.reflection_pad import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::reflection_pad1d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.reflection_pad1d_backward),
+        guarantee=GPU_TO_GPU,
         alert="reflection_pad1d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
     ),
@@ -51,7 +67,8 @@ RULES = (
     Rule(
         op="aten::reflection_pad3d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.reflection_pad3d_backward),
+        guarantee=GPU_TO_GPU,
         alert="reflection_pad3d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
     ),

@@ -1,33 +1,50 @@
 """Backward of replication padding: ``replication_pad1d_backward``, ``_2d_`` and ``_3d_``.
 
+All three alert on CUDA; ``F.pad(mode="replicate")`` and ``nn.ReplicationPad*d`` call them.
+
 ## What varies
 
-Every padded output of an edge is a copy of one input element; the CUDA kernels add their gradients
-with a float ``atomicAdd``.
+Every padded output of an edge is a copy of one input element; ATen's CUDA kernels give each output
+to a thread, which adds its gradient to that element with an atomic, in an order that changes from
+run to run.
 
 ## What happens instead
 
-PyTorch's error, where the operator is called itself. ``F.pad(mode="replicate")`` and
-``nn.ReplicationPad*d`` take another way under the flag: a decomposition whose backward is
-``index_put``, which is deterministic.
+One thread owns an element of `grad_input` and adds the outputs that copied it in row-major order,
+in float for float16 and bfloat16, each operation rounded explicitly, so any GPU gives the same
+bits. An element with more than 64 copies is added by the 32 lanes of a warp: each takes every 32nd
+copy, and their sums are joined in a fixed order. What rounding takes from a sum is added at its
+end, so the error stays that of about one rounding. `grad_input` is contiguous, as ATen's CUDA
+kernels make it. Negative padding crops: what was cut off gets zero.
+
+Under its flag PyTorch's Python replaces replication on CUDA by a decomposition whose backward is
+`index_put`. Under the mode the plain operator is called, and its backward meets this table.
 
 ## Cost
 
-The decomposition's ``index_put`` sorts one int64 index for each output element.
+`grad_output` is read and `grad_input` written once, which is the floor. ATen's kernels write
+`grad_input` with zeros and then read and write an element once for each of its copies. The
+decomposition's `index_put` sorts one int64 index for each output element. A `grad_output` that is
+not contiguous is copied first.
 
 ## Limits
 
-There is no substitute yet.
+Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. In 1-D and 2-D ATen does not
+check that `grad_output` has the batch and channels of `self`; here other sizes are a
+`RuntimeError`. One warp is the most that serves an element: an input of few elements with padding
+far larger than itself (a single pixel spread over a plane) leaves most of the GPU idle.
 """
 
 from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.rules.replication_pad import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::replication_pad1d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.replication_pad1d_backward),
+        guarantee=GPU_TO_GPU,
         alert="replication_pad1d_backward_cuda",
         because="copies of an edge element add their gradients with a float atomicAdd",
     ),
@@ -39,7 +56,8 @@ RULES = (
     Rule(
         op="aten::replication_pad2d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.replication_pad2d_backward),
+        guarantee=GPU_TO_GPU,
         alert=("replication_pad2d_backward_cuda", "replication_pad2d_backward_out_cuda"),
         because="copies of an edge element add their gradients with a float atomicAdd",
     ),
@@ -51,7 +69,8 @@ RULES = (
     Rule(
         op="aten::replication_pad3d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.replication_pad3d_backward),
+        guarantee=GPU_TO_GPU,
         alert=("replication_pad3d_backward_cuda", "replication_pad3d_backward_out_cuda"),
         because="copies of an edge element add their gradients with a float atomicAdd",
     ),

@@ -1,0 +1,100 @@
+"""Launches the backward kernel that replication and reflection padding share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from detmode.conditions import COMPLEX, FLOATING
+from detmode.cuda import Source, ctype, empty, launch
+
+DTYPES = FLOATING + COMPLEX
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"pad_backward<{ctype(dtype)}, {reflect}>"
+        for dtype in DTYPES
+        for reflect in ("false", "true")
+    ),
+)
+
+
+def gather_backward(
+    name: str, grad_output: Tensor, self: Tensor, padding: Sequence[int], spatial: int
+) -> Tensor:
+    """The gradient of a padding of the last ``spatial`` dimensions, contiguous.
+
+    Args:
+        name: the operator without its number of dimensions: ``"reflection_pad"``.
+        grad_output: the gradient of the padded tensor.
+        self: the tensor that was padded; its shape and dtype are read.
+        padding: before and after the last dimension, then the one before it, and so on.
+        spatial: 1, 2 or 3.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or paddings that do not go together.
+        NotImplementedError: a dtype that is neither floating point nor complex.
+    """
+    reflect = name == "reflection_pad"
+    where = f"{name}{spatial}d_backward"
+    _check(where, grad_output, self, padding, spatial, reflect)
+    grad_input = empty(self.shape, self.dtype, self.device)
+    missing = 3 - spatial
+    launch(
+        SOURCE,
+        f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}>",
+        grad_input.numel(),
+        grad_output.contiguous(),
+        grad_input,
+        grad_input.numel(),
+        *(1,) * missing,
+        *self.shape[-spatial:],
+        *(1,) * missing,
+        *grad_output.shape[-spatial:],
+        *(0,) * missing,
+        *(int(before) for before in reversed(padding[::2])),
+    )
+    return grad_input
+
+
+def _check(
+    where: str,
+    grad_output: Tensor,
+    self: Tensor,
+    padding: Sequence[int],
+    spatial: int,
+    reflect: bool,
+) -> None:
+    if len(padding) != 2 * spatial:
+        raise RuntimeError(f"padding size is expected to be {2 * spatial}")
+    if self.dim() not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{where}(): Expected self to have {spatial + 1} or {spatial + 2} dimensions, "
+            f"but got {self.dim()}"
+        )
+    pads = [(int(padding[2 * axis]), int(padding[2 * axis + 1])) for axis in range(spatial)][::-1]
+    sizes = self.shape[-spatial:]
+    expected = [size + before + after for size, (before, after) in zip(sizes, pads)]
+    if list(grad_output.shape) != [*self.shape[:-spatial], *expected]:
+        raise RuntimeError(
+            f"{where}(): Expected grad_output to have the shape "
+            f"{[*self.shape[:-spatial], *expected]}, but got {list(grad_output.shape)}"
+        )
+    # Beyond that an image of an image would be needed. A tensor without elements has none.
+    if reflect and any(max(pad) >= size for size, pad in zip(sizes, pads)) and self.numel():
+        raise RuntimeError(
+            "Padding size should be less than the corresponding input dimension, but got: padding "
+            f"{list(padding)} for input {list(self.shape)}"
+        )
+    if grad_output.dtype != self.dtype:
+        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
+    if grad_output.device != self.device:
+        raise RuntimeError(
+            f"{where}(): Expected all tensors to be on the same device, but got "
+            f"{grad_output.device} and {self.device}"
+        )
+    if self.dtype not in DTYPES:
+        raise NotImplementedError(f'"{where}" not implemented for {self.dtype}')
