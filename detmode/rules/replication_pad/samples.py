@@ -104,6 +104,11 @@ ERRORS: tuple[Sample, ...] = (
     ),
     Sample(
         name="much_padding",
+        op="aten::replication_pad2d_backward",
+        make=lambda m: _changed(m, 2, padding=[2, 1, 2, 1, 0]),
+    ),
+    Sample(
+        name="much_padding",
         op="aten::replication_pad3d_backward",
         make=lambda m: _changed(m, 3, padding=[2, 1, 2, 1, 2, 1, 0]),
     ),
