@@ -7,7 +7,6 @@ caches are keyed by: with the includes expanded, a changed header recompiles.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
 import sys
@@ -66,13 +65,6 @@ class Source:
     def text(self) -> str:
         """The file with its includes expanded, each at most once."""
         return expand(self.path)
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """SHA-256 of the text and the entries, in hexadecimal."""
-        sha = hashlib.sha256(self.text.encode())
-        sha.update("\0".join(self.entries).encode())
-        return sha.hexdigest()
 
     def position(self, entry: str) -> int:
         """The place of `entry` in `entries`.

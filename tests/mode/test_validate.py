@@ -1,0 +1,33 @@
+"""Arguments are validated by PyTorch's shape rules; their Python forms fail in their own ways."""
+
+import pytest
+import torch
+
+from detmode.call import validate
+
+RAISED = [
+    (AssertionError("dim 3 out of bounds (-1, 0)"), IndexError),
+    (AssertionError("sizes differ"), RuntimeError),
+    (ValueError("expected a positive size"), ValueError),
+    (ValueError("too many values to unpack (expected 4)"), None),
+    (NotImplementedError("no meta kernel"), None),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), RAISED, ids=lambda value: str(value)[:30])
+def test_errors_of_meta_functions(error, expected):
+    """Assertions become ATen's types; accidents are left to the launcher."""
+    with torch.library._scoped_library("detmode_validate_test", "FRAGMENT") as library:
+        library.define("checked(Tensor self) -> Tensor")
+
+        def shapes(self):
+            raise error
+
+        library.impl("checked", shapes, "Meta")
+        func = torch.ops.detmode_validate_test.checked.default
+        if expected is None:
+            validate(func, {"self": torch.ones(2)})
+        else:
+            with pytest.raises(expected) as caught:
+                validate(func, {"self": torch.ones(2)})
+            assert str(error) in str(caught.value)
