@@ -100,7 +100,8 @@ def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> b
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def check_truth(case: Case, device: str = "host") -> Errors:

@@ -81,6 +81,7 @@ PRIMITIVES = Source(
         "to_float<half>",
         "to_float<bfloat16>",
         "positions",
+        "large_positions",
         "divisions",
         *(f"extremes<{ctype(dtype)}>" for dtype in FLOATING),
         *(

@@ -92,6 +92,18 @@ __global__ void positions(const int64_t* __restrict__ sizes, const int64_t* __re
     output[i] = offset == strided_offset(i, 4, sizes, strides) ? offset : -1;
   }
 }
+// The coordinates of given positions, and their quotient by the fastest size.
+__global__ void large_positions(const int64_t* __restrict__ values,
+                                const int64_t* __restrict__ sizes, int64_t* __restrict__ output,
+                                int64_t n) {
+  const int64_t shape[4] = {sizes[0], sizes[1], sizes[2], sizes[3]};
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t at[4];
+    unravel<4>(values[i], shape, at);
+    for (int d = 0; d < 4; ++d) output[5 * i + d] = at[d];
+    output[5 * i + 4] = quick_div(values[i], shape[3]);
+  }
+}
 __global__ void divisions(const int64_t* __restrict__ values, int64_t* __restrict__ output,
                           int64_t n, int64_t divisor) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 from cuda_sources import FLOATING, PRIMITIVES, WARP, pattern
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, host, launch, launch_blocks
@@ -57,6 +57,26 @@ def test_positions(seed: int | None) -> None:
         sizes, strides = torch.tensor(base.shape), torch.tensor(base.stride())
         launch(PRIMITIVES, "positions", n, sizes, strides, output, n)
     assert torch.equal(output, base.flatten())
+
+
+@settings(deadline=None, database=None)
+@given(
+    st.lists(st.integers(0, 2**40), min_size=4, max_size=8),
+    st.tuples(st.integers(1, 2**33), st.integers(1, 2**33), st.integers(1, 2**33)),
+)
+@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], (7, 2**16 + 1, 3))
+def test_large_positions(values: list[int], sizes: tuple[int, int, int]) -> None:
+    """Coordinates and quotients are right beyond 2^31 and 2^32 elements."""
+    output = torch.zeros(len(values), 5, dtype=torch.int64)
+    shape = torch.tensor([0, *sizes])
+    launch(PRIMITIVES, "large_positions", 1, torch.tensor(values), shape, output, len(values))
+    expected = []
+    for value in values:
+        rest, w = divmod(value, sizes[2])
+        rest, h = divmod(rest, sizes[1])
+        n, c = divmod(rest, sizes[0])
+        expected.append([n, c, h, w, value // sizes[2]])
+    assert output.tolist() == expected
 
 
 @settings(max_examples=30, deadline=None, database=None)
