@@ -24,16 +24,16 @@ The floor is ``grad_output`` and ``indices`` read and ``grad_input`` written onc
 bytes for each region and 4 for each element. Here a region costs 24 bytes, an integer maximum and
 an integer addition; an element costs 40: 12 bytes of scratch (float64: 20) zeroed, written and
 read, and its zero. ATen reads the same 12 bytes for each region, writes ``grad_input`` with zeros,
-and adds with one atomic for each region. At 4 elements for each region, which is an ``output_ratio``
-of 0.5 in 2d, that is 184 bytes and two atomics beside ATen's 28 and one.
+and adds with one atomic for each region. At 4 elements for each region, as in 2d with an
+``output_ratio`` of 0.5, that is 184 bytes and two atomics beside ATen's 28 and one.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. ATen reads out of bounds
-when the batch or the channels of ``grad_output`` or ``indices`` are not those of ``self``; here that
-is a ``RuntimeError``. A sum of intermediate values beyond the dtype's range gives the sum where ATen
-may give an infinity. The regions themselves are drawn from the random generator: without a seed they
-differ from run to run, and no rule concerns that.
+when the batch or the channels of ``grad_output`` or ``indices`` are not those of ``self``; here
+that is a ``RuntimeError``. A sum of intermediate values beyond the dtype's range gives the sum
+where ATen may give an infinity. The regions themselves are drawn from the random generator: without
+a seed they differ from run to run, and no rule concerns that.
 """
 
 from detmode.conditions import on

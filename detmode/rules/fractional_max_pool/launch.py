@@ -72,9 +72,7 @@ def _scatter(
         size=self.shape[-n:].numel(),
     )
     check_on_host(indices, shape.size, self.dim() - n, RuntimeError)
-    add_rows(
-        grad_input, indices.contiguous(), grad_output.contiguous(), shape, include_self=False
-    )
+    add_rows(grad_input, indices.contiguous(), grad_output.contiguous(), shape, include_self=False)
     return grad_input
 
 

@@ -36,7 +36,7 @@ def _call(
     }
 
 
-# The indices stay contiguous: ATen's CPU kernel, which tests compare with, reads them as if they were.
+# The indices stay contiguous: ATen's CPU kernel reads them as if they were.
 def _strided(call: dict[str, Any]) -> dict[str, Any]:
     for name in ("grad_output", "self"):
         call[name] = call[name].transpose(-1, -3).contiguous().transpose(-1, -3)
