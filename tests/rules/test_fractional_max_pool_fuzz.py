@@ -10,7 +10,6 @@ import torch
 from exact_sums import (
     LAYOUTS,
     SEEDS,
-    WAYS,
     assert_exact,
     assert_same_bits_in_any_schedule,
     laid_out,
@@ -23,7 +22,7 @@ from detmode import DeterministicMode
 from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.fractional_max_pool import launch
-from detmode.rules.index import shapes, sums
+from detmode.rules.max_pool3d import gather
 from detmode.sample import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
@@ -36,14 +35,11 @@ FUNCTIONS = {2: launch.fractional_max_pool2d_backward, 3: launch.fractional_max_
     data=st.data(),
     n=st.sampled_from([2, 3]),
     dtype=st.sampled_from(FLOATING),
-    sorts=WAYS,
     seed=SEEDS,
     # Indices as the forward gives them, or any in the plane: ATen goes wherever they point.
     drawn=st.booleans(),
 )
-def test_backward(
-    data: st.DataObject, n: int, dtype: torch.dtype, sorts: bool | None, seed: int, drawn: bool
-) -> None:
+def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, drawn: bool) -> None:
     """Each element is the sum of the gradients that chose it, rounded once, in any schedule."""
     kernel = [data.draw(st.integers(1, 4)) for _ in range(n)]
     output = [data.draw(st.integers(1, 6)) for _ in range(n)]
@@ -61,15 +57,42 @@ def test_backward(
         indices = pool(batched, kernel, output, starts)[1].view(*leading, *output)
     grad_output = data.draw(tensors(indices.shape, dtype))
     given_indices = laid_out(indices, data.draw(layouts))
-    choice = shapes.sorts_rows if sorts is None else lambda *args: sorts
-    with mock.patch.object(sums, "sorts_rows", choice):
+    given_kernel = data.draw(st.sampled_from([kernel, kernel, [], [9] * n, [0] * n]))
+    with mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))):
         got = assert_same_bits_in_any_schedule(
-            lambda: FUNCTIONS[n](grad_output, self, kernel, output, given_indices), seed
+            lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
         )
     assert got.is_contiguous()
     zeros = torch.zeros(self.shape, dtype=dtype)
     planes = torch.arange(math.prod(leading)).view(*leading, *(1,) * n)
     assert_exact(got, zeros, indices + planes * math.prod(sizes), grad_output, include_self=False)
+
+
+STARTS = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.5, 1 - 2.0**-24, 1.0, 3.7]))
+
+
+@given(
+    data=st.data(),
+    start=STARTS,
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    kernel=st.integers(1, 9),
+    output=st.one_of(st.integers(1, 20), st.integers(1, 40_000)),
+    more=st.one_of(st.integers(0, 30), st.integers(0, 200_000)),
+)
+def test_regions_are_found(
+    data: st.DataObject, start: float, dtype: torch.dtype, kernel: int, output: int, more: int
+) -> None:
+    """Whatever the forward draws, the backward looks for an element where its region is."""
+    size = kernel + output - 1 + more
+    self = Maker(dtype, seed=data.draw(SEEDS)).integers(-9, 9, 1, 1, 1, size, dtype=dtype)
+    starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
+    pool = torch.ops.aten.fractional_max_pool2d
+    indices = pool(self, [1, kernel], [1, output], starts)[1]
+    strays = launch.find_strays(2, self.shape, (1, 1, kernel), indices)
+    assert strays.item() == 0
+    if more > kernel + 5 and output > 1:
+        # The control: the first region cannot have chosen what the last one did.
+        assert launch.find_strays(2, self.shape, (1, 1, kernel), indices.flip(-1)).item() == 1
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -9,31 +9,36 @@ element with a float ``atomicAdd``, in an order that changes from run to run.
 
 ## What happens instead
 
-The gradients are added with the launches of the room `index`, plane by plane: a maximum of
-exponents per element of ``grad_input``, then the gradients as integers of that scale, or, where few
-regions meet large planes, a stable sort of the indices. Integer additions give the same bits in any
-order, and each sum is rounded once, where ATen rounds each addition to the dtype. The shapes alone
-choose the way, and all roundings are explicit: any GPU gives the same bits.
+One thread owns an element of ``grad_input``. It looks, in row-major order, at the regions that may
+hold the element, and adds the gradients of those whose index points at it, in float for float16 and
+bfloat16, each operation rounded explicitly, so any GPU gives the same bits. What rounding takes
+from the sum is added at the end, so the error is that of about one rounding; ATen rounds each
+addition to the dtype.
 
-Where regions lie is known to the forward alone, from its random samples, so the backward does not
-look for the regions that hold an element. It goes wherever an index points, as ATen does.
+Where the regions lie is drawn at random in the forward, and the backward does not get to know it:
+but region ``o`` of an axis begins less than one position from ``o * (in - kernel) / (out - 1)``,
+whatever was drawn, so a thread looks there and a little beyond. A launch before it checks that
+every index lies where its region may be. If one does not, because the indices are not the
+forward's, each thread looks at all regions of its plane: that is slow, and as right.
 
 ## Cost
 
 The floor is ``grad_output`` and ``indices`` read and ``grad_input`` written once: in float32 12
-bytes for each region and 4 for each element. Here a region costs 24 bytes, an integer maximum and
-an integer addition; an element costs 40: 12 bytes of scratch (float64: 20) zeroed, written and
-read, and its zero. ATen reads the same 12 bytes for each region, writes ``grad_input`` with zeros,
-and adds with one atomic for each region. At 4 elements for each region, as in 2d with an
-``output_ratio`` of 0.5, that is 184 bytes and two atomics beside ATen's 28 and one.
+bytes for each region and 4 for each element. The check reads the indices once more, 8 bytes for
+each region. An element looks at (kernel + 2) / a + 1 regions of an axis at most, where a is the
+distance of their beginnings: with regions of 2 by 2 and an ``output_ratio`` of 0.5 at 9 indices,
+8 bytes each, shared with its neighbours and so mostly from cache; it reads a gradient only where
+the index points at it. ATen reads the same 12 bytes for each region, writes ``grad_input`` with
+zeros, and adds with one atomic for each region.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. ATen reads out of bounds
 when the batch or the channels of ``grad_output`` or ``indices`` are not those of ``self``; here
-that is a ``RuntimeError``. A sum of intermediate values beyond the dtype's range gives the sum
-where ATen may give an infinity. The regions themselves are drawn from the random generator: without
-a seed they differ from run to run, and no rule concerns that.
+that is a ``RuntimeError``. With indices that are not the forward's, or come of negative samples
+given by hand, the work grows with the product of a plane's elements and its regions. The regions
+themselves are drawn from the random generator: without a seed they differ from run to run, and no
+rule concerns that.
 """
 
 from detmode.conditions import on

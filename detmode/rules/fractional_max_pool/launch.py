@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from detmode.conditions import FLOATING
+from detmode.cuda import Source, launch
 from detmode.rules.index.positions import check_on_host
-from detmode.rules.index.shapes import Rows
-from detmode.rules.index.sums import add_rows
+from detmode.rules.max_pool3d.gather import entries, gather_chosen
 
-__all__ = ["fractional_max_pool2d_backward", "fractional_max_pool3d_backward"]
+KERNEL = "fractional_max_pool_backward"
+SOURCE = Source(__file__, "kernels.cu", entries=("fractional_max_pool_strays", *entries(KERNEL)))
 
 
 def fractional_max_pool2d_backward(
@@ -27,7 +28,8 @@ def fractional_max_pool2d_backward(
     Args:
         grad_output: (N, C, H_out, W_out) or (C, H_out, W_out), floating point.
         self: (N, C, H, W) or (C, H, W); its shape and dtype are read.
-        kernel_size: not read; what a region chose is in ``indices``.
+        kernel_size: of a region, to look for its element; one that is not the forward's makes
+            this slow, not wrong.
         output_size: (H_out, W_out).
         indices: int64, like ``grad_output``: for each region the position in (H, W) it chose.
 
@@ -40,7 +42,7 @@ def fractional_max_pool2d_backward(
         RuntimeError: shapes, dtypes or devices that do not go together; on the CPU also an index
             out of range.
     """
-    return _scatter(2, grad_output, self, output_size, indices)
+    return _gather(2, grad_output, self, kernel_size, output_size, indices)
 
 
 def fractional_max_pool3d_backward(
@@ -54,26 +56,60 @@ def fractional_max_pool3d_backward(
 
     As :func:`fractional_max_pool2d_backward`, with (T, H, W) in the place of (H, W).
     """
-    return _scatter(3, grad_output, self, output_size, indices)
+    return _gather(3, grad_output, self, kernel_size, output_size, indices)
 
 
-def _scatter(
-    n: int, grad_output: Tensor, self: Tensor, output_size: Sequence[int], indices: Tensor
+def _gather(
+    n: int,
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sequence[int],
+    output_size: Sequence[int],
+    indices: Tensor,
 ) -> Tensor:
-    """Each plane of ``grad_input`` is the sum of its regions' gradients, where they chose."""
     _check(f"fractional_max_pool{n}d_backward", n, grad_output, self, output_size, indices)
-    grad_input = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-    if grad_output.numel() == 0 or grad_input.numel() == 0:
-        return grad_input
-    shape = Rows(
-        outer=self.shape[:-n].numel(),
-        rows=grad_output.shape[-n:].numel(),
-        inner=1,
-        size=self.shape[-n:].numel(),
+    if self.numel() == 0:
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+    check_on_host(indices, self.shape[-n:].numel(), self.dim() - n, RuntimeError)
+    # ATen does not read the kernel size, so it may be anything.
+    given = kernel_size if len(kernel_size) >= n else (1,) * n
+    regions = (min(max(int(k), 1), size) for k, size in zip(given, self.shape[-n:]))
+    kernel = (*(1,) * (3 - n), *regions)
+    indices = indices.contiguous()
+    strays = find_strays(n, self.shape, kernel, indices)
+    return gather_chosen(
+        SOURCE,
+        KERNEL,
+        grad_output,
+        self,
+        indices,
+        n,
+        torch.contiguous_format,
+        *kernel,
+        strays,
     )
-    check_on_host(indices, shape.size, self.dim() - n, RuntimeError)
-    add_rows(grad_input, indices.contiguous(), grad_output.contiguous(), shape, include_self=False)
-    return grad_input
+
+
+def find_strays(
+    n: int, input_size: Sequence[int], kernel: Sequence[int], indices: Tensor
+) -> Tensor:
+    """One int64: not zero if a region chose an element that no region at its place can hold."""
+    strays = torch.zeros(1, dtype=torch.int64, device=indices.device)
+    missing = (1,) * (3 - n)
+    launch(
+        SOURCE,
+        "fractional_max_pool_strays",
+        indices.numel(),
+        indices,
+        strays,
+        indices.numel(),
+        *missing,
+        *input_size[-n:],
+        *missing,
+        *indices.shape[-n:],
+        *kernel,
+    )
+    return strays
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""What the backward of max pooling and of adaptive max pooling share: checks, and the launch."""
+"""What the backwards of max, adaptive and fractional max pooling share: checks and the launch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gather_chosen(
     indices: Tensor,
     spatial: int,
     memory_format: torch.memory_format,
-    *window: int,
+    *window: int | Tensor,
 ) -> Tensor:
     """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -75,7 +75,7 @@ def gather_chosen(
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    """What both operators ask of their tensors, but for what ATen words differently.
+    """What the operators ask of their tensors, but for what ATen words differently.
 
     Raises:
         RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.
