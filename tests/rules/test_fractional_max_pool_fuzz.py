@@ -139,7 +139,7 @@ def test_what_does_not_go_together_is_rejected() -> None:
         (grad_output, self, indices[:1]),
         (grad_output[None], self[None], indices[None]),
     ):
-        with pytest.raises(RuntimeError, match="gradOutput"):
+        with pytest.raises(RuntimeError, match="gradOutput|grad_output|input tensor"):
             run(changed[0], changed[1], [2, 2], [2, 2], changed[2])
     with pytest.raises(IndexError):
         run(grad_output, self[0, 0], [2, 2], [2, 2], indices)

@@ -10,7 +10,7 @@ from torch import Tensor
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, launch
 from detmode.rules.index.positions import check_on_host
-from detmode.rules.max_pool3d.gather import entries, gather_chosen
+from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
 
 KERNEL = "fractional_max_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=("fractional_max_pool_strays", *entries(KERNEL)))
@@ -123,24 +123,13 @@ def _check(
     if self.dim() <= n:
         raise IndexError(f"{name}(): Expected {n + 1}D or {n + 2}D input, got {list(self.shape)}")
     expected = [*self.shape[:-n], *output_size[:n]]
-    if self.dim() > n + 2 or len(output_size) < n or list(grad_output.shape) != expected:
+    if len(output_size) < n or list(grad_output.shape) != expected:
         raise RuntimeError(
             f"{name}(): gradOutput sizes unexpected: got {list(grad_output.shape)} for input "
             f"{list(self.shape)} and output_size {list(output_size)}"
         )
-    if indices.shape != grad_output.shape:
-        raise RuntimeError(
-            f"{name}(): Expected indices to have the shape of gradOutput, "
-            f"{list(grad_output.shape)}, but got {list(indices.shape)}"
-        )
+    check(name, grad_output, self, indices, n)
     if grad_output.dtype != self.dtype:
         raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
-    if indices.dtype != torch.int64:
-        raise RuntimeError(f"expected scalar type {torch.int64} but found {indices.dtype}")
-    if not grad_output.device == indices.device == self.device:
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got "
-            f"{grad_output.device}, {self.device} and {indices.device}"
-        )
     if self.dtype not in FLOATING:
         raise NotImplementedError(f'"{name}_out_frame" not implemented for {self.dtype}')
