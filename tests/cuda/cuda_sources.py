@@ -92,6 +92,8 @@ PRIMITIVES = Source(
         "rounding<double>",
         "compensated<float>",
         "compensated<double>",
+        "chosen<float, 1>",
+        "chosen<float, 3>",
     ),
 )
 

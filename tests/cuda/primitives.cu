@@ -1,5 +1,6 @@
 // Launches of the primitives in detmode/cuda/include, for their tests.
 #include "block_reduce.cuh"
+#include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "owner.cuh"
@@ -144,4 +145,16 @@ __global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict_
   total[0] = sum.rounded();
   shares[0] = sum_of_shares.rounded();
   shares[1] = sum.divided_by(by);
+}
+
+// Every `step`-th window of each axis counts, wherever it points.
+template <typename scalar_t, int per_thread>
+__global__ void chosen(const scalar_t* __restrict__ grad_output,
+                       const int64_t* __restrict__ indices, scalar_t* __restrict__ grad_input,
+                       int64_t outer, int64_t inner, int64_t t_in, int64_t h_in, int64_t w_in,
+                       int64_t t_out, int64_t h_out, int64_t w_out, int64_t step) {
+  const int64_t out[3] = {t_out, h_out, w_out};
+  gather_chosen<per_thread>(
+      grad_output, indices, grad_input, {outer, inner, t_in, h_in, w_in, t_out, h_out, w_out},
+      [&](int axis, int64_t) -> window_range { return {0, out[axis], step}; });
 }

@@ -214,6 +214,41 @@ def test_owners(last: bool) -> None:
         assert torch.equal(owners, expected)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("per_thread", [1, 3])
+@pytest.mark.parametrize("step", [1, 2])
+def test_chosen_windows(step: int, per_thread: int, channels_last: bool) -> None:
+    """An element is the sum of the windows that point at it, for every schedule and layout."""
+    batch, channels, sizes, windows = 2, 7, (2, 3, 4), (3, 2, 5)
+    generator = torch.Generator().manual_seed(0)
+    grad = torch.randn(batch, channels, *windows, generator=generator)
+    # Some windows point nowhere, and give nothing.
+    indices = torch.randint(-2, 26, grad.shape, generator=generator)
+    counts = torch.zeros(windows, dtype=torch.bool)
+    counts[::step, ::step, ::step] = True
+    kept = torch.where(counts & (indices >= 0) & (indices < 24), grad.double(), 0.0)
+    expected = torch.zeros(batch, channels, 24, dtype=torch.float64)
+    expected.scatter_add_(2, indices.clamp(0, 23).flatten(2), kept.flatten(2))
+    form = torch.channels_last_3d if channels_last else torch.contiguous_format
+    outer, inner = (batch, channels) if channels_last else (batch * channels, 1)
+    results = []
+    for seed in SEEDS:
+        grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
+        with host.schedule(seed):
+            launch(
+                PRIMITIVES,
+                f"chosen<float, {per_thread}>",
+                100,
+                grad.contiguous(memory_format=form),
+                indices.contiguous(memory_format=form),
+                grad_input,
+                *(outer, inner, *sizes, *windows, step),
+            )
+        results.append(grad_input)
+    assert all(torch.equal(result, results[0]) for result in results)
+    torch.testing.assert_close(results[0].flatten(2).double(), expected, rtol=1e-6, atol=1e-7)
+
+
 def test_tickets_are_the_control() -> None:
     """A counter drawn by atomicAdd orders threads by schedule: no way to find owners."""
     orders = set()

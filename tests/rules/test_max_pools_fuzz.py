@@ -14,6 +14,7 @@ from torch import Tensor
 from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
+from detmode.rules.max_pool3d import gather
 from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.sample import Maker
 
@@ -111,7 +112,7 @@ def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     indices = laid_out(indices, data.draw(st.sampled_from(LAYOUTS)))
     grad_output = data.draw(gradients(pooled.shape, dtype))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(max_pool3d, "MANY", data.draw(many))
+        patch.setattr(gather, "MANY", data.draw(many))
         run = max_pool3d.max_pool3d_with_indices_backward
         got = run(grad_output, self, *window, indices)
         with host.schedule(data.draw(seeds)):
@@ -143,7 +144,7 @@ def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     function = getattr(adaptive_max_pool, f"adaptive_max_pool{spatial}d_backward")
     aten = getattr(torch.ops.aten, f"adaptive_max_pool{spatial}d_backward")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptive_max_pool, "MANY", data.draw(many))
+        patch.setattr(gather, "MANY", data.draw(many))
         got = function(grad_output, self, indices)
         with host.schedule(data.draw(seeds)):
             assert same_bits(got, function(grad_output, self, indices))

@@ -1,35 +1,54 @@
 """Backward of ``nn.Embedding``: ``embedding_dense_backward``.
 
+Met in the backward of ``nn.Embedding`` and ``F.embedding`` with ``sparse=False``.
+
 ## What varies
 
 Since PyTorch 2.13 the CUDA kernel adds the gradients of a row with a float ``atomicAdd`` where
-many positions share few rows; before, and for other shapes, it sorts the indices and adds in
-order. On MPS it adds atomically.
+many positions share few rows; before, and for other shapes, it adds them in a fixed order: few
+positions as they come, more of them sorted by index, in pieces, and then the pieces of a row one by
+one. On MPS it adds atomically.
 
 ## What happens instead
 
-On CUDA the flag selects the sorted kernel. On MPS: PyTorch's error.
+Floating gradients are added with the launches of the room `index`. Wide rows: a stable sort of the
+indices alone, in the narrowest integer type that holds them, then 64 positions of one column at a
+time in float64 (float64 itself in pairs of float64), and what pieces share in the same way, so that
+no thread walks over a frequent row. Narrow rows: integers of a common scale, in any order.
+``scale_grad_by_freq`` divides the unrounded sum by the number of positions; ATen multiplies each
+gradient by the rounded reciprocal. The shapes alone choose the way, and all roundings are explicit:
+any GPU gives the same bits.
+
+With ``substitute=False`` the flag selects ATen's sorted kernel. On MPS: PyTorch's error.
 
 ## Cost
 
-PyTorch's own: the sort of the indices, which the other shapes pay anyway.
+The floor is ``grad_output`` and ``indices`` read and the gradient of the weight written once. Wide
+rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 40 bytes for
+each position up to 32768 rows of weight, 96 up to 2**31, else 256; and for every 64 positions two
+rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost what
+the room `index` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
+sorted kernel, and their row is zeroed in the end.
 
 ## Limits
 
-With the flag off, as inside ``detmode.allow``, the kernel of 2.13 and later varies.
+An index out of range traps on a GPU and raises on the host, where ATen writes out of bounds on the
+GPU and skips it on the CPU; the forward rejects it. That holds also for an index that equals a
+``padding_idx`` which is out of range, such as -1: ATen skips it. ``max_norm`` renormalizes rows in
+the forward with an operator of its own, which does not vary.
 """
 
-from detmode.conditions import on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.conditions import FLOATING, dtype_in, on
+from detmode.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
+from detmode.rules.embedding import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::embedding_dense_backward",
-        when=on("cuda"),
-        action=Native(),
-        guarantee=RUN_TO_RUN,
-        since="2.13",
-        because="under the flag the indices are sorted, and the gradients of a row added in order",
+        when=on("cuda") & dtype_in("grad_output", FLOATING),
+        action=Substitute(launch.embedding_dense_backward, otherwise=Native()),
+        guarantee=GPU_TO_GPU,
+        because="since 2.13 few rows with many positions are added by atomicAdd; else ATen sorts",
     ),
     Rule(
         op="aten::embedding_dense_backward",
@@ -42,7 +61,7 @@ RULES = (
     Rule(
         op="aten::embedding_dense_backward",
         action=Allow(),
-        because="the indices are sorted, or walked in order, and the gradients of a row added so",
+        because="the indices are walked in order, and the gradients of a row added so",
     ),
 )
 

@@ -1,32 +1,56 @@
 """Backward of fractional max pooling: ``fractional_max_pool2d_backward`` and ``_3d_``.
 
+``nn.FractionalMaxPool2d`` and ``nn.FractionalMaxPool3d`` meet them.
+
 ## What varies
 
-Pooling regions may overlap at their edges; the CUDA kernels add the gradients of all regions that
-chose an element with a float ``atomicAdd``.
+Pooling regions may overlap; the CUDA kernels add the gradients of all regions that chose an
+element with a float ``atomicAdd``, in an order that changes from run to run.
 
 ## What happens instead
 
-PyTorch's error.
+One thread owns an element of ``grad_input``. It looks, in row-major order, at the regions that may
+hold the element, and adds the gradients of those whose index points at it, in float for float16 and
+bfloat16, each operation rounded explicitly, so any GPU gives the same bits. What rounding takes
+from the sum is added at the end, so the error is that of about one rounding; ATen rounds each
+addition to the dtype.
+
+Where the regions lie is drawn at random in the forward, and the backward does not get to know it:
+but region ``o`` of an axis begins less than one position from ``o * (in - kernel) / (out - 1)``,
+whatever was drawn, so a thread looks there and a little beyond. A launch before it checks that
+every index lies where its region may be. If one does not, because the indices are not the
+forward's, each thread looks at all regions of its plane: that is slow, and as right.
 
 ## Cost
 
-None: no other kernel runs.
+The floor is ``grad_output`` and ``indices`` read and ``grad_input`` written once: in float32 12
+bytes for each region and 4 for each element. The check reads the indices once more, 8 bytes for
+each region. An element looks at (kernel + 2) / a + 1 regions of an axis at most, where a is the
+distance of their beginnings: with regions of 2 by 2 and an ``output_ratio`` of 0.5 at 9 indices,
+8 bytes each, shared with its neighbours and so mostly from cache; it reads a gradient only where
+the index points at it. ATen reads the same 12 bytes for each region, writes ``grad_input`` with
+zeros, and adds with one atomic for each region.
 
 ## Limits
 
-There is no substitute yet. The regions themselves are drawn from the random generator: without a
-seed they differ from run to run, and no rule concerns that.
+An index out of range traps on a GPU, as in ATen, and raises on the host. ATen reads out of bounds
+when the batch or the channels of ``grad_output`` or ``indices`` are not those of ``self``; here
+that is a ``RuntimeError``. With indices that are not the forward's, or come of negative samples
+given by hand, the work grows with the product of a plane's elements and its regions. The regions
+themselves are drawn from the random generator: without a seed they differ from run to run, and no
+rule concerns that.
 """
 
 from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.rules.fractional_max_pool import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::fractional_max_pool2d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.fractional_max_pool2d_backward),
+        guarantee=GPU_TO_GPU,
         alert="fractional_max_pool2d_backward_cuda",
         because="regions that overlap add their gradients with a float atomicAdd",
     ),
@@ -38,7 +62,8 @@ RULES = (
     Rule(
         op="aten::fractional_max_pool3d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.fractional_max_pool3d_backward),
+        guarantee=GPU_TO_GPU,
         alert=("fractional_max_pool3d_backward_cuda", "fractional_max_pool3d_backward_out_cuda"),
         because="regions that overlap add their gradients with a float atomicAdd",
     ),

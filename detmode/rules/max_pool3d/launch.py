@@ -10,22 +10,10 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source
+from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
 
-PER_THREAD = 4
-"""Planes (or channels) that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
-
-SOURCE = Source(
-    __file__,
-    "kernels.cu",
-    entries=tuple(
-        f"max_pool3d_backward<{ctype(dtype)}, {per_thread}>"
-        for dtype in FLOATING
-        for per_thread in (1, PER_THREAD)
-    ),
-)
+SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
 
 
 def max_pool3d_with_indices_backward(
@@ -69,32 +57,20 @@ def max_pool3d_with_indices_backward(
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
-    memory_format = torch.channels_last_3d if last else torch.contiguous_format
-    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
-    outer, inner = self.shape[:-3].numel(), 1
-    if last:
-        outer, inner = self.shape[0], self.shape[1]
-    shared = inner if inner > 1 else outer
-    many = shared >= 4 * PER_THREAD and grad_input.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    launch(
+    return gather_chosen(
         SOURCE,
-        f"max_pool3d_backward<{ctype(self.dtype)}, {per_thread}>",
-        grad_input.numel() // max(shared, 1) * -(-shared // per_thread),
-        grad_output.contiguous(memory_format=memory_format),
-        indices.contiguous(memory_format=memory_format),
-        grad_input,
-        outer,
-        inner,
-        *self.shape[-3:],
-        *grad_output.shape[-3:],
+        "max_pool3d_backward",
+        grad_output,
+        self,
+        indices,
+        3,
+        torch.channels_last_3d if last else torch.contiguous_format,
         *kernel,
         *strides,
         *pads,
         *dilations,
         *(d // math.gcd(d, s) for d, s in zip(dilations, strides)),
     )
-    return grad_input
 
 
 def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
@@ -106,28 +82,8 @@ def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
 
 def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
     name = "max_pool3d_with_indices_backward"
-    if self.dim() not in (4, 5):
-        raise RuntimeError(f"{name}(): Expected 4D or 5D input tensor, but got {list(self.shape)}")
-    if grad_output.dim() != self.dim() or grad_output.shape[:-3] != self.shape[:-3]:
-        raise RuntimeError(
-            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
-            f"{list(self.shape)}, but got {list(grad_output.shape)}"
-        )
-    if indices.shape != grad_output.shape:
-        raise RuntimeError(
-            f"{name}(): Expected indices to have the shape of grad_output, "
-            f"{list(grad_output.shape)}, but got {list(indices.shape)}"
-        )
+    check(name, grad_output, self, indices, 3)
     if grad_output.dtype != self.dtype:
         raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
-    if indices.dtype != torch.int64:
-        raise RuntimeError(f"expected scalar type {torch.int64} but found {indices.dtype}")
-    if not grad_output.device == indices.device == self.device:
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got "
-            f"{grad_output.device}, {self.device} and {indices.device}"
-        )
     if self.dtype not in FLOATING:
-        raise NotImplementedError(
-            f'"max_pool3d_with_indices_backward_out_frame" not implemented for {self.dtype}'
-        )
+        raise NotImplementedError(f'"{name}_out_frame" not implemented for {self.dtype}')

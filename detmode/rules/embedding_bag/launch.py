@@ -1,0 +1,164 @@
+"""Launchers of the backward of embedding bags with ``mode="max"``."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, ctype, empty_like, launch
+from detmode.rules.index.positions import check_on_host
+from detmode.rules.index.shapes import Rows
+from detmode.rules.index.sums import add_rows
+
+INDICES = (torch.int64, torch.int32)
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"embedding_bag_addends<{ctype(dtype)}, {ctype(index)}>"
+        for dtype, index in product(FLOATING, INDICES)
+    ),
+)
+
+
+def embedding_bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Tensor:
+    """``aten::_embedding_bag_backward`` with ``mode`` 2: checks, then the dense backward.
+
+    Raises:
+        RuntimeError: ``indices``, ``offsets`` or ``offset2bag`` are not contiguous integers, and
+            what :func:`embedding_bag_dense_backward` raises.
+    """
+    checked = {"indices": indices, "offsets": offsets}
+    if offset2bag.numel() or not indices.numel():
+        # Otherwise ATen makes one of its own, which "max" does not read.
+        checked["offset2bag"] = offset2bag
+    for name, tensor in checked.items():
+        if tensor.dtype not in INDICES:
+            raise RuntimeError(
+                f"Expected tensor for argument #1 '{name}' to have one of the following scalar "
+                f"types: Long, Int; but got {tensor.dtype} instead (while checking arguments for "
+                "embedding_bag)"
+            )
+        if not tensor.is_contiguous():
+            raise RuntimeError(
+                "Expected contiguous tensor, but got non-contiguous tensor for argument #1 "
+                f"'{name}' (while checking arguments for embedding_bag)"
+            )
+    return embedding_bag_dense_backward(
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+    )
+
+
+def embedding_bag_dense_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Tensor:
+    """``aten::_embedding_bag_dense_backward`` with ``mode`` 2.
+
+    Args:
+        grad: (bags, D), floating point.
+        indices: not read; what a bag chose is in ``maximum_indices``.
+        offset2bag: not read.
+        bag_size: int32 or int64, at least one for each bag: an empty bag gives nothing.
+        maximum_indices: (bags, D), int32 or int64: the row that each column took its value from.
+        num_weights: rows of the weight.
+        scale_grad_by_freq: not read, as in ATen.
+        mode: 2.
+        per_sample_weights: ``None``.
+        padding_idx: a row that gets nothing.
+
+    Returns:
+        (num_weights, D), contiguous, of the dtype of ``grad``.
+
+    Raises:
+        IndexError: ``grad`` has no second dimension; on the CPU also an index out of range.
+        NotImplementedError: a dtype that is not floating point.
+        RuntimeError: shapes, dtypes or devices that do not go together.
+    """
+    _check(grad, bag_size, maximum_indices, per_sample_weights)
+    bags, columns = grad.shape
+    grad_weight = grad.new_zeros(num_weights, columns)
+    # Without rows to choose from, all bags are empty.
+    if grad_weight.numel() == 0 or bags == 0:
+        return grad_weight
+    rows = empty_like(grad, dtype=torch.int64, memory_format=torch.contiguous_format)
+    addends = empty_like(grad, memory_format=torch.contiguous_format)
+    launch(
+        SOURCE,
+        f"embedding_bag_addends<{ctype(grad.dtype)}, {ctype(maximum_indices.dtype)}>",
+        grad.numel(),
+        grad.contiguous(),
+        maximum_indices.contiguous(),
+        bag_size.to(maximum_indices.dtype).contiguous(),
+        rows,
+        addends,
+        grad.numel(),
+        columns,
+        padding_idx,
+    )
+    check_on_host(rows, num_weights, 0, IndexError)
+    add_rows(grad_weight, rows, addends, Rows(1, bags, columns, num_weights), include_self=False)
+    return grad_weight
+
+
+def _check(
+    grad: Tensor, bag_size: Tensor, maximum_indices: Tensor, per_sample_weights: Tensor | None
+) -> None:
+    name = "_embedding_bag_dense_backward"
+    bags, _ = grad.size(0), grad.size(1)
+    if grad.dim() != 2 or maximum_indices.shape != grad.shape or bag_size.numel() < bags:
+        raise RuntimeError(
+            f"{name}(): Expected grad and maximum_indices of one shape (bags, D) and a bag_size "
+            f"for each bag, but got {list(grad.shape)}, {list(maximum_indices.shape)} and "
+            f"{list(bag_size.shape)}"
+        )
+    if maximum_indices.dtype not in INDICES or bag_size.dtype not in INDICES:
+        raise RuntimeError(
+            f"{name}(): Expected maximum_indices and bag_size of dtype int32/int64, but got "
+            f"{maximum_indices.dtype} and {bag_size.dtype}"
+        )
+    if per_sample_weights is not None:
+        raise RuntimeError(f"{name}(): per_sample_weights only go with mode='sum'")
+    if not grad.device == maximum_indices.device == bag_size.device:
+        raise RuntimeError(
+            f"{name}(): Expected all tensors to be on the same device, but got {grad.device}, "
+            f"{maximum_indices.device} and {bag_size.device}"
+        )
+    if grad.dtype not in FLOATING:
+        raise NotImplementedError(
+            f'"embedding_bag_backward_cuda_max" not implemented for {grad.dtype}'
+        )

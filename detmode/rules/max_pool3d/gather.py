@@ -1,0 +1,104 @@
+"""What the backwards of max, adaptive and fractional max pooling share: checks and the launch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, ctype, empty, launch
+
+PER_THREAD = 4
+"""Planes (or channels) that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+
+def entries(kernel: str) -> tuple[str, ...]:
+    """The name expressions of ``kernel``, a template of a dtype and of planes for a thread."""
+    return tuple(
+        f"{kernel}<{ctype(dtype)}, {per_thread}>"
+        for dtype in FLOATING
+        for per_thread in (1, PER_THREAD)
+    )
+
+
+def gather_chosen(
+    source: Source,
+    kernel: str,
+    grad_output: Tensor,
+    self: Tensor,
+    indices: Tensor,
+    spatial: int,
+    memory_format: torch.memory_format,
+    *window: int | Tensor,
+) -> Tensor:
+    """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
+
+    Args:
+        source: where the kernel is.
+        kernel: a name that :func:`entries` expanded.
+        grad_output: like ``indices``, in any strides.
+        self: what was pooled; its shape and dtype are read.
+        indices: int64, the position that each window chose.
+        spatial: 2 or 3 dimensions, the last ones.
+        memory_format: of the result.
+        window: what the kernel takes after the sizes.
+
+    Returns:
+        A tensor of the shape and dtype of ``self``.
+    """
+    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
+    outer, inner = self.shape[:-spatial].numel(), 1
+    if memory_format is not torch.contiguous_format:
+        outer, inner = self.shape[0], self.shape[1]
+    shared = inner if inner > 1 else outer
+    many = shared >= 4 * PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    missing = (1,) * (3 - spatial)
+    launch(
+        source,
+        f"{kernel}<{ctype(self.dtype)}, {per_thread}>",
+        grad_input.numel() // max(shared, 1) * -(-shared // per_thread),
+        grad_output.contiguous(memory_format=memory_format),
+        indices.contiguous(memory_format=memory_format),
+        grad_input,
+        outer,
+        inner,
+        *missing,
+        *self.shape[-spatial:],
+        *missing,
+        *grad_output.shape[-spatial:],
+        *window,
+    )
+    return grad_input
+
+
+def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
+    """What the operators ask of their tensors, but for what ATen words differently.
+
+    Raises:
+        RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.
+    """
+    if self.dim() not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D input tensor, but got "
+            f"{list(self.shape)}"
+        )
+    if grad_output.dim() != self.dim() or grad_output.shape[:-spatial] != self.shape[:-spatial]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
+            f"{list(self.shape)}, but got {list(grad_output.shape)}"
+        )
+    if indices.shape != grad_output.shape:
+        raise RuntimeError(
+            f"{name}(): Expected indices to have the shape of grad_output, "
+            f"{list(grad_output.shape)}, but got {list(indices.shape)}"
+        )
+    if indices.dtype != torch.int64:
+        raise RuntimeError(f"expected scalar type {torch.int64} but found {indices.dtype}")
+    if not grad_output.device == indices.device == self.device:
+        raise RuntimeError(
+            f"{name}(): Expected all tensors to be on the same device, but got "
+            f"{grad_output.device}, {self.device} and {indices.device}"
+        )

@@ -1,0 +1,145 @@
+"""Fractional max pooling's backward on the host runner, over shapes, regions and layouts."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import pytest
+import torch
+from exact_sums import (
+    LAYOUTS,
+    SEEDS,
+    assert_exact,
+    assert_same_bits_in_any_schedule,
+    laid_out,
+    tensors,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detmode import DeterministicMode
+from detmode.conditions import FLOATING
+from detmode.cuda import host, unavailable
+from detmode.rules.fractional_max_pool import launch
+from detmode.rules.max_pool3d import gather
+from detmode.sample import Maker
+
+pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+
+layouts = st.sampled_from(LAYOUTS[:3])
+FUNCTIONS = {2: launch.fractional_max_pool2d_backward, 3: launch.fractional_max_pool3d_backward}
+
+
+@given(
+    data=st.data(),
+    n=st.sampled_from([2, 3]),
+    dtype=st.sampled_from(FLOATING),
+    seed=SEEDS,
+    # Indices as the forward gives them, or any in the plane: ATen goes wherever they point.
+    drawn=st.booleans(),
+)
+def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, drawn: bool) -> None:
+    """Each element is the sum of the gradients that chose it, rounded once, in any schedule."""
+    kernel = [data.draw(st.integers(1, 4)) for _ in range(n)]
+    output = [data.draw(st.integers(1, 6)) for _ in range(n)]
+    # The forward of 3d wants one element more than the regions need.
+    sizes = [k + o + n - 3 + data.draw(st.integers(0, 7)) for k, o in zip(kernel, output)]
+    leading = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    m = Maker(dtype, seed=seed)
+    self = laid_out(m.integers(-2, 3, *leading, *sizes, dtype=dtype), data.draw(layouts))
+    if drawn:
+        indices = m.integers(0, math.prod(sizes), *leading, *output)
+    else:
+        batched = self.double().contiguous().view(-1, leading[-1], *sizes)
+        starts = m.integers(0, 100, *batched.shape[:2], n).double() / 100
+        pool = getattr(torch.ops.aten, f"fractional_max_pool{n}d")
+        indices = pool(batched, kernel, output, starts)[1].view(*leading, *output)
+    grad_output = data.draw(tensors(indices.shape, dtype))
+    given_indices = laid_out(indices, data.draw(layouts))
+    given_kernel = data.draw(st.sampled_from([kernel, kernel, [], [9] * n, [0] * n]))
+    with mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))):
+        got = assert_same_bits_in_any_schedule(
+            lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
+        )
+    assert got.is_contiguous()
+    zeros = torch.zeros(self.shape, dtype=dtype)
+    planes = torch.arange(math.prod(leading)).view(*leading, *(1,) * n)
+    assert_exact(got, zeros, indices + planes * math.prod(sizes), grad_output, include_self=False)
+
+
+STARTS = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.5, 1 - 2.0**-24, 1.0, 3.7]))
+
+
+@given(
+    data=st.data(),
+    start=STARTS,
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    kernel=st.integers(1, 9),
+    output=st.one_of(st.integers(1, 20), st.integers(1, 40_000)),
+    more=st.one_of(st.integers(0, 30), st.integers(0, 200_000)),
+)
+def test_regions_are_found(
+    data: st.DataObject, start: float, dtype: torch.dtype, kernel: int, output: int, more: int
+) -> None:
+    """Whatever the forward draws, the backward looks for an element where its region is."""
+    size = kernel + output - 1 + more
+    self = Maker(dtype, seed=data.draw(SEEDS)).integers(-9, 9, 1, 1, 1, size, dtype=dtype)
+    starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
+    pool = torch.ops.aten.fractional_max_pool2d
+    indices = pool(self, [1, kernel], [1, output], starts)[1]
+    strays = launch.find_strays(2, self.shape, (1, 1, kernel), indices)
+    assert strays.item() == 0
+    if more > kernel + 5 and output > 1:
+        # The control: the first region cannot have chosen what the last one did.
+        assert launch.find_strays(2, self.shape, (1, 1, kernel), indices.flip(-1)).item() == 1
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("batched", [True, False])
+def test_modules(n: int, batched: bool) -> None:
+    """Through the module, whose output size is a ratio of the input's: ATen's gradient."""
+    self = torch.randn(2, 3, *(13, 11, 9)[:n], dtype=torch.float64)[slice(None) if batched else 0]
+    module = getattr(torch.nn, f"FractionalMaxPool{n}d")(
+        3, output_ratio=0.6, _random_samples=torch.rand(2 if batched else 1, 3, n).double()
+    )
+    weight = torch.randn(module(self).shape, dtype=torch.float64)
+
+    def gradient() -> torch.Tensor:
+        leaf = self.clone().requires_grad_()
+        (module(leaf) * weight).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    expected = gradient()
+    with DeterministicMode(simulate="cuda") as mode:
+        got = gradient()
+    assert "substitute" in [record.action for record in mode.records]
+    torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("position", [-1, 16, 2**32])
+def test_an_index_out_of_range_traps(position: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU nothing checks the indices beforehand: the kernels do."""
+    monkeypatch.setattr(launch, "check_on_host", lambda *args: None)
+    self, grad_output = torch.zeros(1, 2, 4, 4), torch.ones(1, 2, 2, 2)
+    indices = torch.full(grad_output.shape, position)
+    with pytest.raises(host.DeviceAssert):
+        launch.fractional_max_pool2d_backward(grad_output, self, [2, 2], [2, 2], indices)
+
+
+def test_what_does_not_go_together_is_rejected() -> None:
+    """Where ATen would read beyond a tensor."""
+    self, grad_output = torch.zeros(2, 3, 4, 4), torch.ones(2, 3, 2, 2)
+    indices = torch.zeros(grad_output.shape, dtype=torch.int64)
+    run = launch.fractional_max_pool2d_backward
+    for changed in (
+        (grad_output[:1], self, indices[:1]),
+        (grad_output[:, :2], self, indices[:, :2]),
+        (grad_output, self, indices[:1]),
+        (grad_output[None], self[None], indices[None]),
+    ):
+        with pytest.raises(RuntimeError, match="gradOutput|grad_output|input tensor"):
+            run(changed[0], changed[1], [2, 2], [2, 2], changed[2])
+    with pytest.raises(IndexError):
+        run(grad_output, self[0, 0], [2, 2], [2, 2], indices)
