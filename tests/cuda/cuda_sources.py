@@ -9,6 +9,7 @@ from detmode.cuda import Source, accumulator_buffers, ctype, launch
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 COMPLEX = (torch.complex64, torch.complex128)
+INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 KERNELS = Source(
     __file__,
@@ -91,6 +92,7 @@ PRIMITIVES = Source(
         "rounding<double>",
         "compensated<float>",
         "compensated<double>",
+        *(f"radix_keys<{ctype(dtype)}>" for dtype in (*FLOATING, *INTEGRAL)),
     ),
 )
 
