@@ -70,12 +70,10 @@ def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
 def _select(
     name: str, self: Tensor, dim: int, keepdim: bool, kind: int, k: int = 0
 ) -> tuple[Tensor, Tensor]:
-    axis = _axis(self, dim)
+    axis = axis_of(self, dim)
+    # ATen's word for nanmedian is median.
+    refuse_size_0(name.removeprefix("nan"), self, axis)
     n = self.shape[axis] if self.dim() else 1
-    if n == 0:
-        # The word of ATen for nanmedian is median.
-        word = name.removeprefix("nan")
-        raise IndexError(f"{word}(): Expected reduction dim {axis} to have non-zero size.")
     if kind == KTH and not 1 <= k <= n:
         raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {axis}")
     if self.dtype not in DTYPES:
@@ -109,7 +107,12 @@ def _select(
     return values, indices
 
 
-def _axis(self: Tensor, dim: int) -> int:
+def axis_of(self: Tensor, dim: int) -> int:
+    """``dim`` from 0; a tensor without dimensions has one.
+
+    Raises:
+        IndexError: it is out of range.
+    """
     size = max(self.dim(), 1)
     if not -size <= dim < size:
         raise IndexError(
@@ -117,6 +120,12 @@ def _axis(self: Tensor, dim: int) -> int:
             f"but got {dim})"
         )
     return dim % size
+
+
+def refuse_size_0(name: str, self: Tensor, axis: int) -> None:
+    """``IndexError`` where there is nothing to choose from."""
+    if self.dim() and self.shape[axis] == 0:
+        raise IndexError(f"{name}(): Expected reduction dim {axis} to have non-zero size.")
 
 
 def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: int, k: int) -> None:
