@@ -84,7 +84,9 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
     kind=st.sampled_from(["median", "nanmedian", "kthvalue"]),
     keepdim=st.booleans(),
     # What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared.
-    way=st.sampled_from([{}, {"CAPACITIES": ()}, {"CAPACITIES": (), "CACHE": 0}, {"LONG": 32}]),
+    way=st.sampled_from(
+        [{}, {"CAPACITIES": ()}, {"CAPACITIES": (), "CACHE": 0}, {"LONG": 32, "SHARE": 40}]
+    ),
     seed=SEEDS,
 )
 def test_select(
@@ -129,6 +131,29 @@ def test_select(
         assert (value == true and math.copysign(1, value) == math.copysign(1, true)) or (
             math.isnan(value) and math.isnan(true)
         )
+
+
+@pytest.mark.parametrize(
+    ("self", "arguments", "error"),
+    [
+        (torch.ones(3, 4), (0,), RuntimeError),
+        (torch.ones(3, 4), (5,), RuntimeError),
+        (torch.ones(3, 4), (4, 0), RuntimeError),
+        (torch.ones(()), (2,), RuntimeError),
+        (torch.ones(3, 4), (1, 2), IndexError),
+        (torch.ones(3, 0), (1, 1), IndexError),
+        (torch.ones(3, 4) > 0, (1,), NotImplementedError),
+        (torch.ones(3, 4).cfloat(), (1,), NotImplementedError),
+    ],
+)
+def test_kthvalue_rejects_what_aten_rejects(
+    self: Tensor, arguments: Sequence[int], error: type[Exception]
+) -> None:
+    """With the same type of exception; the versions that substitute it may not run here."""
+    for kthvalue in (torch.kthvalue, launch.kthvalue):
+        with pytest.raises(error) as caught:
+            kthvalue(self, *arguments)
+        assert caught.type is error
 
 
 def test_a_nan_keeps_its_payload() -> None:

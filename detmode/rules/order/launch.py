@@ -19,6 +19,8 @@ LONG = 2**15
 """Elements from which a row is shared out to several blocks, where the rows are few."""
 FEW = 128
 """Rows with which blocks of one row each leave most of a GPU idle."""
+SHARE = 4096
+"""Elements of a long row that are worth a block."""
 MEDIAN, NANMEDIAN, KTH = 0, 1, 2
 
 _STEPS = ("in_block", "count", "digit", "index", "value")
@@ -131,7 +133,7 @@ def refuse_size_0(name: str, self: Tensor, axis: int) -> None:
 def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: int, k: int) -> None:
     """A row to many blocks: two small launches for each digit of 8 bits, then the index."""
     scalar, rows = ctype(input.dtype), values.numel()
-    chunks = max(1, min(-(-n // 4096), 8 * FEW // rows))
+    chunks = max(1, min(-(-n // SHARE), 8 * FEW // rows))
     state = torch.zeros(rows * 259, dtype=torch.int64, device=input.device)
     counts, found, left = state.split((rows * 257, rows, rows))
     for shift in range(8 * input.itemsize - 8, -8, -8):

@@ -10,9 +10,9 @@ which index of equal values they name depends on the size of the row, the GPU an
 and -0.0 are equal. In ``topk`` so are NaNs; in ``mode`` every NaN is a value of its own, larger
 than all numbers, where ATen compares with ``<`` and may take the numbers between NaNs apart.
 
-The price is a stable sort of the rows: for float32 up to 4 passes that read and write 12 bytes an
-element, where ATen's ``topk`` reads 4 bytes some 17 times. ``mode`` then reads and writes some 80
-bytes an element more.
+The price is a stable sort of whole rows: for float32 up to 4 passes that read and write 12 bytes an
+element, where ATen's ``topk`` reads 4 bytes some 17 times. ``mode`` then moves some 80 bytes an
+element more.
 """
 
 from __future__ import annotations
