@@ -85,7 +85,13 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
     keepdim=st.booleans(),
     # What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared.
     way=st.sampled_from(
-        [{}, {"CAPACITIES": ()}, {"CAPACITIES": (), "CACHE": 0}, {"LONG": 32, "SHARE": 40}]
+        [
+            {},
+            {"CAPACITIES": ()},
+            {"CAPACITIES": (), "CACHE": 0},
+            {"LONG": 32, "SHARE": 40},
+            {"MANY": 0},
+        ]
     ),
     seed=SEEDS,
 )

@@ -15,10 +15,11 @@ since 2.10. NaN is larger than all numbers; ``median`` gives NaN where there is 
 where there is nothing else. 0.0 and -0.0 are equal in the search for the index, and the value is
 the one that ATen gives, which takes -0.0 for the smaller.
 
-Values become whole numbers in the same order. A slice of up to 32 elements is one thread's, which
-fixes the answer bit by bit in registers; a longer one is a block's, which counts it by digits of
-8 bits; where rows of more than 32768 elements are few, many blocks count one row together. Counts
-and minima of whole numbers do not depend on the order of threads: any GPU gives the same bits.
+Values become whole numbers in the same order. A slice of up to 32 elements, or 64 where slices are
+many, is one thread's, which fixes the answer bit by bit in registers; a longer one is a block's,
+which counts it by digits of 8 bits; where rows of more than 32768 elements are few, many blocks
+count one row together. Counts and minima of whole numbers do not depend on the order of threads:
+any GPU gives the same bits.
 
 ``topk``: under the flag PyTorch takes the kernel with a fixed order of ties.
 
@@ -34,17 +35,16 @@ with DeterministicMode(rules=default_rules() + SMALLEST_INDEX):
 
 ## Cost
 
-The floor is ``self`` read once. Slices of up to 32 elements, and rows of up to 32 KiB, are read
+The floor is ``self`` read once. Slices that are one thread's, and rows of up to 32 KiB, are read
 once. Longer rows are read once for each byte of the dtype and once, up to the answer, for the
 index: a float32 row five times. ATen reads once for each two bits, 16 times for float32, and once
-or twice more. Along another dimension than the last, slices of more than 32 elements are first
-copied next to each other, so ``self`` is read and written once more; ATen reads them at their
-stride each time. Rows shared by many blocks take two launches for each byte, and 2 KiB of scratch
-each.
+or twice more. Along another dimension than the last, slices that are a block's are first copied
+next to each other, so ``self`` is read and written once more; ATen reads them at their stride each
+time. Rows shared by many blocks take two launches for each byte, and 2 KiB of scratch a row.
 
 ``topk``, natively: a prefix sum in place of atomic slots, which PyTorch's authors put at 5 to 10
-%. With ``SMALLEST_INDEX``, ``topk`` and ``mode`` sort whole rows: for float32 up to 4 passes of 24
-bytes an element, and for ``mode`` some 80 bytes more.
+percent. With ``SMALLEST_INDEX``, ``topk`` and ``mode`` sort whole rows: for float32 up to 4 passes
+that read and write 12 bytes an element each, and for ``mode`` some 80 bytes more.
 
 ## Limits
 

@@ -35,12 +35,18 @@ __global__ void select_in_thread(const scalar_t* __restrict__ input, scalar_t* _
   for (int64_t slice = thread_index(); slice < slices; slice += thread_count()) {
     int64_t outer = quick_div(slice, inner);
     const scalar_t* first = input + outer * n * inner + (slice - outer * inner);
+    const scalar_t* next = first;
+    // What is not there stands behind everything, and so changes no rank that is asked for.
     key_t keys[capacity];
-    int nans = 0;
+    int count = static_cast<int>(n), nans = 0;
 #pragma unroll
     for (int i = 0; i < capacity; ++i) {
-      keys[i] = i < n ? key::of(first[i * inner]) : key_t(0);
-      nans += i < n && key::nan(keys[i]) ? 1 : 0;
+      keys[i] = static_cast<key_t>(~key_t(0));
+      if (i < count) {
+        keys[i] = key::of(*next);
+        nans += key::nan(keys[i]) ? 1 : 0;
+        next += inner;
+      }
     }
     int left = static_cast<int>(rank_of(kind, k, n, nans));
     key_t found = 0;
@@ -48,16 +54,16 @@ __global__ void select_in_thread(const scalar_t* __restrict__ input, scalar_t* _
     for (int bit = key::bits - 1; bit >= 0; --bit) {
       int below = 0;
 #pragma unroll
-      for (int i = 0; i < capacity; ++i) below += i < n && keys[i] >> bit == found >> bit ? 1 : 0;
+      for (int i = 0; i < capacity; ++i) below += keys[i] >> bit == found >> bit ? 1 : 0;
       if (left >= below) {
         left -= below;
         found = static_cast<key_t>(found | key_t(1) << bit);
       }
     }
-    int index = capacity;
+    int index = 0;
 #pragma unroll
     for (int i = capacity - 1; i >= 0; --i) {
-      if (i < n && key::merged(keys[i]) == key::merged(found)) index = i;
+      if (key::merged(keys[i]) == key::merged(found)) index = i;
     }
     values[slice] = answer<scalar_t>(found, first[index * inner]);
     indices[slice] = index;

@@ -11,8 +11,10 @@ from detmode.conditions import FLOATING, INTEGRAL
 from detmode.cuda import Source, ctype, empty, launch, launch_blocks
 
 DTYPES = FLOATING + INTEGRAL
-CAPACITIES = (16, 32)
+CAPACITIES = (16, 32, 64)
 """Elements of a slice that a thread keeps; longer slices are a block's."""
+MANY = 2**14
+"""Slices from which threads of more than 32 elements each fill a GPU."""
 CACHE = 32 * 1024
 """Bytes of keys that a block keeps in shared memory."""
 LONG = 2**15
@@ -88,22 +90,23 @@ def _select(
     indices = empty(shape, torch.int64, self.device)
     if values.numel() == 0:
         return values, indices
-    for capacity in CAPACITIES:
-        if n <= capacity:
-            launch(
-                SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", values.numel(),
-                grown.contiguous(), values, indices, values.numel(), n, prod(behind), kind, k,
-            )  # fmt: skip
-            return values, indices
+    slices = values.numel()
+    capacity = next((each for each in CAPACITIES if n <= each), None)
+    if capacity is not None and (capacity <= 32 or slices >= MANY):
+        launch(
+            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", slices,
+            grown.contiguous(), values, indices, slices, n, prod(behind), kind, k,
+        )  # fmt: skip
+        return values, indices
     rows = grown.movedim(axis, -1).contiguous()
-    if n >= 2**31 or (n > LONG and values.numel() < FEW):
+    if n >= 2**31 or (n > LONG and slices < FEW):
         _select_long(rows, values, indices, n, kind, k)
     else:
         cached = n * self.itemsize <= CACHE
         launch_blocks(
             SOURCE, f"select_in_block<{ctype(self.dtype)}>",
-            min(values.numel(), 2**20), 64 if n <= 512 else 256 if n <= 8192 else 1024,
-            rows, values, indices, values.numel(), n, kind, k, cached,
+            min(slices, 2**20), 64 if n <= 512 else 256 if n <= 8192 else 1024,
+            rows, values, indices, slices, n, kind, k, cached,
             shared=n * self.itemsize if cached else 0,
         )  # fmt: skip
     return values, indices
