@@ -87,8 +87,8 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
     way=st.sampled_from(
         [
             {},
-            {"CAPACITIES": ()},
-            {"CAPACITIES": (), "CACHE": 0},
+            {"CAPACITIES": {}},
+            {"CAPACITIES": {}, "CACHE": 0},
             {"LONG": 32, "SHARE": 40},
             {"MANY": 0},
         ]

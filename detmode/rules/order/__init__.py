@@ -15,11 +15,11 @@ since 2.10. NaN is larger than all numbers; ``median`` gives NaN where there is 
 where there is nothing else. 0.0 and -0.0 are equal in the search for the index, and the value is
 the one that ATen gives, which takes -0.0 for the smaller.
 
-Values become whole numbers in the same order. A slice of up to 32 elements, or 64 where slices are
-many, is one thread's, which fixes the answer bit by bit in registers; a longer one is a block's,
-which counts it by digits of 8 bits; where rows of more than 32768 elements are few, many blocks
-count one row together. Counts and minima of whole numbers do not depend on the order of threads:
-any GPU gives the same bits.
+Values become whole numbers in the same order. A slice of up to 32 elements, or 64 where there are
+many slices of floats, is one thread's, which fixes the answer bit by bit in registers; a longer one
+is a block's, which counts it by digits of 8 bits; where rows of more than 32768 elements are few,
+many blocks count one row together. Counts and minima of whole numbers do not depend on the order
+of threads: any GPU gives the same bits.
 
 ``topk``: under the flag PyTorch takes the kernel with a fixed order of ties.
 

@@ -11,8 +11,8 @@ from detmode.conditions import FLOATING, INTEGRAL
 from detmode.cuda import Source, ctype, empty, launch, launch_blocks
 
 DTYPES = FLOATING + INTEGRAL
-CAPACITIES = (16, 32, 64)
-"""Elements of a slice that a thread keeps; longer slices are a block's."""
+CAPACITIES = {16: DTYPES, 32: DTYPES, 64: FLOATING}
+"""Elements of a slice that a thread keeps, of these dtypes; longer slices are a block's."""
 MANY = 2**14
 """Slices from which threads of more than 32 elements each fill a GPU."""
 CACHE = 32 * 1024
@@ -30,7 +30,7 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=(
-        *(f"select_in_thread<{ctype(dtype)}, {n}>" for dtype in DTYPES for n in CAPACITIES),
+        *(f"select_in_thread<{ctype(dtype)}, {n}>" for n in CAPACITIES for dtype in CAPACITIES[n]),
         *(f"select_{step}<{ctype(dtype)}>" for step in _STEPS for dtype in DTYPES),
     ),
 )
@@ -91,7 +91,8 @@ def _select(
     if values.numel() == 0:
         return values, indices
     slices = values.numel()
-    capacity = next((each for each in CAPACITIES if n <= each), None)
+    fitting = (each for each in CAPACITIES if n <= each and self.dtype in CAPACITIES[each])
+    capacity = next(fitting, None)
     if capacity is not None and (capacity <= 32 or slices >= MANY):
         launch(
             SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", slices,
