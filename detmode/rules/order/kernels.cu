@@ -124,11 +124,13 @@ static __device__ __forceinline__ int64_t total_of(const uint32_t* counts, int d
 }
 
 // Rows of n < 2^31 elements: a block each. Where `cached`, the keys stay in shared memory and the
-// row is read once; otherwise once for each digit, and once for the index.
+// row is read once; otherwise once for each digit, and once for the index. Without the bounds the
+// compiler may take more registers than a block of 1024 threads can have.
 template <typename scalar_t>
-__global__ void select_in_block(const scalar_t* __restrict__ input, scalar_t* __restrict__ values,
-                                int64_t* __restrict__ indices, int64_t rows, int64_t n,
-                                int64_t kind, int64_t k, bool cached) {
+__global__ void __launch_bounds__(1024)
+    select_in_block(const scalar_t* __restrict__ input, scalar_t* __restrict__ values,
+                    int64_t* __restrict__ indices, int64_t rows, int64_t n, int64_t kind, int64_t k,
+                    bool cached) {
   using key = radix_key<scalar_t>;
   using key_t = typename key::type;
   __shared__ uint32_t counts[DIGITS * COPIES];
