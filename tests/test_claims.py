@@ -83,6 +83,27 @@ def test_wrong_results_are_found(
         check_truth(CASE)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["the room's", "ATen's"])
+def test_the_rooms_reference_says_which_integers(
+    monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """Of equal values a room's rule may be another index than that of ATen's CPU kernel."""
+    sample = Sample(
+        name="ties",
+        op="aten::median.dim",
+        make=lambda make: {"self": torch.ones(2, 9, dtype=make.dtype), "dim": 1},
+    )
+    case = Case("order", sample, torch.float32, GPU_TO_GPU)
+    indices = torch.zeros(2, dtype=torch.int64) if first else torch.ones(2, 9).median(1).indices
+    results = (torch.ones(2), indices)
+    monkeypatch.setattr(claims, "run_substituted", lambda *arguments: results)
+    if first:
+        check_truth(case)
+    else:
+        with pytest.raises(ClaimError, match="the error against float64 is inf"):
+            check_truth(case)
+
+
 @pytest.mark.parametrize(
     ("value", "change", "words"),
     [

@@ -152,13 +152,24 @@ def run_truth(
     if prepare is not None:
         prepare(arguments)
     wide = {name: _widened(value) for name, value in arguments.items()}
-    reference = getattr(samples_of(room), "REFERENCE", {}).get(sample.op)
+    reference = _reference(room, sample)
     if reference is not None:
         func = resolve(sample.op)
         assert func is not None
         return tensors_of(reference(**Signature(func).bind((), wide)))
     with flag(False):
         return tensors_of(call(sample, wide))
+
+
+def has_reference(case: Case) -> bool:
+    """Whether the room has its own reference for the case's operator."""
+    return _reference(case.room, case.sample) is not None
+
+
+def _reference(room: str, sample: Sample) -> Callable[..., Any] | None:
+    reference: Callable[..., Any] | None
+    reference = getattr(samples_of(room), "REFERENCE", {}).get(sample.op)
+    return reference
 
 
 def call(sample: Sample, arguments: Mapping[str, Any]) -> Any:

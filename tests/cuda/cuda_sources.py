@@ -9,6 +9,7 @@ from detmode.cuda import Source, accumulator_buffers, ctype, launch
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 COMPLEX = (torch.complex64, torch.complex128)
+INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 KERNELS = Source(
     __file__,
@@ -94,6 +95,7 @@ PRIMITIVES = Source(
         "compensated<double>",
         "chosen<float, 1>",
         "chosen<float, 3>",
+        *(f"radix_keys<{ctype(dtype)}>" for dtype in (*FLOATING, *INTEGRAL)),
     ),
 )
 

@@ -9,34 +9,69 @@ kernels for recent GPUs since 2.13, whose ties vary without the flag.
 
 ## What happens instead
 
-``median`` and ``nanmedian`` with ``dim``, and ``kthvalue`` until 2.9: PyTorch's error. ``topk``:
-under the flag PyTorch takes the kernel with a fixed order of ties.
+``median`` and ``nanmedian`` with ``dim``, and ``kthvalue`` until 2.9, are substituted: the value of
+ATen's CUDA kernel, and the smallest index that holds it, which is also the rule of ``kthvalue``
+since 2.10. NaN is larger than all numbers; ``median`` gives NaN where there is one, ``nanmedian``
+where there is nothing else. 0.0 and -0.0 are equal in the search for the index, and the value is
+the one that ATen gives, which takes -0.0 for the smaller.
+
+Values become whole numbers in the same order. A slice of up to 32 elements, or 64 where there are
+many slices of floats, is one thread's, which fixes the answer bit by bit in registers; a longer one
+is a block's, which counts it by digits of 8 bits; where rows of more than 32768 elements are few,
+many blocks count one row together. Counts and minima of whole numbers do not depend on the order
+of threads: any GPU gives the same bits.
+
+``topk``: under the flag PyTorch takes the kernel with a fixed order of ties.
+
+``mode`` does not vary either. To have ties in ``topk`` and ``mode`` resolved by the smallest index
+too, on any GPU, add the rules of ``detmode.rules.order.ties``, which sort the whole rows:
+
+```python
+from detmode.rules.order.ties import SMALLEST_INDEX
+
+with DeterministicMode(rules=default_rules() + SMALLEST_INDEX):
+    values, indices = torch.topk(scores, 8)
+```
 
 ## Cost
 
+The floor is ``self`` read once. Slices that are one thread's, and rows of up to 32 KiB, are read
+once. Longer rows are read once for each byte of the dtype and once, up to the answer, for the
+index: a float32 row five times. ATen reads once for each two bits, 16 times for float32, and once
+or twice more. Along another dimension than the last, slices that are a block's are first copied
+next to each other, so ``self`` is read and written once more; ATen reads them at their stride each
+time. Rows shared by many blocks take two launches for each byte, and 2 KiB of scratch a row.
+
 ``topk``, natively: a prefix sum in place of atomic slots, which PyTorch's authors put at 5 to 10
-%.
+percent. With ``SMALLEST_INDEX``, ``topk`` and ``mode`` sort whole rows: for float32 up to 4 passes
+that read and write 12 bytes an element each, and for ``mode`` some 80 bytes more.
 
 ## Limits
 
-There is no substitute yet. ``torch.median(x)`` without ``dim`` returns no index and passes. On
-ROCm the ties of ``topk`` may vary, which no row says.
+ATen on the CPU gives other indices of equal values. The payload of a NaN is that of the element at
+the index. ``torch.median(x)`` without ``dim`` returns no index and passes. On ROCm the ties of
+``topk`` may vary, which no row says.
 """
 
 import torch
 
 from detmode.conditions import dtype_in, on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.rules.order import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     *(
         rule
-        for op in ("aten::median.dim", "aten::nanmedian.dim")
+        for op, function in (
+            ("aten::median.dim", launch.median),
+            ("aten::nanmedian.dim", launch.nanmedian),
+        )
         for rule in (
             Rule(
                 op=op,
                 when=on("cuda"),
-                action=Refuse(),
+                action=Substitute(function),
+                guarantee=GPU_TO_GPU,
                 alert="median CUDA with indices output",
                 because="the threads that find the median race for its index",
             ),
@@ -46,7 +81,8 @@ RULES = (
     Rule(
         op="aten::kthvalue",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.kthvalue),
+        guarantee=GPU_TO_GPU,
         alert="kthvalue CUDA",
         until="2.9",
         because="the threads that find the value race for its index",

@@ -1,0 +1,46 @@
+// Histograms, counted in whole numbers: additions of those do not depend on their order.
+#include "dtype.cuh"
+#include "index.cuh"
+
+// The bin of a value between low and high, as ATen's CUDA kernel rounds it. A quotient of
+// infinities, from a range that overflows, is no number and goes to the first bin.
+template <typename scalar_t>
+static __device__ __forceinline__ int64_t bin_of(scalar_t value, scalar_t low, scalar_t high,
+                                                 int64_t bins) {
+  scalar_t scaled = mul_rn(sub_rn(value, low), static_cast<scalar_t>(bins));
+  scalar_t place = div_rn(scaled, sub_rn(high, low));
+  if (!(place > scalar_t(0))) return 0;
+  // `high` itself belongs to the last bin.
+  return place < static_cast<scalar_t>(bins) ? min_index(static_cast<int64_t>(place), bins - 1)
+                                             : bins - 1;
+}
+
+// Blocks share the elements in stripes. Where `shared`, a block counts in its own memory first; it
+// sees fewer than 2^32 elements.
+template <typename scalar_t>
+__global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restrict__ counts,
+                            int64_t n, int64_t bins, double min, double max, bool shared) {
+  uint32_t* own = dynamic_shared<uint32_t>();
+  scalar_t low = static_cast<scalar_t>(min), high = static_cast<scalar_t>(max);
+  if (shared) {
+    for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) own[b] = 0;
+    __syncthreads();
+  }
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    scalar_t value = input[i];
+    // False for NaN.
+    if (!(value >= low && value <= high)) continue;
+    int64_t bin = bin_of(value, low, high, bins);
+    if (shared) {
+      atomicAdd(own + bin, 1u);
+    } else {
+      atomic_add(counts + bin, 1);
+    }
+  }
+  if (shared) {
+    __syncthreads();
+    for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) {
+      if (own[b] > 0) atomic_add(counts + b, static_cast<int64_t>(own[b]));
+    }
+  }
+}

@@ -1,0 +1,119 @@
+"""Launchers of histc, and of bincount with weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import INTEGRAL
+from detmode.cuda import Source, ctype, launch_blocks
+from detmode.rules.index.shapes import Rows
+from detmode.rules.index.sums import add_rows
+
+DTYPES = (torch.float32, torch.float64)
+SHARED_BINS = 12 * 1024
+"""Bins that fit into the shared memory of a block on any GPU, 4 bytes each."""
+BLOCK = 256
+
+SOURCE = Source(
+    __file__, "kernels.cu", entries=tuple(f"histc_count<{ctype(dtype)}>" for dtype in DTYPES)
+)
+
+
+def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """``aten::histc``: how many elements lie in each of ``bins`` equal parts of ``[min, max]``.
+
+    Args:
+        self: float32 or float64, any shape.
+        bins: positive.
+        min: the lower end; where it is ``max``, the range is that of the elements.
+        max: the upper end, which belongs to the last bin.
+
+    Returns:
+        A tensor of ``bins`` elements of the dtype of ``self``.
+
+    Raises:
+        RuntimeError: ``bins`` or the range is not possible, or the range is not finite.
+    """
+    if bins <= 0:
+        raise RuntimeError("bins must be > 0")
+    low, high = _range(self, _rounded(min, self.dtype), _rounded(max, self.dtype))
+    return _count(self.contiguous(), bins, low, high).to(self.dtype)
+
+
+def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
+    n = input.numel()
+    counts = torch.zeros(bins, dtype=torch.int64, device=input.device)
+    shared = bins <= SHARED_BINS
+    # A block reads no fewer elements than it has counts to hand over.
+    share = max(BLOCK * 16, bins if shared else 0)
+    launch_blocks(
+        SOURCE, f"histc_count<{ctype(input.dtype)}>", min(-(-n // share), 2**13), BLOCK,
+        input, counts, n, bins, low, high, shared, shared=4 * bins if shared else 0,
+    )  # fmt: skip
+    return counts
+
+
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    """``value`` in the dtype in which ATen compares it with the elements."""
+    if math.isfinite(value) and abs(value) > torch.finfo(dtype).max:
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+    return torch.tensor(value, dtype=dtype).item()
+
+
+def _range(self: Tensor, low: float, high: float) -> tuple[float, float]:
+    if low == high and self.numel() > 0:
+        low, high = torch.stack(torch.aminmax(self)).tolist()
+    if low == high:
+        low, high = _rounded(low - 1, self.dtype), _rounded(high + 1, self.dtype)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise RuntimeError(f"range of [{low:g}, {high:g}] is not finite")
+    if not low < high:
+        raise RuntimeError("max must be larger than min")
+    return low, high
+
+
+def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
+    """``aten::bincount`` with weights: ``result[self[i]] += weights[i]``.
+
+    Args:
+        self: integers that are not negative, (N,).
+        weights: (N,); what is not float32 is added as float64.
+        minlength: bins at least.
+
+    Returns:
+        Float32 or float64, one element more than the largest of ``self`` or ``minlength``; for an
+        empty ``self``, as in ATen, ``minlength`` zeros of int64.
+
+    Raises:
+        RuntimeError: ``self``, ``weights`` or ``minlength`` is not possible.
+        NotImplementedError: ``self`` is bool or not integral.
+    """
+    if self.dtype not in INTEGRAL:
+        raise NotImplementedError(f'"bincount_cuda" not implemented for {self.dtype}')
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    if self.dim() == 1 and self.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=self.device)
+    if self.dim() != 1:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    smallest, largest = torch.stack(torch.aminmax(self)).tolist()
+    if smallest < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if weights.shape != self.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    if weights.device != self.device:
+        raise RuntimeError(f"expected weights on {self.device}, but they are on {weights.device}")
+    if weights.dtype != torch.float32:
+        weights = weights.to(torch.float64)
+    bins = largest + 1 if largest >= minlength else minlength
+    result = torch.zeros(bins, dtype=weights.dtype, device=self.device)
+    add_rows(
+        result,
+        self.to(torch.int64).contiguous(),
+        weights.contiguous(),
+        Rows(outer=1, rows=self.numel(), inner=1, size=bins),
+    )
+    return result

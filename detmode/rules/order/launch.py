@@ -1,0 +1,156 @@
+"""Launchers of median, nanmedian and kthvalue with their indices."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import FLOATING, INTEGRAL
+from detmode.cuda import Source, ctype, empty, launch, launch_blocks
+
+DTYPES = FLOATING + INTEGRAL
+CAPACITIES = {16: DTYPES, 32: DTYPES, 64: FLOATING}
+"""Elements of a slice that a thread keeps, of these dtypes; longer slices are a block's."""
+MANY = 2**14
+"""Slices from which threads of more than 32 elements each fill a GPU."""
+CACHE = 32 * 1024
+"""Bytes of keys that a block keeps in shared memory."""
+LONG = 2**15
+"""Elements from which a row is shared out to several blocks, where the rows are few."""
+FEW = 128
+"""Rows with which blocks of one row each leave most of a GPU idle."""
+SHARE = 4096
+"""Elements of a long row that are worth a block."""
+MEDIAN, NANMEDIAN, KTH = 0, 1, 2
+
+_STEPS = ("in_block", "count", "digit", "index", "value")
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=(
+        *(f"select_in_thread<{ctype(dtype)}, {n}>" for n in CAPACITIES for dtype in CAPACITIES[n]),
+        *(f"select_{step}<{ctype(dtype)}>" for step in _STEPS for dtype in DTYPES),
+    ),
+)
+
+
+def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``aten::median.dim``: of an even number of elements the lower one; NaN if there is one.
+
+    Returns:
+        The values, and for each the smallest index along ``dim`` that holds it.
+
+    Raises:
+        IndexError: ``dim`` is out of range, or has size 0.
+        NotImplementedError: a bool or complex tensor.
+    """
+    return _select("median", self, dim, keepdim, MEDIAN)
+
+
+def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``aten::nanmedian.dim``: the median of what is not NaN; NaN where nothing else is there.
+
+    Returns, raises: as `median`.
+    """
+    return _select("nanmedian", self, dim, keepdim, NANMEDIAN)
+
+
+def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``aten::kthvalue``: the k-th smallest value, from 1; a NaN is larger than all numbers.
+
+    Returns:
+        The values, and for each the smallest index along ``dim`` that holds it.
+
+    Raises:
+        IndexError: ``dim`` is out of range, or has size 0.
+        RuntimeError: ``k`` is out of range.
+        NotImplementedError: a bool or complex tensor.
+    """
+    return _select("kthvalue", self, dim, keepdim, KTH, k)
+
+
+def _select(
+    name: str, self: Tensor, dim: int, keepdim: bool, kind: int, k: int = 0
+) -> tuple[Tensor, Tensor]:
+    axis = axis_of(self, dim)
+    # ATen's word for nanmedian is median.
+    refuse_size_0(name.removeprefix("nan"), self, axis)
+    n = self.shape[axis] if self.dim() else 1
+    if kind == KTH and not 1 <= k <= n:
+        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {axis}")
+    if self.dtype not in DTYPES:
+        raise NotImplementedError(f'"{name}" not implemented for {self.dtype}')
+    grown = self if self.dim() else self.view(1)
+    before, behind = grown.shape[:axis], grown.shape[axis + 1 :]
+    kept = (1,) if keepdim and self.dim() else ()
+    shape = (*before, *kept, *behind)
+    values = empty(shape, self.dtype, self.device)
+    indices = empty(shape, torch.int64, self.device)
+    if values.numel() == 0:
+        return values, indices
+    slices = values.numel()
+    fitting = (each for each in CAPACITIES if n <= each and self.dtype in CAPACITIES[each])
+    capacity = next(fitting, None)
+    if capacity is not None and (capacity <= 32 or slices >= MANY):
+        launch(
+            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", slices,
+            grown.contiguous(), values, indices, slices, n, prod(behind), kind, k,
+        )  # fmt: skip
+        return values, indices
+    rows = grown.movedim(axis, -1).contiguous()
+    if n >= 2**31 or (n > LONG and slices < FEW):
+        _select_long(rows, values, indices, n, kind, k)
+    else:
+        cached = n * self.itemsize <= CACHE
+        launch_blocks(
+            SOURCE, f"select_in_block<{ctype(self.dtype)}>",
+            min(slices, 2**20), 64 if n <= 512 else 256 if n <= 8192 else 1024,
+            rows, values, indices, slices, n, kind, k, cached,
+            shared=n * self.itemsize if cached else 0,
+        )  # fmt: skip
+    return values, indices
+
+
+def axis_of(self: Tensor, dim: int) -> int:
+    """``dim`` from 0; a tensor without dimensions has one.
+
+    Raises:
+        IndexError: it is out of range.
+    """
+    size = max(self.dim(), 1)
+    if not -size <= dim < size:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], "
+            f"but got {dim})"
+        )
+    return dim % size
+
+
+def refuse_size_0(name: str, self: Tensor, axis: int) -> None:
+    """``IndexError`` where there is nothing to choose from."""
+    if self.dim() and self.shape[axis] == 0:
+        raise IndexError(f"{name}(): Expected reduction dim {axis} to have non-zero size.")
+
+
+def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: int, k: int) -> None:
+    """A row to many blocks: two small launches for each digit of 8 bits, then the index."""
+    scalar, rows = ctype(input.dtype), values.numel()
+    chunks = max(1, min(-(-n // SHARE), 8 * FEW // rows))
+    state = torch.zeros(rows * 259, dtype=torch.int64, device=input.device)
+    counts, found, left = state.split((rows * 257, rows, rows))
+    for shift in range(8 * input.itemsize - 8, -8, -8):
+        launch_blocks(
+            SOURCE, f"select_count<{scalar}>", rows * chunks, 256,
+            input, found, counts, n, chunks, shift,
+        )  # fmt: skip
+        launch_blocks(
+            SOURCE, f"select_digit<{scalar}>", rows, 32,
+            counts, found, left, n, kind, k, shift,
+        )  # fmt: skip
+    indices.fill_(n)
+    launch_blocks(
+        SOURCE, f"select_index<{scalar}>", rows * chunks, 256, input, found, indices, n, chunks
+    )
+    launch(SOURCE, f"select_value<{scalar}>", rows, input, found, indices, values, rows, n)

@@ -1,0 +1,322 @@
+"""Values in order on the host runner, over shapes, ties, layouts, dtypes and all three kernels."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from exact_sums import LAYOUTS, SEEDS, laid_out, same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode import DeterministicMode, default_rules, table
+from detmode.conditions import FLOATING, INTEGRAL
+from detmode.cuda import host, unavailable
+from detmode.rules.order import launch
+from detmode.rules.order.ties import SMALLEST_INDEX
+from detmode.sample import Maker
+
+pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+
+SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
+lengths = st.one_of(st.integers(1, 9), st.integers(10, 40), st.sampled_from([63, 65, 130, 600]))
+leading = st.lists(st.integers(0, 4), max_size=2)
+
+
+@st.composite
+def values(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The fewer different values, the more ties; floats may hold special values, or many zeros."""
+    make = Maker(dtype, seed=draw(SEEDS))
+    low = 0 if dtype is torch.uint8 else -draw(st.integers(0, 3))
+    tensor = make.integers(low, draw(st.integers(1, 100)), *shape).to(dtype)
+    if draw(st.booleans()):
+        tensor = make.normal(*shape)
+    if dtype.is_floating_point and tensor.numel() and draw(st.booleans()):
+        for value in draw(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=4)):
+            part = draw(st.integers(1, tensor.numel()))
+            tensor.view(-1)[draw(st.integers(0, part - 1)) :: part] = value
+    elif not dtype.is_floating_point and tensor.numel() and draw(st.booleans()):
+        ends = torch.iinfo(dtype)
+        tensor.view(-1)[:: draw(st.integers(1, tensor.numel()))] = draw(
+            st.sampled_from([ends.min, ends.max])
+        )
+    return laid_out(tensor, draw(st.sampled_from(LAYOUTS)))
+
+
+def ranked(row: Sequence[float]) -> list[float]:
+    """In order: -0.0 before 0.0, NaN last."""
+    return sorted(
+        row, key=lambda x: (math.isnan(x), 0 if math.isnan(x) else x, math.copysign(1, x))
+    )
+
+
+def chosen(row: Sequence[float], kind: str, k: int) -> tuple[float, int]:
+    """The value that the operator gives of one slice, and the smallest index that holds it."""
+    numbers = sum(not math.isnan(x) for x in row)
+    if kind == "median":
+        rank = (len(row) - 1) // 2 if numbers == len(row) else len(row) - 1
+    elif kind == "nanmedian":
+        rank = max(numbers - 1, 0) // 2
+    else:
+        rank = k - 1
+    value = ranked(row)[rank]
+    holds = (x == value or (math.isnan(x) and math.isnan(value)) for x in row)
+    return value, next(i for i, held in enumerate(holds) if held)
+
+
+def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int]]:
+    """One answer for each slice, in row-major order."""
+    grown = self if self.dim() else self.view(1)
+    return [
+        chosen(row, kind, k)
+        for row in grown.movedim(dim, -1).reshape(-1, grown.shape[dim]).tolist()
+    ]
+
+
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(FLOATING + INTEGRAL),
+    kind=st.sampled_from(["median", "nanmedian", "kthvalue"]),
+    keepdim=st.booleans(),
+    # What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared.
+    way=st.sampled_from(
+        [
+            {},
+            {"CAPACITIES": {}},
+            {"CAPACITIES": {}, "CACHE": 0},
+            {"LONG": 32, "SHARE": 40},
+            {"MANY": 0},
+        ]
+    ),
+    seed=SEEDS,
+)
+def test_select(
+    data: st.DataObject,
+    dtype: torch.dtype,
+    kind: str,
+    keepdim: bool,
+    way: dict[str, Any],
+    seed: int,
+) -> None:
+    """The value of the rank and its smallest index, in ATen's form, in any schedule."""
+    shape = data.draw(leading)
+    dim = data.draw(st.integers(0, len(shape)))
+    n = data.draw(lengths)
+    shape.insert(dim, n)
+    if data.draw(st.integers(0, 9)) == 0:
+        shape, dim, n = [], 0, 1
+    self = data.draw(values(shape, dtype))
+    k = data.draw(st.integers(1, n))
+    arguments = ([k] if kind == "kthvalue" else []) + [
+        data.draw(st.sampled_from([dim, dim - max(len(shape), 1)])),
+        keepdim,
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in way.items():
+            patch.setattr(launch, name, value)
+        got = getattr(launch, kind)(self, *arguments)
+        with host.schedule(seed):
+            again = getattr(launch, kind)(self, *arguments)
+    assert all(same_bits(one, other) for one, other in zip(got, again, strict=True))
+    # ATen's CPU kernel takes a stride of 0 for one of 1.
+    form = getattr(torch, kind)(self.contiguous(), *arguments)
+    for mine, atens in zip(got, form, strict=True):
+        assert (mine.dtype, mine.shape) == (atens.dtype, atens.shape)
+        assert mine.is_contiguous()
+    assert torch.equal(got[0].double().nan_to_num(1e9), form[0].double().nan_to_num(1e9))
+    wanted = expected(self, dim, kind, k)
+    for value, index, (true, smallest) in zip(
+        got[0].flatten().tolist(), got[1].flatten().tolist(), wanted, strict=True
+    ):
+        assert index == smallest
+        assert (value == true and math.copysign(1, value) == math.copysign(1, true)) or (
+            math.isnan(value) and math.isnan(true)
+        )
+
+
+@pytest.mark.parametrize(
+    ("self", "arguments", "error"),
+    [
+        (torch.ones(3, 4), (0,), RuntimeError),
+        (torch.ones(3, 4), (5,), RuntimeError),
+        (torch.ones(3, 4), (4, 0), RuntimeError),
+        (torch.ones(()), (2,), RuntimeError),
+        (torch.ones(3, 4), (1, 2), IndexError),
+        (torch.ones(3, 0), (1, 1), IndexError),
+        (torch.ones(3, 4) > 0, (1,), NotImplementedError),
+        (torch.ones(3, 4).cfloat(), (1,), NotImplementedError),
+    ],
+)
+def test_kthvalue_rejects_what_aten_rejects(
+    self: Tensor, arguments: Sequence[int], error: type[Exception]
+) -> None:
+    """With the same type of exception; the versions that substitute it may not run here."""
+    for kthvalue in (torch.kthvalue, launch.kthvalue):
+        with pytest.raises(error) as caught:
+            kthvalue(self, *arguments)
+        assert caught.type is error
+
+
+def test_a_nan_keeps_its_payload() -> None:
+    """The NaN is the one at the index, bit for bit."""
+    bits = torch.tensor([0, 0x7FC12345, -1, 0x7F800001], dtype=torch.int32)
+    for n in (4, 400):
+        row = bits.repeat(n // 4).view(torch.float32)
+        value, index = launch.median(row, 0)
+        assert (value.view(torch.int32).item(), index.item()) == (0x7FC12345, 1)
+
+
+@pytest.mark.parametrize("name", ["median", "nanmedian", "kthvalue", "mode"])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_backward(name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own call, and its gradient, which goes to the smallest index."""
+    # The last version in which kthvalue is substituted.
+    monkeypatch.setattr(table, "TORCH_VERSION", (2, 9))
+    x = torch.randint(0, 3, (5, 45)).double().requires_grad_()
+    weight = torch.rand(x.select(dim, 0).shape, dtype=torch.float64)
+    mode = DeterministicMode(simulate="cuda", rules=default_rules() + SMALLEST_INDEX)
+    with mode:
+        result = getattr(torch, name)(x, *([4] if name == "kthvalue" else []), dim=dim)
+        (result.values * weight).sum().backward()
+    overload = f"aten::{name}.{'dim' if 'median' in name else 'default'}"
+    assert (overload, "substitute") in [(each.overload, each.action) for each in mode.records]
+    wanted = getattr(torch, name)(x, *([4] if name == "kthvalue" else []), dim=dim)
+    assert torch.equal(result.values, wanted.values)
+    holds = x.detach() == result.values.unsqueeze(dim)
+    assert torch.equal(result.indices, holds.int().argmax(dim))
+    gradient = torch.zeros_like(x).scatter(
+        dim, result.indices.unsqueeze(dim), weight.unsqueeze(dim)
+    )
+    assert torch.equal(x.grad, gradient)
+
+
+def test_second_derivative() -> None:
+    """Through the indices, as in ATen."""
+    x = torch.randint(0, 3, (3, 7)).double().requires_grad_()
+    with DeterministicMode(simulate="cuda"):
+        assert torch.autograd.gradgradcheck(
+            lambda x: (x * x).median(1).values, (x + torch.arange(7) * 5,)
+        )
+
+
+def test_out() -> None:
+    """``out=`` tensors of another shape and layout are resized or filled."""
+    x = torch.randint(0, 3, (6, 50)).float()
+    values, indices = torch.empty(0), torch.empty(6, 2, dtype=torch.int64)[:, 0]
+    with DeterministicMode(simulate="cuda") as mode:
+        torch.nanmedian(x, 1, out=(values, indices))
+    assert [record.action for record in mode.records] == ["substitute"]
+    assert torch.equal(values, x.nanmedian(1).values)
+    assert torch.equal(x.gather(1, indices.unsqueeze(1)).squeeze(1), values)
+
+
+def stable(run: Callable[[], Any]) -> Any:
+    """The result under the rules that are added."""
+    with DeterministicMode(simulate="cuda", rules=default_rules() + SMALLEST_INDEX) as mode:
+        result = run()
+    assert [record.action for record in mode.records] == ["substitute"]
+    return result
+
+
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(FLOATING + INTEGRAL),
+    largest=st.booleans(),
+    in_order=st.booleans(),
+)
+def test_topk(data: st.DataObject, dtype: torch.dtype, largest: bool, in_order: bool) -> None:
+    """Equal values come by ascending index, NaN is the largest value."""
+    shape = data.draw(leading)
+    dim = data.draw(st.integers(0, len(shape)))
+    n = data.draw(lengths)
+    shape.insert(dim, n)
+    self = data.draw(values(shape, dtype))
+    k = data.draw(st.integers(0, n))
+    got = stable(lambda: torch.topk(self, k, dim, largest, in_order))
+    assert got.values.shape == got.indices.shape == torch.topk(self, k, dim).values.shape
+    assert got.values.is_contiguous()
+    assert got.indices.is_contiguous()
+    held = self.gather(dim, got.indices)
+    torch.testing.assert_close(got.values, held, rtol=0, atol=0, equal_nan=True)
+    numbers = ~held.isnan()
+    assert torch.equal(got.values.signbit()[numbers], held.signbit()[numbers])
+
+    def before(row: list[float]) -> list[int]:
+        # Without the sign: zeros tie.
+        sign = -1 if largest else 1
+        key = [(sign * math.isnan(x), 0 if math.isnan(x) else sign * x) for x in row]
+        return sorted(range(n), key=lambda i: (key[i], i))[:k]
+
+    rows = self.movedim(dim, -1).reshape(-1, n).tolist()
+    assert got.indices.movedim(dim, -1).reshape(len(rows), k).tolist() == [
+        before(row) for row in rows
+    ]
+
+
+@given(
+    data=st.data(),
+    dtype=st.sampled_from((*FLOATING, *INTEGRAL, torch.bool)),
+    keepdim=st.booleans(),
+)
+def test_mode(data: st.DataObject, dtype: torch.dtype, keepdim: bool) -> None:
+    """The smallest of the most common values, which is ATen's, and its smallest index."""
+    shape = data.draw(leading)
+    dim = data.draw(st.integers(0, len(shape)))
+    shape.insert(dim, data.draw(lengths))
+    self = data.draw(values(shape, torch.int64)) % 5
+    self = self.to(dtype)
+    if dtype.is_floating_point and self.numel() and data.draw(st.booleans()):
+        self[self == 4] = math.nan
+    got = stable(lambda: torch.mode(self, dim, keepdim))
+    form = torch.mode(self, dim, keepdim)
+    assert got.values.shape == got.indices.shape == form.values.shape
+    rows = self.movedim(dim, -1).reshape(-1, self.shape[dim]).tolist()
+    pairs = zip(got.values.flatten().tolist(), got.indices.flatten().tolist(), strict=True)
+    for row, (value, index) in zip(rows, pairs, strict=True):
+        # Around NaNs ATen's own comparison loses count, so it is no oracle.
+        numbers = collections.Counter(x for x in row if not math.isnan(x))
+        wanted = min(numbers, key=lambda x: (-numbers[x], x), default=math.nan)
+        assert value == wanted or (math.isnan(value) and not numbers)
+        assert index == (row.index(wanted) if numbers else 0)
+    if not self.isnan().any():
+        assert torch.equal(got.values, form.values)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: torch.topk(x, 5, 1),
+        lambda x: torch.topk(x, 1, 2),
+        lambda x: torch.topk(x > 0, 1),
+        lambda x: torch.topk(x.cfloat(), 1),
+        lambda x: torch.topk(x[0, 0], 2, 0),
+        lambda x: torch.mode(x, 2),
+        lambda x: torch.mode(x[:, :0], 1),
+        lambda x: torch.mode(x.cfloat(), 1),
+    ],
+)
+def test_ties_reject_what_aten_rejects(run: Callable[[Tensor], Any]) -> None:
+    """With the same type of exception."""
+    x = torch.ones(3, 4)
+    kinds = []
+    for rules in (default_rules(), default_rules() + SMALLEST_INDEX):
+        with (
+            DeterministicMode(simulate="cuda", rules=rules),
+            pytest.raises((RuntimeError, IndexError, NotImplementedError)) as caught,
+        ):
+            run(x)
+        kinds.append(caught.type)
+    assert kinds[0] is kinds[1]
+
+
+@pytest.mark.parametrize("kind", ["topk", "mode"])
+def test_ties_of_no_dimensions(kind: str) -> None:
+    """A scalar is a row of one."""
+    x = torch.tensor(2.5)
+    value, index = stable(lambda: torch.topk(x, 1) if kind == "topk" else torch.mode(x))
+    assert (value.item(), index.item(), value.shape, index.shape) == (2.5, 0, (), ())
