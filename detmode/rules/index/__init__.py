@@ -41,9 +41,10 @@ GPU (`nonzero`), as in ATen. A sum of intermediate values beyond the dtype's ran
 where ATen may give an infinity.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on, single
+from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
 from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.index import launch
+from detmode.rules.index.put import index_put_last
 
 FORWARDS: tuple[str, ...] = (
     "aten::as_strided",
@@ -56,6 +57,8 @@ FORWARDS: tuple[str, ...] = (
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _ACCUMULATES = argument("accumulate", True) & _SUMS
+_MASKED = launch.unsafe_masked_index_put_accumulate
+_ASSIGNS = on("cuda") & argument("accumulate", False) & row_major("self")
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -72,15 +75,11 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         rule
-        for op, function, adds in (
-            ("aten::index_put", launch.index_put, _ACCUMULATES),
-            ("aten::_index_put_impl", launch.index_put, _ACCUMULATES),
-            ("aten::_unsafe_index_put", launch.index_put, _ACCUMULATES),
-            (
-                "aten::_unsafe_masked_index_put_accumulate",
-                launch.unsafe_masked_index_put_accumulate,
-                _SUMS,
-            ),
+        for op, function, adds, assigns in (
+            ("aten::index_put", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
+            ("aten::_index_put_impl", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
+            ("aten::_unsafe_index_put", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
+            ("aten::_unsafe_masked_index_put_accumulate", _MASKED, _SUMS, ()),
         )
         for rule in (
             Rule(
@@ -103,6 +102,16 @@ RULES: tuple[Rule, ...] = (
                 when=single("values"),
                 action=Allow(),
                 because="duplicates in indices write or add the same value",
+            ),
+            *(
+                Rule(
+                    op=op,
+                    when=when,
+                    action=Substitute(index_put_last, otherwise=Native()),
+                    guarantee=GPU_TO_GPU,
+                    because="duplicates in indices race to write; the last one wins",
+                )
+                for when in assigns
             ),
             Rule(
                 op=op,
