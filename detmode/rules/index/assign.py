@@ -13,20 +13,21 @@ from detmode.cuda import Source, ctype, launch
 from detmode.rules.index.positions import of_elements
 from detmode.rules.index.shapes import Rows, elects, flat, sort_dtype
 
-_WORDS = {
+WORDS = {
     16: torch.complex128,
     8: torch.int64,
     4: torch.int32,
     2: torch.int16,
     1: torch.uint8,
 }
+"""By their bytes: what moves for any dtype. ATen's own kernels rewrite some NaNs of 16 bits."""
 
 SOURCE = Source(
     __file__,
     "assign.cu",
     entries=(
         "assign_elect",
-        *(f"assign_{way}<{ctype(w)}>" for way in ("owned", "sorted") for w in _WORDS.values()),
+        *(f"assign_{way}<{ctype(w)}>" for way in ("owned", "sorted") for w in WORDS.values()),
     ),
 )
 
@@ -86,5 +87,5 @@ def _word(run: int, *tensors: Tensor) -> torch.dtype:
     for tensor in tensors:
         places += [tensor.data_ptr(), tensor.storage_offset() * itemsize]
     if run == 1:
-        return _WORDS[itemsize]
-    return next(word for width, word in _WORDS.items() if not any(p % width for p in places))
+        return WORDS[itemsize]
+    return next(word for width, word in WORDS.items() if not any(p % width for p in places))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.rules.index.assign import assign_rows
+from detmode.rules.index.assign import WORDS, assign_rows
 from detmode.rules.index.shapes import Rows
 
 __all__ = ["max_unpool2d", "max_unpool2d_on_cpu", "max_unpool3d", "max_unpool3d_on_cpu"]
@@ -73,7 +73,8 @@ def _unpool_on_cpu(self: Tensor, indices: Tensor, output_size: Sequence[int]) ->
     if shape.addends:
         # scatter writes along a dimension in order: the last one wins.
         planes = (shape.outer, shape.rows)
-        out.view(shape.outer, shape.size).scatter_(1, indices.reshape(planes), self.reshape(planes))
+        words, to = (x.view(WORDS[x.itemsize]) for x in (self, out))
+        to.view(shape.outer, shape.size).scatter_(1, indices.reshape(planes), words.reshape(planes))
     return out
 
 

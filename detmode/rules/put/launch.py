@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.rules.index.assign import assign_rows
+from detmode.rules.index.assign import WORDS, assign_rows
 from detmode.rules.index.positions import apart, linearize
 from detmode.rules.index.shapes import Rows
 from detmode.rules.index.sums import add_rows
@@ -77,7 +77,8 @@ def put_last_on_cpu(
     work = target.contiguous()
     size, positions = work.numel(), apart(target, index).reshape(-1)
     positions = torch.where(positions < 0, positions + size, positions)
-    work.view(-1).scatter_(0, positions, apart(target, source).reshape(-1))
+    words, to = (x.view(WORDS[x.itemsize]) for x in (apart(target, source), work))
+    to.view(-1).scatter_(0, positions, words.reshape(-1))
     return target if work is target else target.copy_(work)
 
 
