@@ -21,8 +21,13 @@ of one column in float64 (float64 itself in pairs of float64), and what pieces s
 the same launch again, so that no thread walks over a long run of duplicates. All roundings are
 explicit and the choice depends on the shapes alone: any GPU gives the same bits.
 
-Assignments, integers and the CPU take PyTorch's own deterministic path: a stable sort on CUDA, one
-thread on the CPU; the last duplicate wins.
+Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
+by an integer maximum of the positions of its sources, or, where there are more than four
+destinations for each source, a stable sort of the index finds the last ones; then the owners write.
+A mask alone names nothing twice, and its values are written at once.
+
+Assignments to a `self` that is not contiguous, or quantized, sums of integers, and the CPU take
+PyTorch's own deterministic path: a stable sort on CUDA, one thread on the CPU.
 
 ## Cost
 
@@ -32,7 +37,11 @@ complex twice that), zeroed, written and read, with an integer maximum and an in
 addend.
 Wide rows read `source` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
 2**31, else 256; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
-A view that is not contiguous adds a copy of `self` each way.
+A sum into a view that is not contiguous adds a copy of `self` each way.
+
+Assignments read `values` and write each row once. They read the index twice, write 8 bytes for each
+destination and add an atomic and a read for each source, or sort: 64 bytes for each source up to
+32768 destinations, 120 up to 2**31. Indices on several dimensions add 24 bytes for each of them.
 
 ## Limits
 

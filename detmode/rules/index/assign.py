@@ -85,7 +85,7 @@ def _word(run: int, *tensors: Tensor) -> torch.dtype:
     itemsize = tensors[0].itemsize
     places = [run * itemsize]
     for tensor in tensors:
-        places += [tensor.data_ptr(), tensor.storage_offset() * itemsize]
+        places += [tensor.data_ptr(), int(tensor.storage_offset()) * itemsize]
     if run == 1:
         return WORDS[itemsize]
     return next(word for width, word in WORDS.items() if not any(p % width for p in places))
