@@ -39,9 +39,10 @@ Wide rows read `source` once; the sort moves 40 bytes per row up to 32768 destin
 2**31, else 256; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
 A sum into a view that is not contiguous adds a copy of `self` each way.
 
-Assignments read `values` and write each row once. They read the index twice, write 8 bytes for each
-destination and add an atomic and a read for each source, or sort: 64 bytes for each source up to
-32768 destinations, 120 up to 2**31. Indices on several dimensions add 24 bytes for each of them.
+Assignments read `values` and write each row once; values that broadcast are written out before.
+Each index adds 24 bytes to become a position. Positions are read twice, and each destination adds 8
+bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
+destinations, 120 up to 2**31.
 
 ## Limits
 

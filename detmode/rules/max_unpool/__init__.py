@@ -20,7 +20,7 @@ order, several planes at once; no kernel is launched.
 The floor is the input and its indices read once and the output written once. On CUDA the output is
 written with zeros first, and each input adds its own write; an owner is 8 bytes written for each
 output, and an atomic and a read for each input, which reads its index twice. A sort instead of that
-moves 120 bytes for each input up to 2**31 outputs, and 24 to make its keys. On the CPU the indices
+moves 120 bytes for each input up to 2**31 outputs, and 64 to make its keys. On the CPU the indices
 are read once more for their bounds. Inputs that are not contiguous are copied first.
 
 ## Limits

@@ -21,12 +21,12 @@ Any GPU gives the same bits.
 
 ## Cost
 
-The floor is `index` and `source` read once and one element written for each. Assignments add
-a read and a write of the index, 8 bytes written for each element of `self`, and for each source an
-atomic and two reads at its destination's owner; a sort instead of that moves 120 bytes for each
-source up to 2**31 elements. What sums cost is said in the room `index`. A `self` that is not
-contiguous is copied each way. On the CPU: the index is read once more for its bounds, and one
-thread writes instead of all.
+The floor is `index` and `source` read once and one element written for each. Each index adds 24
+bytes to become a position, counted from the start. Assignments read the positions twice, and add 8
+bytes for each element of `self` and an atomic and a read for each source; a sort instead of that
+moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the room `index`. A
+`self` that is not contiguous is copied each way. On the CPU: the index is read once more for its
+bounds, and one thread writes instead of all.
 
 ## Limits
 

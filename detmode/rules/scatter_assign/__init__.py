@@ -26,8 +26,8 @@ products are refused, as by PyTorch.
 
 The floor is `src` and `index` read once and the destinations written once. Assignments read the
 index twice, write 8 bytes for each destination, and add an atomic and a read for each source; a
-sort instead of that moves 120 bytes for each source up to 2**31 destinations, and 24 to make its
-keys. An index that is smaller than `self` apart from `dim` adds 48 bytes for each of its elements.
+sort instead of that moves 120 bytes for each source up to 2**31 destinations, and 64 to make its
+keys. An index that is smaller than `self` apart from `dim` adds 64 bytes for each of its elements.
 PyTorch's path makes int64 coordinates for every dimension, and sorts them. `scatter_add` and
 `scatter_reduce` are in the room `scatter`.
 
