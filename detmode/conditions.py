@@ -167,6 +167,18 @@ def quantized(name: str) -> Condition:
     return Condition(f"quantized({name!r})", holds, (name,))
 
 
+def row_major(name: str) -> Condition:
+    """The tensor argument ``name`` is contiguous, and not quantized."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return (
+            isinstance(tensor, torch.Tensor) and not tensor.is_quantized and tensor.is_contiguous()
+        )
+
+    return Condition(f"row_major({name!r})", holds, (name,))
+
+
 def sparse(*names: str) -> Condition:
     """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
 

@@ -334,7 +334,7 @@ class DeterministicMode(TorchDispatchMode):
                     # Tracing needs the shapes only, and tracing rules alert under the flag.
                     with flag(False):
                         return func(*args, **kwargs)
-                unavailable = cuda.unavailable(where)
+                unavailable = cuda.unavailable(where) if action.launches else None
                 if unavailable is None:
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     with unfilled():

@@ -62,10 +62,13 @@ class Substitute(Action):
 
     ``otherwise`` is what PyTorch itself does, for ``substitute=False`` and for machines where the
     kernel cannot run; left out, it is ``Refuse()`` where the row has an alert, else ``Native()``.
+
+    ``launches`` is False for a function that only calls ATen operators: it runs on any machine.
     """
 
     function: Callable[..., Any]
     otherwise: Native | Refuse | None = None
+    launches: bool = True
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -66,13 +66,14 @@ def test_switching_on_and_off(warn_only):
     assert detmode.are_deterministic_algorithms_enabled() is True
     assert detmode.is_deterministic_algorithms_warn_only_enabled() is warn_only
     assert detmode.get_deterministic_debug_mode() == 2 - warn_only
-    target, index, source = torch.zeros(3), torch.tensor([0]), torch.ones(1)
+    input = torch.zeros(1, 1, 1, 1, device="meta")
+    arguments = input, input.long(), [2, 2]
     if warn_only:
-        with pytest.warns(detmode.DeterminismWarning, match="put_"):
-            target.put_(index, source)
+        with pytest.warns(detmode.DeterminismWarning, match="max_unpooling2d"):
+            torch.ops.aten.max_unpool2d(*arguments)
     else:
-        with pytest.raises(RuntimeError, match=r"put_[^\n]*\n  at .*test_switch.py"):
-            target.put_(index, source)
+        with pytest.raises(RuntimeError, match=r"max_unpool[^\n]*\n  at .*test_switch.py"):
+            torch.ops.aten.max_unpool2d(*arguments)
     detmode.use_deterministic_algorithms(False)
     assert current_mode() is None
     assert detmode.are_deterministic_algorithms_enabled() is False

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from detmode import DeterministicMode
+from detmode import DeterministicMode, cuda
 from detmode.messages import alert_text
 from detmode.plan import overload_name
 from detmode.rule import parse_version
@@ -603,13 +603,21 @@ def test_fake_cuda_tensors_warn(each: Alerting) -> None:
 
 
 @each_of(each for each in ALERTING if each.on_cpu)
-@pytest.mark.parametrize("substitute", [False, True])
-def test_cpu_raises(each: Alerting, substitute: bool) -> None:
-    """On the CPU itself, PyTorch's four CPU alerts are raised: substitutes are for CUDA."""
-    with DeterministicMode(substitute=substitute):  # noqa: SIM117
+def test_cpu_raises(each: Alerting) -> None:
+    """On the CPU itself, PyTorch's four CPU alerts are raised."""
+    with DeterministicMode(substitute=False):  # noqa: SIM117
         with pytest.raises(RuntimeError) as caught:
             each.run()
     assert str(caught.value).startswith(alert_text(each.caller, warn=False) + "\n  at ")
+
+
+@each_of(each for each in ALERTING if each.on_cpu)
+def test_cpu_is_substituted(each: Alerting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four have substitutes on the CPU, which need no compiler there."""
+    monkeypatch.setattr(cuda, "unavailable", lambda device_type: "nothing can be launched")
+    mode = DeterministicMode()
+    assert alert_given(each.run, mode) == []
+    assert "substitute" in {record.action for record in mode.records}
 
 
 @each_of(each for each in ALERTING if not each.on_cpu)

@@ -14,7 +14,10 @@ from detmode.rules import room_table, rooms
 ROOMS = [
     name
     for name in rooms()
-    if any(isinstance(row.rule.action, Substitute) for row in room_table(name))
+    if any(
+        isinstance(row.rule.action, Substitute) and row.rule.action.launches
+        for row in room_table(name)
+    )
 ]
 
 # Both sanitizers end the process at the first fault, so reaching the last line is the claim.

@@ -21,8 +21,13 @@ of one column in float64 (float64 itself in pairs of float64), and what pieces s
 the same launch again, so that no thread walks over a long run of duplicates. All roundings are
 explicit and the choice depends on the shapes alone: any GPU gives the same bits.
 
-Assignments, integers and the CPU take PyTorch's own deterministic path: a stable sort on CUDA, one
-thread on the CPU; the last duplicate wins.
+Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
+by an integer maximum of the positions of its sources, or, where there are more than four
+destinations for each source, a stable sort of the index finds the last ones; then the owners write.
+A mask alone names nothing twice, and its values are written at once.
+
+Assignments to a `self` that is not contiguous, or quantized, sums of integers, and the CPU take
+PyTorch's own deterministic path: a stable sort on CUDA, one thread on the CPU.
 
 ## Cost
 
@@ -32,7 +37,12 @@ complex twice that), zeroed, written and read, with an integer maximum and an in
 addend.
 Wide rows read `source` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
 2**31, else 256; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
-A view that is not contiguous adds a copy of `self` each way.
+A sum into a view that is not contiguous adds a copy of `self` each way.
+
+Assignments read `values` and write each row once; values that broadcast are written out before.
+Each index adds 24 bytes to become a position. Positions are read twice, and each destination adds 8
+bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
+destinations, 120 up to 2**31.
 
 ## Limits
 
@@ -41,9 +51,10 @@ GPU (`nonzero`), as in ATen. A sum of intermediate values beyond the dtype's ran
 where ATen may give an infinity.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on, single
+from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
 from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.index import launch
+from detmode.rules.index.put import index_put_last
 
 FORWARDS: tuple[str, ...] = (
     "aten::as_strided",
@@ -56,6 +67,8 @@ FORWARDS: tuple[str, ...] = (
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _ACCUMULATES = argument("accumulate", True) & _SUMS
+_MASKED = launch.unsafe_masked_index_put_accumulate
+_ASSIGNS = on("cuda") & argument("accumulate", False) & row_major("self")
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -72,15 +85,11 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         rule
-        for op, function, adds in (
-            ("aten::index_put", launch.index_put, _ACCUMULATES),
-            ("aten::_index_put_impl", launch.index_put, _ACCUMULATES),
-            ("aten::_unsafe_index_put", launch.index_put, _ACCUMULATES),
-            (
-                "aten::_unsafe_masked_index_put_accumulate",
-                launch.unsafe_masked_index_put_accumulate,
-                _SUMS,
-            ),
+        for op, function, adds, assigns in (
+            ("aten::index_put", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
+            ("aten::_index_put_impl", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
+            ("aten::_unsafe_index_put", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
+            ("aten::_unsafe_masked_index_put_accumulate", _MASKED, _SUMS, ()),
         )
         for rule in (
             Rule(
@@ -103,6 +112,16 @@ RULES: tuple[Rule, ...] = (
                 when=single("values"),
                 action=Allow(),
                 because="duplicates in indices write or add the same value",
+            ),
+            *(
+                Rule(
+                    op=op,
+                    when=when,
+                    action=Substitute(index_put_last, otherwise=Native()),
+                    guarantee=GPU_TO_GPU,
+                    because="duplicates in indices race to write; the last one wins",
+                )
+                for when in assigns
             ),
             Rule(
                 op=op,

@@ -12,6 +12,7 @@ from detmode.rules.index.positions import (
     apart,
     broadcast,
     check_on_host,
+    check_values,
     expand_masks,
     linearize,
 )
@@ -107,15 +108,7 @@ def index_put(
     if not given:
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
-    if values.dtype != out.dtype:
-        raise RuntimeError(
-            "Index put requires the source and destination dtypes match, got "
-            f"{out.dtype} for the destination and {values.dtype} for the source."
-        )
-    if values.device != out.device and values.dim() > 0:
-        raise RuntimeError(
-            f"expected values on {out.device}, where self is, but they are on {values.device}"
-        )
+    check_values(out, values)
     rows = broadcast([index for _, index in given])
     dims = [dim for dim, _ in given]
     others = [dim for dim in range(out.dim()) if dim not in dims]

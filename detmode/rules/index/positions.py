@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import launch
+from detmode.rules.index.shapes import Rows
 from detmode.rules.index.source import SOURCE
 
 
@@ -78,6 +79,19 @@ def linearize(
     return keys
 
 
+def of_elements(index: Tensor, shape: Rows) -> Tensor:
+    """Where in ``[outer, size, inner]`` each element goes; contiguous.
+
+    Args:
+        index: int64, a position in ``[0, size)`` for each element of ``[outer, rows, inner]``.
+        shape: how they lie.
+    """
+    grid = (shape.outer, shape.rows, shape.inner)
+    outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
+    inner = torch.arange(shape.inner, device=index.device)
+    return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
+
+
 def check_on_host(
     index: Tensor, size: int, dim: int, error: type[Exception], *, wraps: bool = False
 ) -> None:
@@ -96,6 +110,23 @@ def check_on_host(
     for position in torch.stack(torch.aminmax(index)).tolist():
         if not lowest <= position < size:
             raise error(f"index {position} is out of bounds for dimension {dim} with size {size}")
+
+
+def check_values(out: Tensor, values: Tensor) -> None:
+    """Raise what ATen raises for values that cannot be put into ``out``.
+
+    Raises:
+        RuntimeError: another dtype, or another device and more than a scalar.
+    """
+    if values.dtype != out.dtype:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{out.dtype} for the destination and {values.dtype} for the source."
+        )
+    if values.device != out.device and values.dim() > 0:
+        raise RuntimeError(
+            f"expected values on {out.device}, where self is, but they are on {values.device}"
+        )
 
 
 def apart(out: Tensor, source: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from detmode.rules.index.arguments import (
 from detmode.sample import Sample
 
 SUMS = FLOATING + COMPLEX
+EVERY = (torch.float16, torch.float32, torch.complex128, torch.int64, torch.bool)
 
 
 def _adds(name: str, make: Any, *covers: str, dtypes: Any = SUMS) -> Sample:
@@ -91,6 +92,22 @@ SAMPLES: tuple[Sample, ...] = (
         dtypes=FLOATING,
     ),
     *(
+        _puts(
+            f"last_{name}",
+            lambda m, a=a: put(m, *a(m), accumulate=False),
+            "collisions",
+            dtypes=EVERY,
+        )
+        for name, a in (
+            ("rows", lambda m: ([5, 65], [m.integers(-5, 5, 40)], 40, 65)),
+            ("few_rows", lambda m: ([500, 3], [m.integers(0, 9, 40)], 40, 3)),
+            ("pairs", lambda m: ([4, 5], [m.integers(0, 4, 99), m.integers(-5, 5, 99)], 99)),
+            ("apart", lambda m: ([4, 5, 6], [m.integers(0, 4, 9), None, m.integers(0, 6, 9)])),
+            ("mask", lambda m: ([6, 7, 3], [mask(m, 6, 7)], 3)),
+            ("empty", lambda m: ([6, 7], [m.integers(0, 6, 0)], 0, 7)),
+        )
+    ),
+    *(
         Sample(name=f"{name}_{number}", op=op, make=make, dtypes=dtypes, device=device)
         for op in ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put")
         for number, (name, make, dtypes, device) in enumerate(
@@ -144,6 +161,7 @@ ERRORS: tuple[Sample, ...] = (
         lambda m: put(m, [4], [m.integers(0, 4, 9)]) | {"values": m.normal(9).double()},
         dtypes=SUMS[:3],
     ),
+    _puts("last_too_large", lambda m: put(m, [4], [m.integers(4, 5, 9)], 9, accumulate=False)),
     _puts("nothing_to_index", lambda m: put(m, [0, 3], [m.integers(0, 1, 9)], 9, 3)),
 )
 

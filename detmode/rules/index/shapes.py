@@ -73,6 +73,15 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
     return sort + gather + carries < integers
 
 
+def elects(shape: Rows) -> bool:
+    """Whether an owner is elected for each destination of an assignment; otherwise rows are sorted.
+
+    A sort has keys and 64-bit positions twice, about four int64 for each row. No more than that is
+    spent on owners, of which there are as many as destinations.
+    """
+    return shape.size <= 4 * shape.rows
+
+
 def sort_dtype(size: int) -> torch.dtype:
     """The narrowest dtype for indices below ``size``: a sort's price goes by its bits."""
     for dtype in (torch.int16, torch.int32):

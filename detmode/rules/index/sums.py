@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
-from detmode.rules.index.positions import linearize
+from detmode.rules.index.positions import of_elements
 from detmode.rules.index.shapes import PIECE, Rows, flat, parts_of, sort_dtype, sorts_rows
 from detmode.rules.index.source import SOURCE, widths
 
@@ -45,10 +45,7 @@ def add_rows(
     elif by_row:
         _add_sorted(out, index, source, shape, complex(alpha), include_self, mean)
     else:
-        grid = (shape.outer, shape.rows, shape.inner)
-        outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
-        inner = torch.arange(shape.inner, device=index.device)
-        keys = linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
+        keys = of_elements(index, shape)
         _add_sorted(out, keys, source, flat(shape), complex(alpha), include_self, mean)
 
 

@@ -9,45 +9,74 @@ they write is open, on the CPU (which splits the work over threads) too.
 
 ## What happens instead
 
-PyTorch's error, on the CPU too.
+Of the inputs of a plane with the same index the last in row-major order stays, as in a serial loop.
+On CUDA each output gets an owner by an integer maximum of the positions of its inputs, or, where
+there are more than four outputs for each input, a stable sort of the indices finds the last ones;
+then the owners write, so any GPU gives the same bits. On the CPU `scatter` writes each plane in
+order, several planes at once; no kernel is launched.
 
 ## Cost
 
-None: no other kernel runs.
+The floor is the input and its indices read once and the output written once. On CUDA the output is
+written with zeros first, and each input adds its own write; an owner is 8 bytes written for each
+output, and an atomic and a read for each input, which reads its index twice. A sort instead of that
+moves 120 bytes for each input up to 2**31 outputs, and 64 to make its keys. On the CPU the indices
+are read once more for their bounds. Inputs that are not contiguous are copied first.
 
 ## Limits
 
-There is no substitute yet. PyTorch alerts also where no index occurs twice, as after
-``max_pool2d`` with windows that do not overlap; ``detmode.allow("aten::max_unpool2d")`` is then
-safe.
+PyTorch alerts on meta tensors too, which have no data; there its error remains. An index out of
+range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Refuse, Rule, Substitute
+from detmode.rules.max_unpool import launch
 
-RULES = (
-    Rule(
-        op="aten::max_unpool2d",
-        when=on("cpu", "cuda", "meta"),
-        action=Refuse(),
-        alert="max_unpooling2d_forward_out",
-        because="inputs with the same index race for one element",
-    ),
-    Rule(
-        op="aten::max_unpool2d",
-        action=Allow(),
-        because="other devices bring their own implementation, and alert themselves if it varies",
-    ),
-    Rule(
-        op="aten::max_unpool3d",
-        when=on("cpu", "cuda", "meta"),
-        action=Refuse(),
-        alert="max_unpooling3d_forward_out",
-        because="inputs with the same index race for one element",
-    ),
-    Rule(
-        op="aten::max_unpool3d",
-        action=Allow(),
-        because="other devices bring their own implementation, and alert themselves if it varies",
-    ),
+RULES = tuple(
+    rule
+    for op, alert, function, on_cpu in (
+        (
+            "aten::max_unpool2d",
+            "max_unpooling2d_forward_out",
+            launch.max_unpool2d,
+            launch.max_unpool2d_on_cpu,
+        ),
+        (
+            "aten::max_unpool3d",
+            "max_unpooling3d_forward_out",
+            launch.max_unpool3d,
+            launch.max_unpool3d_on_cpu,
+        ),
+    )
+    for rule in (
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Substitute(function),
+            guarantee=GPU_TO_GPU,
+            alert=alert,
+            because="inputs with the same index race for one element",
+        ),
+        Rule(
+            op=op,
+            when=on("cpu"),
+            action=Substitute(on_cpu, launches=False),
+            guarantee=RUN_TO_RUN,
+            alert=alert,
+            because="inputs with the same index race for one element",
+        ),
+        Rule(
+            op=op,
+            when=on("meta"),
+            action=Refuse(),
+            alert=alert,
+            because="PyTorch alerts wherever it runs the operator in Python",
+        ),
+        Rule(
+            op=op,
+            action=Allow(),
+            because="other devices bring their own implementation, and alert themselves",
+        ),
+    )
 )

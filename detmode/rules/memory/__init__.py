@@ -2,13 +2,16 @@
 
 ## What varies
 
-The bytes of memory that nobody has written. A quantized tensor's ``resize_`` alerts on the CPU.
+The bytes of memory that nobody has written. A quantized tensor's ``resize_`` alerts on the CPU,
+where it leaves them as they were found.
 
 ## What happens instead
 
 Under the flag PyTorch fills new memory with NaN, or the largest integer, while
 ``torch.utils.deterministic.fill_uninitialized_memory`` is on, as it is by default. A quantized
-``resize_`` raises PyTorch's error.
+``resize_`` does the same here: ATen's own operator runs without its alert, and memory that the
+tensor did not have gets the largest integer of its dtype (bytes with all bits set, where 2- and
+4-bit elements are packed).
 
 ## Cost
 
@@ -22,7 +25,8 @@ forms of the factories are not listed; PyTorch fills there too.
 """
 
 from detmode.conditions import deterministic_flag, fill_uninitialized_memory, on, quantized
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.rule import RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.rules.memory import launch
 
 _OPS = (
     "aten::empty.memory_format",
@@ -37,10 +41,19 @@ _OPS = (
 RULES = (
     Rule(
         op="aten::resize",
-        when=quantized("self"),
-        action=Refuse(),
+        when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
+        action=Substitute(launch.resize_filled, launches=False),
+        guarantee=RUN_TO_RUN,
         alert="quantized_resize_cpu_",
-        because="the new elements of a quantized tensor are not filled",
+        because="PyTorch does not fill the new memory of a quantized tensor",
+    ),
+    Rule(
+        op="aten::resize",
+        when=quantized("self"),
+        action=Substitute(launch.resize_unfilled, launches=False),
+        guarantee=RUN_TO_RUN,
+        alert="quantized_resize_cpu_",
+        because="the user turned the filling off; elements that were there stay",
     ),
     *(
         Rule(

@@ -8,12 +8,18 @@ import torch
 from detmode.sample import Maker, Sample
 
 
-def _quantized(make: Maker) -> dict[str, Any]:
+def _quantized(
+    make: Maker, *shape: int, size: list[int], dtype: torch.dtype = torch.quint8
+) -> dict[str, Any]:
     with warnings.catch_warnings():
         # Quantized tensors are deprecated since 2.13.
         warnings.simplefilter("ignore", UserWarning)
-        values = torch._empty_affine_quantized([4], scale=1.0, zero_point=0, dtype=torch.quint8)
-    return {"self": values, "size": [9]}
+        values = torch.quantize_per_tensor(make.normal(*shape), 0.5, 3, dtype)
+    return {"self": values, "size": size}
+
+
+def _resizes(name: str, make: Any, *covers: str) -> Sample:
+    return Sample(name=name, op="aten::resize", make=make, covers=covers, device="cpu")
 
 
 _MAKE = {
@@ -36,5 +42,16 @@ SAMPLES = (
         for op, make in _MAKE.items()
         for name, device in (("filled", "cuda"), ("filled_on_host", "cpu"), ("no_data", "meta"))
     ),
-    Sample(name="quantized", op="aten::resize", make=_quantized, device="cpu"),
+    _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
+    _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
+    _resizes("quantized_int32", lambda m: _quantized(m, 4, size=[63], dtype=torch.qint32)),
+    _resizes("quantized_smaller", lambda m: _quantized(m, 4, size=[2])),
+    _resizes("quantized_empty", lambda m: _quantized(m, 0, size=[2]), "empty"),
 )
+
+NOT_APPLICABLE = {
+    "collisions": "every new element is written once",
+    "non_contiguous": "resizing makes a tensor contiguous",
+    "channels_last": "ATen resizes quantized tensors to contiguous ones only",
+    "negative_dim": "resizing takes no dimension",
+}

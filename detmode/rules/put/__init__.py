@@ -8,33 +8,65 @@ with a float ``atomicAdd`` on CUDA.
 
 ## What happens instead
 
-PyTorch's error for ``accumulate=False`` on the CPU, and for both on CUDA. With ``accumulate=True``
-the CPU kernel runs serially under the flag.
+``accumulate=False``: the last source in row-major order stays, as in a serial loop. On CUDA each
+element of `self` gets an owner by an integer maximum of the positions of its sources, or, where
+there are more than four elements for each source, a stable sort of the index finds the last ones;
+then the owners write. On the CPU `scatter` writes them in order; no kernel is launched.
+
+``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the room `index`,
+which give the same bits in any order. Integers and bools add by ATen's own kernel, whose integer
+atomics commute; only its alert is left out. On the CPU ATen adds serially under the flag.
+
+Any GPU gives the same bits.
 
 ## Cost
 
-On the CPU: one thread instead of all.
+The floor is `index` and `source` read once and one element written for each. Each index adds 24
+bytes to become a position, counted from the start. Assignments read the positions twice, and add 8
+bytes for each element of `self` and an atomic and a read for each source; a sort instead of that
+moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the room `index`. A
+`self` that is not contiguous is copied each way. On the CPU: the index is read once more for its
+bounds, and one thread writes instead of all.
 
 ## Limits
 
-There is no substitute yet. PyTorch alerts for empty and unique indices too.
+An index out of range traps on a GPU, as in ATen, and raises on the host.
 """
 
-from detmode.conditions import argument, on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.rules.put import launch
 
 RULES = (
     Rule(
         op="aten::put",
-        when=on("cuda"),
-        action=Refuse(),
+        when=on("cuda") & argument("accumulate", False),
+        action=Substitute(launch.put_last),
+        guarantee=GPU_TO_GPU,
         alert="put_",
-        because="sources with the same index race for one element, or add with a float atomicAdd",
+        because="sources with the same index race for one element",
+    ),
+    Rule(
+        op="aten::put",
+        when=on("cuda") & dtype_in("self", FLOATING + COMPLEX),
+        action=Substitute(launch.put_sums),
+        guarantee=GPU_TO_GPU,
+        alert="put_",
+        because="sources with the same index add with a float atomicAdd",
+    ),
+    Rule(
+        op="aten::put",
+        when=on("cuda"),
+        action=Substitute(launch.put_integers, launches=False),
+        guarantee=GPU_TO_GPU,
+        alert="put_",
+        because="integer additions commute, but PyTorch alerts",
     ),
     Rule(
         op="aten::put",
         when=on("cpu") & argument("accumulate", False),
-        action=Refuse(),
+        action=Substitute(launch.put_last_on_cpu, launches=False),
+        guarantee=RUN_TO_RUN,
         alert="put_",
         because="sources with the same index race for one element",
     ),

@@ -11,19 +11,30 @@ run to run. A scalar instead of `src` does not vary: all of its addends and fact
 
 ## What happens instead
 
-Assignments and floating or complex additions run PyTorch's own deterministic path through
-`index_put`: the last duplicate wins, sums are taken in order. Integer additions and products are
-refused, as by PyTorch. Where a program turns the flag off inside the block, that path does
-not run and detmode warns in its own words.
+Assignments: of elements with one destination the last along `dim` wins. Each destination gets an
+owner by an integer maximum of the positions of its sources, or, where there are more than four
+destinations for each source, a stable sort of the positions finds the last ones; then the owners
+write, so any GPU gives the same bits. Where the index is expanded along the dimensions behind `dim`
+whole rows are owned. A `self` that is not contiguous, or quantized, takes PyTorch's own path
+through `index_put`; where a program turns the flag off inside the block that path does not run, and
+detmode warns in its own words.
+
+With `reduce="add"`, floating and complex sums run that path too, in order. Integer additions and
+products are refused, as by PyTorch.
 
 ## Cost
 
-What PyTorch's path costs: int64 coordinates for every dimension, and their sort. `scatter_add` and
-`scatter_reduce` are substituted and cost less, see the room `scatter`.
+The floor is `src` and `index` read once and the destinations written once. Assignments read the
+index twice, write 8 bytes for each destination, and add an atomic and a read for each source; a
+sort instead of that moves 120 bytes for each source up to 2**31 destinations, and 64 to make its
+keys. An index that is smaller than `self` apart from `dim` adds 64 bytes for each of its elements.
+PyTorch's path makes int64 coordinates for every dimension, and sorts them. `scatter_add` and
+`scatter_reduce` are in the room `scatter`.
 
 ## Limits
 
-Duplicates are not looked for: a call without any takes the deterministic path too.
+Duplicates are not looked for: a call without any takes the deterministic path too. An index out of
+range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.conditions import (
@@ -34,8 +45,10 @@ from detmode.conditions import (
     dtype_in,
     nonempty,
     on,
+    row_major,
 )
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.rules.scatter_assign import launch
 
 FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"
@@ -48,13 +61,15 @@ _MPS = on("mps") & _SUMS & nonempty("index")
 RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::scatter.src",
-        when=on("cuda") & deterministic_flag(False) & nonempty("index"),
-        action=Refuse(),
-        because="without the flag, elements of src with one destination race to write it",
+        when=on("cuda") & row_major("self"),
+        action=Substitute(launch.scatter, otherwise=Native()),
+        guarantee=GPU_TO_GPU,
+        alert="scatter_cuda_",
+        because="elements of src with one destination race to write it",
     ),
     Rule(
         op="aten::scatter.src",
-        when=on("cuda"),
+        when=on("cuda") & nonempty("index"),
         action=Native(),
         guarantee=RUN_TO_RUN,
         alert="scatter_cuda_",

@@ -1,0 +1,52 @@
+"""Launches index_copy."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from detmode.rules.index.assign import assign_rows
+from detmode.rules.index.positions import apart, check_on_host
+from detmode.rules.index.shapes import Rows
+
+__all__ = ["index_copy"]
+
+
+def index_copy(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """``aten::index_copy``: ``self[.., index[i], ..] = source[.., i, ..]``, of duplicates the last.
+
+    Args:
+        self: contiguous, of any dtype that is not quantized.
+        dim: what ``index`` names positions of.
+        index: int64, one dimension or none.
+        source: of the dtype of ``self``, and of its shape but for ``dim``.
+        out: contiguous, where the result goes; ``self`` for the in-place variant.
+
+    Raises:
+        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+    """
+    dim = dim % self.dim() if self.dim() else 0
+    if index.dtype != torch.int64:
+        raise RuntimeError(
+            f"index_copy_(): Expected a long tensor for index, but got {index.dtype}"
+        )
+    if source.dtype != self.dtype:
+        raise RuntimeError(
+            "index_copy_(): self and source expected to have the same dtype, but got (self) "
+            f"{self.dtype} and (source) {source.dtype}"
+        )
+    if out is None:
+        out = self.clone(memory_format=torch.contiguous_format)
+    target = out if out.dim() else out.view(1)
+    size = target.shape[dim]
+    if source.numel() == 0:
+        return out
+    check_on_host(index, size, dim, IndexError)
+    shape = Rows(prod(target.shape[:dim]), index.numel(), prod(target.shape[dim + 1 :]), size)
+    positions = apart(out, index).reshape(-1).contiguous()
+    assign_rows(target, positions, apart(out, source).contiguous(), shape)
+    return out

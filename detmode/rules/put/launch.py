@@ -1,0 +1,129 @@
+"""Launches put, and composes it of ATen's operators on the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.rules.index.assign import WORDS, assign_rows
+from detmode.rules.index.positions import apart, linearize
+from detmode.rules.index.shapes import Rows
+from detmode.rules.index.sums import add_rows
+from detmode.settings import flag
+
+__all__ = ["put_integers", "put_last", "put_last_on_cpu", "put_sums"]
+
+
+def put_last(
+    self: Tensor,
+    index: Tensor,
+    source: Tensor,
+    accumulate: bool = False,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``aten::put``: ``self.view(-1)[index] = source``, of sources with one index the last stays.
+
+    Args:
+        self: any shape and dtype.
+        index: int64, positions in row-major ``self``; negative ones count from the end.
+        source: of the dtype of ``self``, as many elements as ``index``.
+        accumulate: False.
+        out: where the result goes; ``self`` for the in-place variant.
+
+    Raises:
+        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+    """
+    return _put(self, index, source, out, accumulate=False)
+
+
+def put_sums(
+    self: Tensor,
+    index: Tensor,
+    source: Tensor,
+    accumulate: bool = True,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``aten::put`` with ``accumulate=True`` of floating or complex dtypes; otherwise as above."""
+    return _put(self, index, source, out, accumulate=True)
+
+
+def put_integers(
+    self: Tensor,
+    index: Tensor,
+    source: Tensor,
+    accumulate: bool = True,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The same of integers and bools: ATen's own kernel, without the alert."""
+    target = self.clone() if out is None else out
+    with flag(False):
+        return target.put_(index, source, accumulate=True)
+
+
+def put_last_on_cpu(
+    self: Tensor,
+    index: Tensor,
+    source: Tensor,
+    accumulate: bool = False,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``put_last`` on the CPU by ATen's ``scatter``, which writes along a dimension in order."""
+    target = self.clone() if out is None else out
+    _check(target, index, source)
+    work = target.contiguous()
+    size, positions = work.numel(), apart(target, index).reshape(-1)
+    positions = torch.where(positions < 0, positions + size, positions)
+    words, to = (x.view(WORDS[x.itemsize]) for x in (apart(target, source), work))
+    to.view(-1).scatter_(0, positions, words.reshape(-1))
+    return target if work is target else target.copy_(work)
+
+
+def _put(
+    self: Tensor, index: Tensor, source: Tensor, out: Tensor | None, *, accumulate: bool
+) -> Tensor:
+    target = self.clone() if out is None else out
+    _check(target, index, source)
+    if index.numel() == 0:
+        return target
+    work = target.contiguous()
+    n, size = index.numel(), work.numel()
+    positions = linearize([(apart(target, index).reshape(-1), size)], None, (n,), wraps=True)
+    move = add_rows if accumulate else assign_rows
+    move(work, positions, apart(target, source).contiguous(), Rows(1, n, 1, size))
+    return target if work is target else target.copy_(work)
+
+
+def _check(target: Tensor, index: Tensor, source: Tensor) -> None:
+    """Raise what ATen raises."""
+    if index.dtype != torch.int64:
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
+    if target.dtype != source.dtype:
+        raise RuntimeError(
+            "put_(): self and source expected to have the same dtype, but got "
+            f"self.dtype = {target.dtype} and source.dtype = {source.dtype}"
+        )
+    if not target.device == source.device == index.device:
+        raise RuntimeError(
+            "put_(): self, index and source expected to be in the same device, but got "
+            f"self.device = {target.device}, index.device = {index.device}, and "
+            f"source.device = {source.device}"
+        )
+    size = target.numel()
+    if source.numel() != index.numel():
+        raise IndexError(
+            "put_(): Expected source and index to have the same number of elements, but got "
+            f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
+        )
+    if size == 0 and index.numel():
+        raise IndexError("put_(): Tried to put elements into an empty tensor")
+    if index.device.type == "cpu" and index.numel():
+        for position in torch.stack(torch.aminmax(index)).tolist():
+            if not -size <= position < size:
+                raise IndexError(
+                    f"out of range: tried to access index {position} on a tensor of {size} "
+                    "elements."
+                )

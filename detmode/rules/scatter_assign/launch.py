@@ -1,0 +1,73 @@
+"""Launches scatter with a source tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from detmode.rules.index.assign import assign_rows
+from detmode.rules.index.positions import apart, check_on_host, linearize
+from detmode.rules.index.shapes import Rows
+from detmode.rules.scatter.launch import _rows as rows_of
+
+__all__ = ["scatter"]
+
+
+def scatter(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """``aten::scatter.src``: ``self[.., index[.., i, ..], ..] = src[.., i, ..]``, of duplicates the
+    last along ``dim``.
+
+    Args:
+        self: contiguous, of any dtype that is not quantized.
+        dim: what ``index`` names positions of.
+        index: int64 or int32, no larger than ``src``, nor than ``self`` apart from ``dim``.
+        src: of the dtype of ``self``.
+        out: contiguous, where the result goes; ``self`` for the in-place variant.
+
+    Raises:
+        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+    """
+    if out is None:
+        out = self.clone(memory_format=torch.contiguous_format)
+    if index.numel() == 0:
+        return out
+    target, index, source = (
+        x if x.dim() else x.view(1) for x in (out, apart(out, index), apart(out, src))
+    )
+    dim = dim % target.dim()
+    check_on_host(index, target.shape[dim], dim, RuntimeError)
+    index = index.to(torch.int64)
+    for other, length in enumerate(index.shape):
+        source = source.narrow(other, 0, length)
+    covers = all(
+        length == size
+        for other, (length, size) in enumerate(zip(index.shape, target.shape))
+        if other != dim
+    )
+    positions, shape = (
+        rows_of(index, dim, target.shape[dim]) if covers else _of_part(index, dim, target.shape)
+    )
+    assign_rows(target, positions, source.contiguous(), shape)
+    return out
+
+
+def _of_part(index: Tensor, dim: int, sizes: Sequence[int]) -> tuple[Tensor, Rows]:
+    """Positions in all of ``self``, where it is larger than the index apart from ``dim``."""
+
+    def corner(dims: range) -> Tensor:
+        at = torch.zeros((), dtype=torch.int64, device=index.device)
+        for d in dims:
+            at = at.unsqueeze(-1) * sizes[d] + torch.arange(index.shape[d], device=index.device)
+        return at
+
+    before, behind = corner(range(dim)), corner(range(dim + 1, index.dim()))
+    before = before.view(*before.shape, *(1,) * (index.dim() - dim))
+    positions = linearize(
+        [(index, sizes[dim]), (behind, prod(sizes[dim + 1 :]))], before, tuple(index.shape)
+    )
+    return positions, Rows(1, index.numel(), 1, prod(sizes))
