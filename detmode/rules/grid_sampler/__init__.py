@@ -21,13 +21,15 @@ There is no substitute yet.
 """
 
 from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.rules.grid_sampler import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::grid_sampler_2d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.grid_sampler_2d_backward),
+        guarantee=GPU_TO_GPU,
         alert="grid_sampler_2d_backward_cuda",
         because="samples near one pixel add their gradients with a float atomicAdd",
     ),
@@ -47,7 +49,8 @@ RULES = (
     Rule(
         op="aten::grid_sampler_3d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.grid_sampler_3d_backward),
+        guarantee=GPU_TO_GPU,
         alert="grid_sampler_3d_backward_cuda",
         because="samples near one voxel add their gradients with a float atomicAdd",
     ),
@@ -67,7 +70,8 @@ RULES = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.cudnn_grid_sampler_backward),
+        guarantee=GPU_TO_GPU,
         alert="cudnn_grid_sampler_backward",
         since="2.13",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
@@ -75,7 +79,8 @@ RULES = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.cudnn_grid_sampler_backward),
+        guarantee=GPU_TO_GPU,
         until="2.12",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
     ),
