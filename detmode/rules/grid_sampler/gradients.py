@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.conditions import FLOATING
-from detmode.cuda import (
-    Source,
-    accumulator_buffers,
-    ctype,
-    empty,
-    headroom,
-    launch,
-    launch_blocks,
-)
+from detmode.cuda import Source, accumulator_buffers, ctype, empty, headroom, launch, launch_blocks
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 TAPS = {BILINEAR: 2, NEAREST: 1, BICUBIC: 4}
@@ -79,6 +71,12 @@ class Sampling:
         """Along w, h and d, of the input and then of the output."""
         return *_along(self.input.shape[2:], 1), *_along(self.grid.shape[1:-1], 1)
 
+    def positions(self) -> tuple[int | bool, ...]:
+        """How a sample's position is found: the grid's strides, padding and alignment."""
+        strides = self.grid.stride()
+        along = _along(strides[1:-1], 0)
+        return strides[0], *along, strides[-1], self.padding, self.align_corners
+
 
 def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
     """The gradient of the input, contiguous.
@@ -90,8 +88,7 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
     input, grid = call.input, call.grid
     result = empty(input.shape, input.dtype, input.device)
     n, channels = input.shape[:2]
-    dims = grid.shape[-1]
-    bits = headroom(call.samples * TAPS[call.interpolation] ** dims)
+    bits = headroom(call.samples * TAPS[call.interpolation] ** grid.shape[-1])
     keys, sums = accumulator_buffers(input.numel(), input.dtype, input.device)
     per_thread = min(max(grad_output.numel() // MANY, 1), MOST_CHANNELS)
     for totals in (None, sums):
@@ -108,11 +105,7 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
             per_thread,
             *call.sizes(),
             *_strides(grad_output),
-            grid.stride(0),
-            *_along(grid.stride()[1:-1], 0),
-            grid.stride(-1),
-            call.padding,
-            call.align_corners,
+            *call.positions(),
             bits,
         )
     launch(
@@ -156,11 +149,7 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
         *call.sizes(),
         *_strides(grad_output),
         *_strides(input),
-        grid.stride(0),
-        *_along(grid.stride()[1:-1], 0),
-        grid.stride(-1),
-        call.padding,
-        call.align_corners,
+        *call.positions(),
     )
     return result
 

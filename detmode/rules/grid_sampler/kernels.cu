@@ -48,7 +48,7 @@ struct Sample {
     // 64 taps are too many to unroll.
 #pragma unroll(depth < 4 ? depth : 1)
     for (int k = 0; k < depth; ++k) {
-#pragma unroll
+#pragma unroll(depth < 4 ? taps : 1)
       for (int j = 0; j < taps; ++j) {
 #pragma unroll
         for (int i = 0; i < taps; ++i) {

@@ -92,7 +92,7 @@ def cudnn_grid_sampler_backward(
     Raises:
         Exception: as :func:`grid_sampler_2d_backward`.
     """
-    if self.dtype is torch.bfloat16 or self.dim() == 4 and self.shape[1] > 1024:
+    if self.dtype is torch.bfloat16 or (self.dim() == 4 and self.shape[1] > 1024):
         raise RuntimeError("Invalid arguments to cudnn_grid_sampler_backward")
     name, call = "cudnn_grid_sampler_backward", Sampling(self, grid, BILINEAR, ZEROS, True)
     of_input, of_grid = _backward(name, 2, call, grad_output, (True, True))
