@@ -176,6 +176,33 @@ def test_special_values(data: st.DataObject, dims: int, dtype: torch.dtype) -> N
         assert not (got[0].signbit() & (got[0] == 0)).any(), "sums start from +0.0"
 
 
+@pytest.mark.parametrize("gradient", [1.25, math.inf])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("mode", MODES)
+def test_positions(mode: int, padding: int, align_corners: bool, gradient: float) -> None:
+    """Borders, what no int holds, and what is folded more often than an int counts."""
+    far = [side * x for side in (-1, 1) for x in (math.inf, 1e300, 2.0**40 + 0.125, 2.0**33 + 0.25)]
+    values = torch.tensor(
+        [*far, math.nan, -1.375, -1.0, -0.25, 0.0, 0.125, 0.875, 1.0, 1.25], dtype=torch.float64
+    )
+    grid = torch.cartesian_prod(values, values).view(1, len(values), len(values), 2)
+    input = Maker(torch.float64).normal(1, 2, *((5, 3) if align_corners else (4, 2)))
+    grad_output = torch.full((1, 2, *grid.shape[1:3]), gradient, dtype=torch.float64)
+    # Where every sample's gradient is infinite, one pixel's sum shows only one of them.
+    pairs = [(grad_output, grid)]
+    if math.isinf(gradient):
+        pairs = [
+            (grad_output[..., :1, i : i + 1], grid[:, i : i + 1, i : i + 1]) for i in range(9, 17)
+        ]
+    for incoming, places in pairs:
+        call = (incoming, input, places, mode, padding, align_corners, (True, True))
+        for got, exact in zip(OPERATORS[2](*call), reference.backward(*call), strict=True):
+            assert got is not None
+            assert exact is not None
+            assert torch.allclose(got, exact, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
 @pytest.mark.parametrize("mask", [[False, True], [False, False], [True, False]])
 def test_output_mask(mask: list[bool]) -> None:
     """The gradient of the input is left out where it is not asked for; the grid's never is."""
