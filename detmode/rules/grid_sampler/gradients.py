@@ -96,40 +96,27 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
             SOURCE,
             f"grid_sampler_scatter{call.kind()}",
             n * -(-channels // per_thread) * call.samples,
-            grad_output,
-            grid,
-            keys,
-            totals,
-            n,
-            channels,
-            per_thread,
-            *call.sizes(),
-            *_strides(grad_output),
-            *call.positions(),
-            bits,
-        )
+            grad_output, grid, keys, totals, n, channels, per_thread,
+            *call.sizes(), *_strides(grad_output), *call.positions(), bits,
+        )  # fmt: skip
     launch(
         SOURCE,
         f"grid_sampler_finish<{ctype(input.dtype)}>",
         input.numel(),
-        keys,
-        sums,
-        result,
-        input.numel(),
-        bits,
-    )
+        keys, sums, result, input.numel(), bits,
+    )  # fmt: skip
     return result
 
 
 def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
-    """The gradient of the grid, contiguous; zeros for nearest.
+    """The gradient of the grid, contiguous; zeros for nearest, and without channels.
 
     Args:
         call: what was sampled, and where.
         grad_output: as for :func:`grad_input`.
     """
     input, grid = call.input, call.grid
-    if call.interpolation == NEAREST:
+    if call.interpolation == NEAREST or grad_output.numel() == 0:
         return torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
     result = empty(grid.shape, grid.dtype, grid.device)
     n, channels = input.shape[:2]
@@ -140,17 +127,9 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
         f"grid_sampler_grad_grid{call.kind()}",
         min(-(-samples * runs // THREADS), 2**16),
         (THREADS // runs, runs),
-        grad_output,
-        input,
-        grid,
-        result,
-        n,
-        channels,
-        *call.sizes(),
-        *_strides(grad_output),
-        *_strides(input),
-        *call.positions(),
-    )
+        grad_output, input, grid, result, n, channels,
+        *call.sizes(), *_strides(grad_output), *_strides(input), *call.positions(),
+    )  # fmt: skip
     return result
 
 

@@ -45,10 +45,10 @@ struct Sample {
   // visit(i, j, k, inside, position): taps of x, y and z; `position` says which element it is.
   template <typename Visit>
   __device__ __forceinline__ void each(const Volume& stride, Visit visit) const {
-    // 64 taps are too many to unroll.
+    // The 16 and 64 taps of cubic are too many to unroll: four are.
 #pragma unroll(depth < 4 ? depth : 1)
     for (int k = 0; k < depth; ++k) {
-#pragma unroll(depth < 4 ? taps : 1)
+#pragma unroll(taps < 4 ? taps : 1)
       for (int j = 0; j < taps; ++j) {
 #pragma unroll
         for (int i = 0; i < taps; ++i) {
