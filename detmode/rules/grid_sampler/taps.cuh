@@ -146,7 +146,8 @@ static __device__ __forceinline__ void find_taps(T x, const Axis& axis, Taps<T, 
   T position = unnormalized(x, axis), first = floor(position);
   taps.scale = unnormalized_scale<T>(axis);
   T t = sub_rn(position, first), u = sub_rn(T(1), t);
-#pragma unroll
+  // One copy of the code of a reflection for all taps.
+#pragma unroll 1
   for (int k = 0; k < 4; ++k) {
     taps.index[k] = cubic_index(add_rn(sub_rn(first, T(1)), T(k)), axis);
   }
