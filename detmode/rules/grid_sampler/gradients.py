@@ -91,12 +91,13 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
     bits = headroom(call.samples * TAPS[call.interpolation] ** grid.shape[-1])
     keys, sums = accumulator_buffers(input.numel(), input.dtype, input.device)
     per_thread = min(max(grad_output.numel() // MANY, 1), MOST_CHANNELS)
+    groups = -(-channels // per_thread)
     for totals in (None, sums):
         launch(
             SOURCE,
             f"grid_sampler_scatter{call.kind()}",
-            n * -(-channels // per_thread) * call.samples,
-            grad_output, grid, keys, totals, n, channels, per_thread,
+            n * groups * call.samples,
+            grad_output, grid, keys, totals, n, channels, groups, per_thread,
             *call.sizes(), *_strides(grad_output), *call.positions(), bits,
         )  # fmt: skip
     launch(
@@ -127,7 +128,7 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
         f"grid_sampler_grad_grid{call.kind()}",
         min(-(-samples * runs // THREADS), 2**16),
         (THREADS // runs, runs),
-        grad_output, input, grid, result, n, channels,
+        grad_output, input, grid, result, n, channels, -(-channels // runs),
         *call.sizes(), *_strides(grad_output), *_strides(input), *call.positions(),
     )  # fmt: skip
     return result

@@ -61,19 +61,22 @@ struct Sample {
 };
 
 // Launched twice: without sums it observes the addends, with sums it adds them. Integer maxima and
-// additions: any order gives the same. A thread serves `per_thread` channels of one sample.
+// additions: any order gives the same. A thread serves one of `groups` groups of `per_thread`
+// channels of one sample.
 template <typename scalar_t, int dims, int taps>
-__global__ void grid_sampler_scatter(
-    const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ grid, int32_t* keys,
-    int64_t* sums, int64_t n, int64_t channels, int64_t per_thread, int64_t w_in, int64_t h_in,
-    int64_t d_in, int64_t w_out, int64_t h_out, int64_t d_out, int64_t grad_n, int64_t grad_c,
-    int64_t grad_w, int64_t grad_h, int64_t grad_d, int64_t grid_n, int64_t grid_w, int64_t grid_h,
-    int64_t grid_d, int64_t grid_hop, int64_t padding, bool align_corners, int64_t headroom) {
+__global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
+                                     const scalar_t* __restrict__ grid, int32_t* keys,
+                                     int64_t* sums, int64_t n, int64_t channels, int64_t groups,
+                                     int64_t per_thread, int64_t w_in, int64_t h_in, int64_t d_in,
+                                     int64_t w_out, int64_t h_out, int64_t d_out, int64_t grad_n,
+                                     int64_t grad_c, int64_t grad_w, int64_t grad_h, int64_t grad_d,
+                                     int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d,
+                                     int64_t grid_hop, int64_t padding, bool align_corners,
+                                     int64_t headroom) {
   Volume in = {{w_in, h_in, d_in}}, out = {{w_out, h_out, d_out}};
   Volume in_stride = {{1, w_in, w_in * h_in}};
   Volume grad_stride = {{grad_w, grad_h, grad_d}}, grid_stride = {{grid_w, grid_h, grid_d}};
-  int64_t groups = ceil_div(channels, per_thread), samples = out.elements();
-  int64_t threads = n * groups * samples;
+  int64_t samples = out.elements(), threads = n * groups * samples;
   for (int64_t thread = thread_index(); thread < threads; thread += thread_count()) {
     int64_t slice = quick_div(thread, samples), image = quick_div(slice, groups);
     int64_t begin = (slice - image * groups) * per_thread;
@@ -115,24 +118,24 @@ __global__ void grid_sampler_finish(const int32_t* __restrict__ keys,
 constexpr int THREADS = 256;
 
 // Blocks of THREADS threads: threadIdx.x is a sample, threadIdx.y one of blockDim.y runs of
-// channels. Order: a channel's taps, z, then y, then x; channels ascending; runs ascending. Outside
-// the input linear has no tap; cubic, as in ATen, reads 0 there.
+// `run` channels. Order: a channel's taps, z, then y, then x; channels ascending; runs ascending.
+// Outside the input linear has no tap; cubic, as in ATen, reads 0 there.
 template <typename scalar_t, int dims, int taps>
 __global__ void grid_sampler_grad_grid(
     const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ input,
     const scalar_t* __restrict__ grid, scalar_t* __restrict__ grad_grid, int64_t n,
-    int64_t channels, int64_t w_in, int64_t h_in, int64_t d_in, int64_t w_out, int64_t h_out,
-    int64_t d_out, int64_t grad_n, int64_t grad_c, int64_t grad_w, int64_t grad_h, int64_t grad_d,
-    int64_t input_n, int64_t input_c, int64_t input_w, int64_t input_h, int64_t input_d,
-    int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d, int64_t grid_hop,
-    int64_t padding, bool align_corners) {
+    int64_t channels, int64_t run, int64_t w_in, int64_t h_in, int64_t d_in, int64_t w_out,
+    int64_t h_out, int64_t d_out, int64_t grad_n, int64_t grad_c, int64_t grad_w, int64_t grad_h,
+    int64_t grad_d, int64_t input_n, int64_t input_c, int64_t input_w, int64_t input_h,
+    int64_t input_d, int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d,
+    int64_t grid_hop, int64_t padding, bool align_corners) {
   using T = opmath_t<scalar_t>;
   __shared__ compensated_sum<T> runs[dims][THREADS];
   Volume in = {{w_in, h_in, d_in}}, out = {{w_out, h_out, d_out}};
   Volume in_stride = {{input_w, input_h, input_d}};
   Volume grad_stride = {{grad_w, grad_h, grad_d}}, grid_stride = {{grid_w, grid_h, grid_d}};
   int64_t samples = out.elements(), all = n * samples;
-  int64_t run = ceil_div(channels, blockDim.y), first = threadIdx.y * run;
+  int64_t first = threadIdx.y * run;
   int slot = threadIdx.y * blockDim.x + threadIdx.x;
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * blockDim.x; base < all; base += step) {
