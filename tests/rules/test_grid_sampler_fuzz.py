@@ -203,6 +203,17 @@ def test_positions(mode: int, padding: int, align_corners: bool, gradient: float
             assert torch.allclose(got, exact, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
+def test_error_is_smaller_than_atens() -> None:
+    """Twenty thousand samples of sixteen pixels: the sums' errors are below those of ATen's."""
+    call = backward(Maker(torch.float32), (1, 2), (4, 4), (100, 200), reach=0)
+    exact = reference.backward(**wide(call))[0]
+    assert exact is not None
+    ours, aten = launch.grid_sampler_2d_backward(**call)[0], ATEN[2](**call)[0]
+    assert ours is not None
+    error, atens = ((each.double() - exact).abs().max() for each in (ours, aten))
+    assert 10 * error < atens
+
+
 @pytest.mark.parametrize("mask", [[False, True], [False, False], [True, False]])
 def test_output_mask(mask: list[bool]) -> None:
     """The gradient of the input is left out where it is not asked for; the grid's never is."""

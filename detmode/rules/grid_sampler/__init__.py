@@ -28,23 +28,24 @@ computed as ATen's with bilinear interpolation, zero padding and ``align_corners
 
 The floor is ``grad_output``, ``input`` and ``grid`` read once and both gradients written once. A
 sample has 4 taps (bilinear), 1 (nearest), 16 (bicubic), 8 (trilinear) or 64 (tricubic). In float32,
-for each tap of a sample and channel, the gradient of the input reads an int32 key twice and adds
-an int64 atomically: 16 bytes where ATen adds 4 atomically. Taps of neighbouring samples meet in the
+for each tap of a sample and channel, the gradient of the input reads an int32 key twice and adds an
+int64 atomically: 16 bytes where ATen adds 4 atomically. Taps of neighbouring samples meet in the
 caches. Beside that ``grad_output`` is read twice more, and for each input element 12 bytes of
 scratch are set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A
 thread serves up to 8 channels, for which it computes its weights once. The gradient of the grid
-reads what ATen reads; it is not part of ATen's atomics.
+reads what ATen reads, in a launch of its own.
 
 ## Limits
 
-A channel's taps are fewer than 2^36. The scratch is three times as large as a float32 input, and
-2.5 times as large as a float64 one. A NaN or infinite position gets what ATen's CUDA kernels give
-it: no tap, or for bicubic a NaN. What cuDNN gives for such positions is not documented, and may
-differ. Interpolation and padding modes that PyTorch does not define are a ``RuntimeError``, where
-ATen leaves the gradient of the grid unwritten. A ``grad_output`` of another shape than the forward
-operator's output is a ``ValueError``, as in newer versions of ATen; older ones read beyond it. 5-D
-bicubic sampling runs where PyTorch has it. The gradient of the grid is computed also where autograd
-needs that of the input only, as in ATen. There is no substitute on MPS.
+A channel's taps are fewer than 2^36. The scratch is three times as large as a float32 input, six
+times as large as a 16-bit one and 2.5 times as large as a float64 one. A NaN or infinite position
+gets what ATen's CUDA kernels give it: no tap, or for bicubic a NaN. What cuDNN gives for such
+positions is not documented, and may differ. Interpolation and padding modes that PyTorch does not
+define are a ``RuntimeError``, where ATen leaves the gradient of the grid unwritten. A
+``grad_output`` of another shape than the forward operator's output is a ``ValueError``, as in newer
+versions of ATen; older ones read beyond it. 5-D bicubic sampling runs where PyTorch has it. The
+gradient of the grid is computed also where autograd needs that of the input only, as in ATen. There
+is no substitute on MPS.
 """
 
 from detmode.conditions import on
