@@ -1,33 +1,63 @@
 """Backward of grid sampling: ``grid_sampler_2d_backward``, ``_3d_`` and cuDNN's.
 
+``F.grid_sample`` meets them, and with it spatial transformers, warps and deformable attention.
+
 ## What varies
 
 Samples of a grid that fall near one input pixel add their gradients to it with a float
-``atomicAdd``. ``F.grid_sample`` and ``nn.functional.affine_grid`` networks use it; since PyTorch
-2.13 cuDNN's own operator alerts too, which PyTorch picks for 4-D bilinear sampling with zero
-padding and ``align_corners=True``.
+``atomicAdd``. PyTorch alerts on every call, also where the gradient of the input is not asked for.
+Since PyTorch 2.13 cuDNN's own operator alerts too, which PyTorch picks for 4-D bilinear sampling
+with zero padding and ``align_corners=True``; before, it varies in silence.
 
 ## What happens instead
 
-PyTorch's error, also where the gradient of the input is not asked for: so PyTorch.
+The gradient of the input is summed in two launches over ``grad_output``: the first finds, for each
+input element, the largest exponent of its addends, the second adds them as integers of that scale.
+Integers add to the same sum in any order, and the sum is rounded to the dtype once.
+
+The gradient of the grid has one owner for each sample, which adds channels in ascending order and
+keeps what rounding takes from the sum. Where there are few samples and at least 32 channels, eight
+threads each add a run of channels, and one adds the runs in order. That depends on shapes only.
+
+Positions and weights have explicit roundings, so any GPU gives the same bits. For float16 and
+bfloat16 they are computed in float, as in ATen's forward kernels; ATen's backward kernels round
+them to 16 bits, and may take another pixel than the forward operator read. cuDNN's operator is
+computed as ATen's with bilinear interpolation, zero padding and ``align_corners=True``.
 
 ## Cost
 
-None: no other kernel runs.
+The floor is ``grad_output``, ``input`` and ``grid`` read once and both gradients written once. A
+sample has 4 taps (bilinear), 1 (nearest), 16 (bicubic), 8 (trilinear) or 64 (tricubic). In float32,
+for each tap of a sample and channel, the gradient of the input reads an int32 key twice and adds an
+int64 atomically: 16 bytes where ATen adds 4 atomically. Taps of neighbouring samples meet in the
+caches. Beside that ``grad_output`` is read twice more, and for each input element 12 bytes of
+scratch are set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A
+thread serves up to 8 channels, for which it computes its weights once. The gradient of the grid
+reads what ATen reads, in a launch of its own.
 
 ## Limits
 
-There is no substitute yet.
+A channel's taps are fewer than 2^36. The scratch is three times as large as a float32 input, six
+times as large as a 16-bit one and 2.5 times as large as a float64 one. A NaN or infinite position
+gets what ATen's CUDA kernels give it: no tap, or for bicubic a NaN. What cuDNN gives for such
+positions is not documented, and may differ. Interpolation and padding modes that PyTorch does not
+define are a ``RuntimeError``, where ATen leaves the gradient of the grid unwritten. A
+``grad_output`` of another shape than the forward operator's output is a ``ValueError``, as in newer
+versions of ATen; older ones read beyond it. 5-D bicubic sampling runs where PyTorch has it. The
+gradient of the grid is computed also where autograd needs that of the input only, as in ATen. There
+is no substitute on MPS.
 """
 
 from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.rules.grid_sampler import launch
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::grid_sampler_2d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.grid_sampler_2d_backward),
+        guarantee=GPU_TO_GPU,
         alert="grid_sampler_2d_backward_cuda",
         because="samples near one pixel add their gradients with a float atomicAdd",
     ),
@@ -47,7 +77,8 @@ RULES = (
     Rule(
         op="aten::grid_sampler_3d_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.grid_sampler_3d_backward),
+        guarantee=GPU_TO_GPU,
         alert="grid_sampler_3d_backward_cuda",
         because="samples near one voxel add their gradients with a float atomicAdd",
     ),
@@ -67,7 +98,8 @@ RULES = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.cudnn_grid_sampler_backward),
+        guarantee=GPU_TO_GPU,
         alert="cudnn_grid_sampler_backward",
         since="2.13",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
@@ -75,7 +107,8 @@ RULES = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.cudnn_grid_sampler_backward),
+        guarantee=GPU_TO_GPU,
         until="2.12",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
     ),

@@ -1,45 +1,168 @@
 """Samples of the backward of grid sampling."""
 
-from functools import partial
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from detmode.conditions import FLOATING
+from detmode.rules.grid_sampler import reference
+from detmode.rules.grid_sampler.arguments import (
+    BICUBIC,
+    BILINEAR,
+    BORDER,
+    NEAREST,
+    REFLECTION,
+    ZEROS,
+    backward,
+    cudnn,
+    exact,
+    last,
+    strided,
+)
 from detmode.sample import Maker, Sample
 
+OPS = {2: "aten::grid_sampler_2d_backward", 3: "aten::grid_sampler_3d_backward"}
+CUDNN = "aten::cudnn_grid_sampler_backward"
+CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
-def _sampled(make: Maker, sizes: tuple[int, ...]) -> dict[str, Any]:
-    n = len(sizes)
-    return {
-        "grad_output": make.normal(2, 3, *sizes),
-        "input": make.normal(2, 3, *(4,) * n),
-        "grid": make.normal(2, *sizes, n).clamp(-2, 2),
-        "interpolation_mode": 0,
-        "padding_mode": 0,
-        "align_corners": False,
-        "output_mask": [True, True],
-    }
+NOT_APPLICABLE = {"negative_dim": "the operators take no dimension"}
 
 
-def _cudnn(make: Maker) -> dict[str, Any]:
-    grid = make.normal(2, 6, 5, 2).clamp(-1, 1)
-    return {"self": make.normal(2, 3, 4, 4), "grid": grid, "grad_output": make.normal(2, 3, 6, 5)}
+REFERENCE = {
+    **dict.fromkeys(OPS.values(), reference.backward),
+    CUDNN: reference.cudnn_backward,
+}
 
-
-SAMPLES = (
-    *(
-        Sample(
-            name=name,
-            op=f"aten::grid_sampler_{len(sizes)}d_backward",
-            make=partial(_sampled, sizes=sizes),
-            covers=("collisions",),
-            device=device,
-        )
-        for sizes in ((6, 5), (3, 6, 5))
-        for name, device in (
-            ("more_samples_than_pixels", "cuda"),
-            ("metal", "mps"),
-            ("host", "cpu"),
-        )
+Make = Callable[[Maker], dict[str, Any]]
+_MAKERS: tuple[tuple[int, str, str, Make], ...] = (
+    (2, "magnified", "collisions", lambda m: backward(m, (2, 3), (4, 2), (13, 11))),
+    (2, "corners", "collisions", lambda m: backward(m, (2, 3), (3, 5), (9, 7), 0, 0, True)),
+    (2, "border", "collisions", lambda m: backward(m, (2, 2), (4, 2), (9, 7), 0, BORDER)),
+    (2, "border_corners", "", lambda m: backward(m, (1, 2), (5, 3), (7, 7), 0, BORDER, True)),
+    (2, "reflected", "", lambda m: backward(m, (1, 2), (4, 2), (7, 7), 0, REFLECTION, reach=9)),
+    (2, "reflected_corners", "", lambda m: backward(m, (1, 2), (5, 3), (7, 7), 0, 2, True)),
+    (2, "nearest", "collisions", lambda m: backward(m, (2, 3), (4, 4), (9, 7), NEAREST)),
+    (2, "nearest_border", "", lambda m: backward(m, (1, 3), (5, 5), (5, 7), NEAREST, BORDER, True)),
+    (2, "nearest_exact", "", lambda m: exact(m, NEAREST, ZEROS, True)),
+    (2, "bicubic", "collisions", lambda m: backward(m, (2, 2), (4, 8), (5, 7), BICUBIC)),
+    (2, "bicubic_border", "", lambda m: backward(m, (1, 2), (3, 2), (5, 5), BICUBIC, BORDER, True)),
+    (2, "bicubic_reflected", "", lambda m: backward(m, (1, 2), (4, 2), (5, 5), BICUBIC, 2)),
+    (2, "exact", "", lambda m: exact(m, BILINEAR, ZEROS, True)),
+    (2, "exact_border", "", lambda m: exact(m, BILINEAR, BORDER, True)),
+    (2, "exact_reflected", "", lambda m: exact(m, BILINEAR, REFLECTION, True)),
+    (2, "one_pixel", "odd_sizes", lambda m: backward(m, (1, 2), (1, 1), (3, 63), 0, 2, True)),
+    (2, "odd", "odd_sizes", lambda m: backward(m, (1, 1), (1, 65), (1, 1000), 0, 0, True)),
+    (2, "many_channels", "collisions", lambda m: backward(m, (1, 67), (2, 4), (5, 7))),
+    (2, "grid_only", "", lambda m: backward(m, (1, 2), (4, 4), (5, 5), output_mask=[False, True])),
+    (2, "empty_batch", "empty", lambda m: backward(m, (0, 3), (4, 4), (5, 5))),
+    (2, "empty_output", "empty", lambda m: backward(m, (2, 3), (4, 4), (5, 0))),
+    (2, "no_channels", "empty", lambda m: backward(m, (2, 0), (4, 4), (5, 3))),
+    (2, "strided", "non_contiguous", lambda m: strided(backward(m, (2, 3), (4, 8), (5, 7)))),
+    (
+        2,
+        "last",
+        "channels_last",
+        lambda m: last(backward(m, (2, 34), (4, 2), (5, 3)), "input", "grad_output"),
     ),
-    Sample(name="cudnn", op="aten::cudnn_grid_sampler_backward", make=_cudnn),
-    Sample(name="host", op="aten::cudnn_grid_sampler_backward", make=_cudnn, device="cpu"),
+    (3, "magnified", "collisions", lambda m: backward(m, (2, 2), (2, 4, 2), (5, 4, 3))),
+    (3, "corners", "", lambda m: backward(m, (1, 2), (3, 2, 5), (4, 3, 3), 0, ZEROS, True)),
+    (3, "border", "collisions", lambda m: backward(m, (1, 2), (1, 4, 2), (4, 3, 3), 0, BORDER)),
+    (3, "reflected", "", lambda m: backward(m, (1, 2), (1, 4, 2), (4, 3, 3), 0, 2, reach=5)),
+    (3, "nearest", "collisions", lambda m: backward(m, (1, 2), (2, 4, 2), (5, 4, 3), NEAREST)),
+    (
+        3,
+        "grid_only",
+        "",
+        lambda m: backward(m, (1, 2), (1, 2, 4), (3, 2, 2), output_mask=[False] * 2),
+    ),
+    (3, "empty_output", "empty", lambda m: backward(m, (2, 3), (4, 4, 4), (5, 0, 2))),
+    (3, "strided", "non_contiguous", lambda m: strided(backward(m, (1, 2), (1, 2, 4), (2, 3, 4)))),
+    (
+        3,
+        "last",
+        "channels_last",
+        lambda m: last(backward(m, (1, 35), (2, 4, 2), (2, 3, 2)), "input"),
+    ),
+)
+
+UNLIKE_CPU = dict.fromkeys(
+    (name for _, name, _, _ in _MAKERS if "nearest" not in name or "border" in name),
+    "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
+)
+
+
+def _plain(name: str, op: str, make: Make, device: str) -> Sample:
+    return Sample(name=name, op=op, make=make, device=device)
+
+
+def _cudnn(name: str, *covers: str, make: Make) -> Sample:
+    return Sample(name=name, op=CUDNN, make=make, covers=covers, dtypes=CUDNN_DTYPES)
+
+
+SAMPLES: tuple[Sample, ...] = (
+    *(
+        Sample(name=name, op=OPS[dims], make=make, covers=tuple(covers.split()), dtypes=FLOATING)
+        for dims, name, covers, make in _MAKERS
+    ),
+    *(
+        _plain(name, op, make, device)
+        for op, make in (
+            (OPS[2], lambda m: backward(m, (1, 2), (4, 4), (3, 5))),
+            (OPS[3], lambda m: backward(m, (1, 2), (4, 4, 2), (3, 5, 2))),
+        )
+        for name, device in (("metal", "mps"), ("host", "cpu"))
+    ),
+    _cudnn("magnified", "collisions", make=lambda m: cudnn(m, (2, 3), (3, 5), (13, 11))),
+    _cudnn("strided", make=lambda m: strided(cudnn(m, (2, 3), (3, 5), (6, 5)))),
+    _cudnn("empty_batch", make=lambda m: cudnn(m, (0, 3), (4, 5), (6, 5))),
+    _plain("host", CUDNN, lambda m: cudnn(m, (2, 3), (3, 5), (6, 5)), "cpu"),
+)
+
+
+def _error(name: str, dims: int, dtype: torch.dtype = torch.float32, **shapes: Any) -> Sample:
+    def make(m: Maker) -> dict[str, Any]:
+        call = backward(m, (2, 3), (4,) * dims, (5,) * dims)
+        for argument, shape in shapes.items():
+            call[argument] = (
+                m.normal(*shape) if isinstance(shape, tuple) else call[argument].double()
+            )
+        return call
+
+    return Sample(name=f"{name}_{dims}d", op=OPS[dims], make=make, dtypes=(dtype,))
+
+
+ERRORS: tuple[Sample, ...] = (
+    _error("other_batch", 2, grid=(1, 5, 5, 2)),
+    _error("three_coordinates", 2, grid=(2, 5, 5, 3)),
+    _error("no_pixels", 2, input=(2, 3, 0, 4)),
+    _error("volume", 2, input=(2, 3, 4, 4, 4)),
+    _error("wide_input", 2, input=torch.float64),
+    _error("wide_grid", 2, grid=torch.float64),
+    _error("wide_gradient", 2, grad_output=torch.float64),
+    _error("integers", 2, torch.int64),
+    _error("two_coordinates", 3, grid=(2, 5, 5, 5, 2)),
+    _error("image", 3, input=(2, 3, 4, 4)),
+    _error("integers", 3, torch.int64),
+)
+
+
+def _bench(name: str, dims: int, *arguments: Any, **more: Any) -> Sample:
+    return Sample(
+        name=name,
+        op=OPS[dims],
+        make=lambda m: backward(m, *arguments, **more),
+        dtypes=FLOATING[:3],
+    )
+
+
+BENCH: tuple[Sample, ...] = (
+    _bench("spatial_transformer", 2, (64, 3), (224, 224), (224, 224), smooth=True),
+    _bench("raft_lookup", 2, (7040, 1), (55, 128), (9, 9), 0, ZEROS, True),
+    _bench("flow_warp", 2, (8, 64), (96, 128), (96, 128), 0, BORDER, True, smooth=True),
+    _bench("deformable_attention", 2, (16, 32), (100, 134), (13_294, 4)),
+    _bench("bicubic_image", 2, (4, 3), (512, 512), (512, 512), BICUBIC, REFLECTION, smooth=True),
+    _bench("registration", 3, (1, 1), *[(160, 192, 224)] * 2, 0, BORDER, True, smooth=True),
 )

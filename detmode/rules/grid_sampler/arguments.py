@@ -1,0 +1,105 @@
+"""Arguments of the backward of grid sampling, as the samples and the tests make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.sample import Maker
+
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+BILINEAR, NEAREST, BICUBIC = range(3)
+ZEROS, BORDER, REFLECTION = range(3)
+
+
+def grid_of(
+    m: Maker, size: Sequence[int], shape: Sequence[int], align_corners: bool, reach: int = 2
+) -> Tensor:
+    """A grid that reaches ``reach`` pixels beyond an input of ``size``.
+
+    Its positions are odd sixteenths of a pixel: far from where another pixel becomes the nearest,
+    or the first of a pair, so that roundings do not decide it. Where ``size`` is a power of two,
+    with ``align_corners`` one more, small positions are exact in every dtype.
+    """
+    axes = []
+    for pixels in reversed(size):
+        whole = m.integers(-reach, pixels + reach, *shape).double()
+        position = whole + (2 * m.integers(0, 8, *shape).double() + 1) / 16
+        if align_corners:
+            axes.append(2 * position / max(pixels - 1, 1) - 1)
+        else:
+            axes.append((2 * position + 1) / pixels - 1)
+    return torch.stack(axes, -1).to(m.dtype)
+
+
+def near_identity(m: Maker, size: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """The identity's grid, each position moved by less than two pixels, as a motion field does."""
+    lines = [torch.linspace(-1, 1, length, dtype=torch.float64) for length in shape[1:]]
+    axes = torch.meshgrid(*lines, indexing="ij")
+    moved = [
+        axis.to(m.device) + m.integers(-31, 32, *shape).double() / 8 / pixels
+        for axis, pixels in zip(axes, size)
+    ]
+    return torch.stack(moved[::-1], -1).to(m.dtype)
+
+
+def backward(
+    m: Maker,
+    batch: Sequence[int],
+    size: Sequence[int],
+    out: Sequence[int],
+    mode: int = BILINEAR,
+    padding: int = ZEROS,
+    align_corners: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """The arguments for sampling an input of ``batch`` (N, C) and ``size`` at ``out`` positions."""
+    reach, smooth = more.pop("reach", 2), more.pop("smooth", False)
+    shape = (batch[0], *out)
+    grid = (
+        near_identity(m, size, shape) if smooth else grid_of(m, size, shape, align_corners, reach)
+    )
+    return {
+        "grad_output": m.normal(*batch, *out),
+        "input": m.normal(*batch, *size),
+        "grid": grid,
+        "interpolation_mode": mode,
+        "padding_mode": padding,
+        "align_corners": align_corners,
+        "output_mask": [True, True],
+        **more,
+    }
+
+
+def cudnn(m: Maker, batch: Sequence[int], size: Sequence[int], out: Sequence[int]) -> Any:
+    """The arguments of cuDNN's operator for the same."""
+    call = backward(m, batch, size, out, align_corners=True)
+    return {"self": call["input"], "grid": call["grid"], "grad_output": call["grad_output"]}
+
+
+def strided(call: dict[str, Any]) -> dict[str, Any]:
+    """The same with every tensor stored back to front."""
+    return {name: _strided(value) for name, value in call.items()}
+
+
+def _strided(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    back = tuple(reversed(range(value.dim())))
+    return value.permute(back).contiguous().permute(back)
+
+
+def last(call: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The same with the tensors ``names`` in channels_last."""
+    formats = {name: LAST[call[name].dim()] for name in names}
+    return call | {name: call[name].contiguous(memory_format=f) for name, f in formats.items()}
+
+
+def exact(m: Maker, mode: int, padding: int, align_corners: bool) -> dict[str, Any]:
+    """Positions on pixels, on borders and halfway, which all of the dtypes hold."""
+    call = backward(m, (1, 2), (5, 5) if align_corners else (4, 4), (6, 6), mode, padding)
+    steps = m.integers(-12, 13, 1, 6, 6, 2).double() / 8
+    return call | {"grid": steps.to(m.dtype), "align_corners": align_corners}

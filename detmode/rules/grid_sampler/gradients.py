@@ -1,0 +1,144 @@
+"""Launches the backward kernels that all operators of grid sampling share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, accumulator_buffers, ctype, empty, headroom, launch, launch_blocks
+
+BILINEAR, NEAREST, BICUBIC = range(3)
+TAPS = {BILINEAR: 2, NEAREST: 1, BICUBIC: 4}
+"""Pixels that a sample reads along one axis, by PyTorch's number of the interpolation."""
+
+MANY = 2**18
+"""Threads from which more channels a thread are worth more than more threads."""
+MOST_CHANNELS = 8
+"""Channels that a thread of the sum serves at most: it computes its weights once for them."""
+THREADS, RUNS = 256, 8
+"""Threads of a block, the same in kernels.cu, and into how many runs it cuts many channels."""
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=(
+        *(f"grid_sampler_finish<{ctype(dtype)}>" for dtype in FLOATING),
+        *(
+            f"grid_sampler_{kernel}<{ctype(dtype)}, {dims}, {taps}>"
+            for kernel in ("scatter", "grad_grid")
+            for dtype in FLOATING
+            for dims in (2, 3)
+            for taps in TAPS.values()
+            if (kernel, taps) != ("grad_grid", 1)
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A call of the forward operator.
+
+    Args:
+        input: (N, C, H, W) or (N, C, D, H, W).
+        grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
+        interpolation: a key of :data:`TAPS`.
+        padding: 0 for zeros, 1 for the border, 2 for reflection.
+        align_corners: whether -1 and 1 are the centres of the outermost pixels, or their edges.
+    """
+
+    input: Tensor
+    grid: Tensor
+    interpolation: int
+    padding: int
+    align_corners: bool
+
+    @property
+    def samples(self) -> int:
+        """Positions in the output of one image."""
+        return self.grid.shape[1:-1].numel()
+
+    def kind(self) -> str:
+        """The template arguments of a kernel."""
+        taps = TAPS[self.interpolation]
+        return f"<{ctype(self.input.dtype)}, {self.grid.shape[-1]}, {taps}>"
+
+    def sizes(self) -> tuple[int, ...]:
+        """Along w, h and d, of the input and then of the output."""
+        return *_along(self.input.shape[2:], 1), *_along(self.grid.shape[1:-1], 1)
+
+    def positions(self) -> tuple[int | bool, ...]:
+        """How a sample's position is found: the grid's strides, padding and alignment."""
+        strides = self.grid.stride()
+        along = _along(strides[1:-1], 0)
+        return strides[0], *along, strides[-1], self.padding, self.align_corners
+
+
+def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
+    """The gradient of the input, contiguous.
+
+    Args:
+        call: what was sampled, and where.
+        grad_output: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
+    """
+    input, grid = call.input, call.grid
+    result = empty(input.shape, input.dtype, input.device)
+    n, channels = input.shape[:2]
+    bits = headroom(call.samples * TAPS[call.interpolation] ** grid.shape[-1])
+    keys, sums = accumulator_buffers(input.numel(), input.dtype, input.device)
+    per_thread = min(max(grad_output.numel() // MANY, 1), MOST_CHANNELS)
+    groups = -(-channels // per_thread)
+    for totals in (None, sums):
+        launch(
+            SOURCE,
+            f"grid_sampler_scatter{call.kind()}",
+            n * groups * call.samples,
+            grad_output, grid, keys, totals, n, channels, groups, per_thread,
+            *call.sizes(), *_strides(grad_output), *call.positions(), bits,
+        )  # fmt: skip
+    launch(
+        SOURCE,
+        f"grid_sampler_finish<{ctype(input.dtype)}>",
+        input.numel(),
+        keys, sums, result, input.numel(), bits,
+    )  # fmt: skip
+    return result
+
+
+def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
+    """The gradient of the grid, contiguous; zeros for nearest, and without channels.
+
+    Args:
+        call: what was sampled, and where.
+        grad_output: as for :func:`grad_input`.
+    """
+    input, grid = call.input, call.grid
+    if call.interpolation == NEAREST or grad_output.numel() == 0:
+        return torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
+    result = empty(grid.shape, grid.dtype, grid.device)
+    n, channels = input.shape[:2]
+    samples = n * call.samples
+    runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1
+    launch_blocks(
+        SOURCE,
+        f"grid_sampler_grad_grid{call.kind()}",
+        min(-(-samples * runs // THREADS), 2**16),
+        (THREADS // runs, runs),
+        grad_output, input, grid, result, n, channels, -(-channels // runs),
+        *call.sizes(), *_strides(grad_output), *_strides(input), *call.positions(),
+    )  # fmt: skip
+    return result
+
+
+def _along(spatial: Sequence[int], missing: int) -> tuple[int, ...]:
+    """What is given from the first spatial dimension on, from the last on and for three."""
+    return (*reversed(spatial), *(missing,) * (3 - len(spatial)))
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Of the batch, the channels, and along w, h and d."""
+    return *tensor.stride()[:2], *_along(tensor.stride()[2:], 0)

@@ -1,0 +1,190 @@
+// Backward of grid sampling. grad_input: integers that any order adds to the same sum. grad_grid:
+// one thread, or one block's column of threads, owns a sample and adds in a fixed order.
+//
+// A 2-d operator is a 3-d one with depths of 1. Tensors are strided, except for the results and
+// what belongs to them, which are contiguous.
+#include "accumulator.cuh"
+#include "compensated_sum.cuh"
+#include "taps.cuh"
+
+// Sizes and strides along w, h and d, in the order of a grid's coordinates.
+struct Volume {
+  int64_t along[3];
+  __device__ __forceinline__ int64_t elements() const { return along[0] * along[1] * along[2]; }
+  __device__ __forceinline__ int64_t dot(const Volume& other) const {
+    return along[0] * other.along[0] + along[1] * other.along[1] + along[2] * other.along[2];
+  }
+};
+
+// The coordinates of element i of a volume of this size.
+static __device__ __forceinline__ Volume unravelled(int64_t i, const Volume& size) {
+  int64_t row = quick_div(i, size.along[0]), frame = quick_div(row, size.along[1]);
+  return Volume{{i - row * size.along[0], row - frame * size.along[1], frame}};
+}
+
+// The taps of the sample whose coordinates begin at `grid`. A missing axis has one tap.
+template <typename scalar_t, int dims, int taps>
+struct Sample {
+  using T = opmath_t<scalar_t>;
+  static constexpr int depth = dims == 3 ? taps : 1;
+  Taps<T, taps> x, y;
+  Taps<T, depth> z;
+
+  __device__ __forceinline__ Sample(const scalar_t* grid, int64_t hop, const Volume& size,
+                                    int64_t padding, bool align_corners) {
+    find_taps(to_opmath(grid[0]), Axis{size.along[0], padding, align_corners}, x);
+    find_taps(to_opmath(grid[hop]), Axis{size.along[1], padding, align_corners}, y);
+    if (dims == 3) {
+      find_taps(to_opmath(grid[2 * hop]), Axis{size.along[2], padding, align_corners}, z);
+    } else {
+      z.index[0] = 0;
+      z.weight[0] = T(1);
+    }
+  }
+
+  // visit(i, j, k, inside, position): taps of x, y and z; `position` says which element it is.
+  template <typename Visit>
+  __device__ __forceinline__ void each(const Volume& stride, Visit visit) const {
+    // The 16 and 64 taps of cubic are too many to unroll: four are.
+#pragma unroll(depth < 4 ? depth : 1)
+    for (int k = 0; k < depth; ++k) {
+#pragma unroll(taps < 4 ? taps : 1)
+      for (int j = 0; j < taps; ++j) {
+#pragma unroll
+        for (int i = 0; i < taps; ++i) {
+          bool inside = x.index[i] >= 0 && y.index[j] >= 0 && z.index[k] >= 0;
+          visit(i, j, k, inside, Volume{{x.index[i], y.index[j], z.index[k]}}.dot(stride));
+        }
+      }
+    }
+  }
+};
+
+// Launched twice: without sums it observes the addends, with sums it adds them. Integer maxima and
+// additions: any order gives the same. A thread serves one of `groups` groups of `per_thread`
+// channels of one sample.
+template <typename scalar_t, int dims, int taps>
+__global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
+                                     const scalar_t* __restrict__ grid, int32_t* keys,
+                                     int64_t* sums, int64_t n, int64_t channels, int64_t groups,
+                                     int64_t per_thread, int64_t w_in, int64_t h_in, int64_t d_in,
+                                     int64_t w_out, int64_t h_out, int64_t d_out, int64_t grad_n,
+                                     int64_t grad_c, int64_t grad_w, int64_t grad_h, int64_t grad_d,
+                                     int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d,
+                                     int64_t grid_hop, int64_t padding, bool align_corners,
+                                     int64_t headroom) {
+  Volume in = {{w_in, h_in, d_in}}, out = {{w_out, h_out, d_out}};
+  Volume in_stride = {{1, w_in, w_in * h_in}};
+  Volume grad_stride = {{grad_w, grad_h, grad_d}}, grid_stride = {{grid_w, grid_h, grid_d}};
+  int64_t samples = out.elements(), threads = n * groups * samples;
+  for (int64_t thread = thread_index(); thread < threads; thread += thread_count()) {
+    int64_t slice = quick_div(thread, samples), image = quick_div(slice, groups);
+    int64_t begin = (slice - image * groups) * per_thread;
+    int64_t end = min_index(begin + per_thread, channels);
+    Volume at = unravelled(thread - slice * samples, out);
+    Sample<scalar_t, dims, taps> sample(grid + image * grid_n + at.dot(grid_stride), grid_hop, in,
+                                        padding, align_corners);
+    const scalar_t* gradients = grad_output + image * grad_n + at.dot(grad_stride);
+    for (int64_t c = begin; c < end; ++c) {
+      auto gradient = to_opmath(gradients[c * grad_c]);
+      int64_t plane = (image * channels + c) * in.elements();
+      sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
+        if (!inside) return;
+        auto weight = mul_rn(sample.x.weight[i], sample.y.weight[j]);
+        if (dims == 3) weight = mul_rn(weight, sample.z.weight[k]);
+        auto addend = mul_rn(weight, gradient);
+        if (sums == nullptr) {
+          accumulator<scalar_t>::observe(keys, plane + pixel, addend);
+        } else {
+          accumulator<scalar_t>::add(keys, sums, plane + pixel, addend, headroom);
+        }
+      });
+    }
+  }
+}
+
+// ATen adds to zeros: an element without an addend is 0.0, and so is one whose addends are -0.0.
+template <typename scalar_t>
+__global__ void grid_sampler_finish(const int32_t* __restrict__ keys,
+                                    const int64_t* __restrict__ sums,
+                                    scalar_t* __restrict__ grad_input, int64_t n,
+                                    int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    scalar_t sum = accumulator<scalar_t>::finish(keys, sums, i, headroom);
+    grad_input[i] = to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum;
+  }
+}
+
+constexpr int THREADS = 256;
+
+// Blocks of THREADS threads: threadIdx.x is a sample, threadIdx.y one of blockDim.y runs of
+// `run` channels. Order: a channel's taps, z, then y, then x; channels ascending; runs ascending.
+// Outside the input linear has no tap; cubic, as in ATen, reads 0 there.
+template <typename scalar_t, int dims, int taps>
+__global__ void grid_sampler_grad_grid(
+    const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ input,
+    const scalar_t* __restrict__ grid, scalar_t* __restrict__ grad_grid, int64_t n,
+    int64_t channels, int64_t run, int64_t w_in, int64_t h_in, int64_t d_in, int64_t w_out,
+    int64_t h_out, int64_t d_out, int64_t grad_n, int64_t grad_c, int64_t grad_w, int64_t grad_h,
+    int64_t grad_d, int64_t input_n, int64_t input_c, int64_t input_w, int64_t input_h,
+    int64_t input_d, int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d,
+    int64_t grid_hop, int64_t padding, bool align_corners) {
+  using T = opmath_t<scalar_t>;
+  __shared__ compensated_sum<T> runs[dims][THREADS];
+  Volume in = {{w_in, h_in, d_in}}, out = {{w_out, h_out, d_out}};
+  Volume in_stride = {{input_w, input_h, input_d}};
+  Volume grad_stride = {{grad_w, grad_h, grad_d}}, grid_stride = {{grid_w, grid_h, grid_d}};
+  int64_t samples = out.elements(), all = n * samples;
+  int64_t first = threadIdx.y * run;
+  int slot = threadIdx.y * blockDim.x + threadIdx.x;
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t base = static_cast<int64_t>(blockIdx.x) * blockDim.x; base < all; base += step) {
+    // Threads past the end repeat the last sample, so that all meet the barriers.
+    int64_t owned = base + threadIdx.x, s = min_index(owned, all - 1);
+    int64_t image = quick_div(s, samples);
+    Volume at = unravelled(s - image * samples, out);
+    Sample<scalar_t, dims, taps> sample(grid + image * grid_n + at.dot(grid_stride), grid_hop, in,
+                                        padding, align_corners);
+    const scalar_t* gradients = grad_output + image * grad_n + at.dot(grad_stride);
+    const scalar_t* plane = input + image * input_n;
+    compensated_sum<T> sums[dims] = {};
+    for (int64_t c = first; c < min_index(first + run, channels); ++c) {
+      T gradient = to_opmath(gradients[c * grad_c]);
+      T parts[3] = {};
+      sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
+        if (!inside && taps < 4) return;
+        T value = inside ? to_opmath(plane[c * input_c + pixel]) : T(0);
+        T depth = dims == 3 ? sample.z.weight[k] : T(1);
+        T by[3] = {mul_rn(mul_rn(sample.x.slope[i], sample.y.weight[j]), depth),
+                   mul_rn(mul_rn(sample.x.weight[i], sample.y.slope[j]), depth), T(0)};
+        if (dims == 3) {
+          by[2] = mul_rn(mul_rn(sample.x.weight[i], sample.y.weight[j]), sample.z.slope[k]);
+        }
+#pragma unroll
+        for (int axis = 0; axis < dims; ++axis) {
+          parts[axis] = add_rn(parts[axis], mul_rn(mul_rn(value, by[axis]), gradient));
+        }
+      });
+#pragma unroll
+      for (int axis = 0; axis < dims; ++axis) sums[axis].add(parts[axis]);
+    }
+    if (blockDim.y > 1) {
+      for (int axis = 0; axis < dims; ++axis) runs[axis][slot] = sums[axis];
+      __syncthreads();
+      for (int y = 1; threadIdx.y == 0 && y < blockDim.y; ++y) {
+        for (int axis = 0; axis < dims; ++axis) {
+          const compensated_sum<T>& other = runs[axis][y * blockDim.x + threadIdx.x];
+          sums[axis].add(other.high);
+          sums[axis].low = add_rn(sums[axis].low, other.low);
+        }
+      }
+      __syncthreads();
+    }
+    if (threadIdx.y != 0 || owned >= all) continue;
+    T scales[3] = {sample.x.scale, sample.y.scale, dims == 3 ? sample.z.scale : T(0)};
+    for (int axis = 0; axis < dims; ++axis) {
+      T gradient = mul_rn(scales[axis], sums[axis].rounded());
+      grad_grid[s * dims + axis] = from_opmath<scalar_t>(gradient);
+    }
+  }
+}
