@@ -106,15 +106,17 @@ static __device__ __forceinline__ T log_normal(T x) {
     f = mul_rn(f, static_cast<T>(0.5));
     e += 1;
   }
-  // log(f) = 2 artanh(z) = 2 z (1 + z^2 / 3 + z^4 / 5 + ...), |z| < 0.172
-  T z = div_rn(sub_rn(f, T(1)), add_rn(f, T(1)));
-  T square = mul_rn(z, z);
-  T series = static_cast<T>(1.0 / (2 * exp_log<T>::log_terms + 1));
+  // With r = f - 1, which is exact, and z = r / (2 + r), |z| < 0.172:
+  // log(f) = 2 z + z (2 z^2 / 3 + 2 z^4 / 5 + ...), and 2 z = r - r^2 / 2 + z r^2 / 2.
+  T r = sub_rn(f, T(1));
+  T z = div_rn(r, add_rn(r, T(2))), square = mul_rn(z, z);
+  T half_square = mul_rn(mul_rn(static_cast<T>(0.5), r), r);
+  T series = static_cast<T>(2.0 / (2 * exp_log<T>::log_terms + 1));
 #pragma unroll
   for (int k = exp_log<T>::log_terms - 1; k >= 1; --k) {
-    series = fma_rn(series, square, static_cast<T>(1.0 / (2 * k + 1)));
+    series = fma_rn(series, square, static_cast<T>(2.0 / (2 * k + 1)));
   }
-  T twice = add_rn(z, z);
-  T low = fma_rn(mul_rn(twice, square), series, mul_rn(static_cast<T>(e), exp_log<T>::ln2_low));
-  return fma_rn(static_cast<T>(e), exp_log<T>::ln2_high, add_rn(twice, low));
+  T count = static_cast<T>(e);
+  T low = fma_rn(z, fma_rn(series, square, half_square), mul_rn(count, exp_log<T>::ln2_low));
+  return fma_rn(count, exp_log<T>::ln2_high, add_rn(r, sub_rn(low, half_square)));
 }

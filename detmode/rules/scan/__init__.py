@@ -33,9 +33,9 @@ Several rows at once, and integers, pass: they do not vary.
 
 Each element is read once and written once, which is the floor and what CUB's scan does too. A tile
 adds 4 bytes of mark and at most 32 of total, written once and read by up to 31 others. PyTorch's
-own path under the flag reads the row twice. A row of more than one tile takes a second launch, which
-zeroes the marks. Elements that are not neighbours in memory are read where they are, without a
-copy; ``dtype=`` converts first, as in ATen.
+own path under the flag reads the row twice. A row of more than one tile takes a second launch,
+which zeroes the marks. Elements that are not neighbours in memory are read where they are, without
+a copy; ``dtype=`` converts first, as in ATen.
 
 ## Limits
 
