@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def _row(
         return {"self": self if change is None else change(self), "dim": dim}
 
     return tuple(
-        Sample(name=name, op=op, make=lambda m, op=op: make(m, op), dtypes=dtypes, covers=covers)
+        Sample(name=name, op=op, make=partial(make, op=op), dtypes=dtypes, covers=covers)
         for op in ops
     )
 
