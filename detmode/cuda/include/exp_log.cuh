@@ -45,8 +45,8 @@ static __device__ __forceinline__ float significand_of(float x) {
 static __device__ __forceinline__ double significand_of(double x) {
   return exponent_bits<double>::cleared(x);
 }
-// x * 2^e, for 1/4 <= |x| <= 4, and for zeros, infinities and NaN: rounded once where it is
-// denormal.
+// x * 2^e for any e, in two steps: for 1/4 <= |x| <= 4 only the second one can round, where the
+// product is denormal.
 template <typename T>
 static __device__ __forceinline__ T times_power_of_two(T x, int e) {
   constexpr int most = 2 * exponent_bits<T>::bias, least = 4 - most;

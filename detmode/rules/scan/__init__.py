@@ -43,9 +43,10 @@ a copy; ``dtype=`` converts first, as in ATen.
 in ATen. ``cumprod`` gives the finite product where ATen's overflows on the way. A sum of -0.0 is
 0.0, as on the CPU. The imaginary part of a complex ``logcumsumexp`` is that of the largest element
 so far, by real part, plus an angle of at most pi; ATen's may differ from it by a multiple of 2 pi
-that depends on its order. Where several real parts are +inf, the angle is that of the sum of their
-directions; ATen's CPU kernel gives a multiple of pi / 4 or NaN there. ``logcumsumexp`` with an
-``out=`` of another floating dtype converts the result, where ATen raises.
+that depends on its order. Its sine, cosine and arc tangent are CUDA's, in double: another version
+of NVRTC may give other bits. Where several real parts are +inf, the angle is that of the sum of
+their directions; ATen's CPU kernel gives a multiple of pi / 4 or NaN there. ``logcumsumexp`` with
+an ``out=`` of another floating dtype converts the result, where ATen raises.
 """
 
 from detmode.conditions import COMPLEX, FLOATING, dtype_in, lies_along, on, result_dtype_in

@@ -23,6 +23,12 @@ static __device__ __forceinline__ T sum_of_pair(T high, T low) {
   return low != 0 && is_finite(low) && is_finite(high) ? add_rn(high, low) : high;
 }
 
+// One NaN for all: which one an operation gives may depend on the hardware.
+template <typename scalar_t>
+static __device__ __forceinline__ scalar_t rounded(opmath_t<scalar_t> x) {
+  return is_nan(x) ? limits<scalar_t>::nan() : from_opmath<scalar_t>(x);
+}
+
 // cumsum. float has too few bits for long rows: `low` collects what the additions round away.
 // 16-bit dtypes add in float, double in double.
 template <typename T>
@@ -56,7 +62,7 @@ struct sums {
   }
   // From +0.0, as on the CPU: a sum of -0.0 alone is 0.0.
   static __device__ __forceinline__ scalar_t result(state_t sum) {
-    return from_opmath<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()));
+    return rounded<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()));
   }
 };
 template <typename T>
@@ -114,7 +120,7 @@ struct products {
   }
   static __device__ __forceinline__ scalar_t result(state_t product) {
     T significand = sum_of_pair(product.high, product.low);
-    return from_opmath<scalar_t>(times_power_of_two(significand, product.exponent));
+    return rounded<scalar_t>(times_power_of_two(significand, product.exponent));
   }
 };
 template <typename T>
@@ -140,8 +146,9 @@ struct products<complex<T>> {
                   exponent_sum(a.exponent, b.exponent));
   }
   static __device__ __forceinline__ complex<T> result(state_t product) {
-    return complex<T>(static_cast<T>(times_power_of_two(product.re, product.exponent)),
-                      static_cast<T>(times_power_of_two(product.im, product.exponent)));
+    double re = times_power_of_two(product.re, product.exponent);
+    double im = times_power_of_two(product.im, product.exponent);
+    return complex<T>(rounded<T>(static_cast<T>(re)), rounded<T>(static_cast<T>(im)));
   }
 };
 
@@ -157,7 +164,6 @@ struct exponential_sums {
   };
   static __device__ __forceinline__ state_t of(scalar_t value) {
     T x = to_opmath(value);
-    if (is_nan(x)) return state_t{T(0), x};
     return state_t{x, x == limits<T>::lowest() ? T(0) : T(1)};
   }
   static __device__ __forceinline__ state_t identity() {
@@ -166,15 +172,14 @@ struct exponential_sums {
   static __device__ __forceinline__ state_t join(state_t earlier, state_t later) {
     bool first = earlier.largest >= later.largest;
     state_t large = first ? earlier : later, small = first ? later : earlier;
-    // Two infinities are alike, but have no difference.
+    // Two infinities are alike, but have no difference. A NaN in `largest` goes to `sum`.
     bool alike = large.largest == small.largest;
     T factor = alike ? T(1) : exp_nonpositive(sub_rn(small.largest, large.largest));
     return state_t{large.largest, fma_rn(small.sum, factor, large.sum)};
   }
   static __device__ __forceinline__ scalar_t result(state_t state) {
     bool none = state.sum == 0;
-    return from_opmath<scalar_t>(none ? state.largest
-                                      : add_rn(state.largest, log_normal(state.sum)));
+    return rounded<scalar_t>(none ? state.largest : add_rn(state.largest, log_normal(state.sum)));
   }
 };
 
@@ -217,8 +222,8 @@ struct exponential_sums<complex<T>> {
     // Zero where the elements cancel: the logarithm of 0 is -inf.
     double norm = fma_rn(x.re, x.re, mul_rn(x.im, x.im));
     double log_norm = norm == 0 ? limits<double>::lowest() : log_normal(norm);
-    return complex<T>(static_cast<T>(fma_rn(0.5, log_norm, x.largest)),
-                      static_cast<T>(add_rn(x.angle, atan2(x.im, x.re))));
+    double re = fma_rn(0.5, log_norm, x.largest), im = add_rn(x.angle, atan2(x.im, x.re));
+    return complex<T>(rounded<T>(static_cast<T>(re)), rounded<T>(static_cast<T>(im)));
   }
 };
 
