@@ -69,12 +69,21 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
   }
 }
 
+// On the host blocks run one after another: what is not there never comes, and a node that is
+// published twice was published too early. On a GPU these checks would cost a read each.
+#ifdef __CUDA_ARCH__
+#define SCAN_HOST_ASSERT(condition)
+#else
+#define SCAN_HOST_ASSERT(condition) DETMODE_ASSERT(condition)
+#endif
+
 // A node's total goes from the block that has it to those that wait for it: the words, then a
 // fence, then the mark; a reader does it the other way round. Volatile accesses are not cached in
 // L1.
 template <typename T>
 static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* totals, int64_t node,
                                                     T total) {
+  SCAN_HOST_ASSERT(marks[node] == 0);
   scan_words<T> words;
   words.value = total;
   volatile int32_t* to = totals + node * scan_words<T>::count;
@@ -85,6 +94,7 @@ static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* tot
 }
 template <typename T>
 static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, int64_t node) {
+  SCAN_HOST_ASSERT(marks[node] == 1);
   while (*static_cast<volatile int32_t*>(marks + node) == 0) {
   }
   __threadfence();
