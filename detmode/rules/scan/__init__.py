@@ -1,56 +1,87 @@
 """Scans of one row: ``cumsum``, ``cumprod`` and ``logcumsumexp``.
 
+``torch.cumsum``, ``cumprod`` and ``logcumsumexp`` and their backward meet them, and so does the
+backward of ``prod`` over a dimension.
+
 ## What varies
 
 Where all elements lie along the scanned dimension, ATen's CUDA scan is CUB's single-pass one,
 whose tiles take their prefix from whichever neighbours have finished: floating-point results
-depend on timing. Several rows at once are scanned by another kernel, in a fixed order.
+depend on timing. Under the flag ``cumsum`` takes another path, which cuts the row into as many
+parts as the GPU has multiprocessors: its bits are those of one kind of GPU. Several rows at once
+are scanned by other kernels, in a fixed order. PyTorch has no alert for scans.
 
 ## What happens instead
 
-``cumsum``: under the flag PyTorch scans in fixed tiles, twice. On MPS the flag selects another
-route for all scans. ``cumprod`` and ``logcumsumexp`` have no such path and no alert: detmode warns
-in its own words. Integers do not vary and pass.
+One launch scans tiles of at most 4096 elements, a size that depends on the dtype alone. A tile
+publishes its total at once; 32 tiles are a node of a tree, 32 nodes a node above. A block waits for
+the totals of the siblings before it on each level, joins them in order, and scans its tile from
+there. The order depends on the number of elements alone, and every operation is rounded explicitly,
+so any GPU gives the same bits. Blocks draw their tiles from a counter, so that each waits only for
+blocks that have started before it.
+
+``cumsum`` adds 16-bit dtypes in float, float32 and complex64 in pairs of floats, and float64 and
+complex128 in their own precision. ``cumprod`` keeps the exponent of a product apart, so that the
+product of a part of the row neither overflows nor underflows on its way; it multiplies complex
+numbers in double, others in pairs. ``logcumsumexp`` keeps the largest element and a sum of
+exponentials relative to it, complex ones in double; ``exp`` and ``log`` are its own, because
+those of CUDA are not the same on every GPU.
+
+Several rows at once, and integers, pass: they do not vary.
 
 ## Cost
 
-``cumsum``, natively: the input is read twice instead of once.
+Each element is read once and written once, which is the floor and what CUB's scan does too. A tile
+adds 4 bytes of mark and at most 32 of total, written once and read by up to 31 others. PyTorch's
+own path under the flag reads the row twice. A row of more than one tile takes a second launch,
+which zeroes the marks. Elements that are not neighbours in memory are read where they are, without
+a copy; ``dtype=`` converts first, as in ATen.
 
 ## Limits
 
-There is no substitute yet. A row that fits into one tile does not vary, but the size of a tile is
-the GPU's, and the warning is given all the same. ``cumprod``'s backward is made of ``cumsum`` and
-``cumprod``; each is met on its own.
+``cumsum`` may overflow where a part of the row does whose sum with what is before it does not, as
+in ATen. ``cumprod`` gives the finite product where ATen's overflows on the way. A sum of -0.0 is
+0.0, as on the CPU. The imaginary part of a complex ``logcumsumexp`` is that of the largest element
+so far, by real part, plus an angle of at most pi; ATen's may differ from it by a multiple of 2 pi
+that depends on its order. Its sine, cosine and arc tangent are CUDA's, in double: another version
+of NVRTC may give other bits. Where several real parts are +inf, the angle is that of the sum of
+their directions; ATen's CPU kernel gives a multiple of pi / 4 or NaN there. ``logcumsumexp`` with
+an ``out=`` of another floating dtype converts the result, where ATen raises.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, lies_along, on, result_dtype_in
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.conditions import COMPLEX, FLOATING, dtype_in, lies_along, on, result_dtype_in
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.rules.scan import launch
 
-# Scans of one row in floating point.
-_ONE_ROW = lies_along("self", "dim") & result_dtype_in("self", FLOATING + COMPLEX)
+_FLOATS = FLOATING + COMPLEX
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::cumsum",
-        when=on("cuda") & _ONE_ROW,
-        action=Native(),
-        guarantee=RUN_TO_RUN,
-        because="under the flag the sums of fixed tiles are added in order",
+        when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
+        action=Substitute(launch.cumsum, otherwise=Native()),
+        guarantee=GPU_TO_GPU,
+        because="the tiles of a single-pass scan combine in an order that depends on timing",
+    ),
+    Rule(
+        op="aten::cumprod",
+        when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
+        action=Substitute(launch.cumprod, otherwise=Refuse()),
+        guarantee=GPU_TO_GPU,
+        because="as for cumsum, and PyTorch has no other path",
+    ),
+    Rule(
+        op="aten::logcumsumexp",
+        when=on("cuda") & lies_along("self", "dim") & dtype_in("self", _FLOATS),
+        action=Substitute(launch.logcumsumexp, otherwise=Refuse()),
+        guarantee=GPU_TO_GPU,
+        because="as for cumsum, and PyTorch has no other path",
     ),
     *(
         Rule(
             op=op,
-            when=on("cuda") & _ONE_ROW,
-            action=Refuse(),
-            because="the tiles of a single-pass scan combine in an order that depends on timing",
-        )
-        for op in ("aten::cumprod", "aten::logcumsumexp")
-    ),
-    *(
-        Rule(
-            op=op,
-            when=on("mps") & result_dtype_in("self", FLOATING + COMPLEX),
+            when=on("mps") & result_dtype_in("self", _FLOATS),
             action=Native(),
             guarantee=RUN_TO_RUN,
             since="2.15",

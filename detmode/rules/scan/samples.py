@@ -1,48 +1,170 @@
 """Samples of scans."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 
 from detmode.conditions import COMPLEX, FLOATING
-from detmode.sample import Sample
+from detmode.rules.scan import reference
+from detmode.sample import Maker, Sample
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
+_ALL = FLOATING + COMPLEX
+_SOME = (torch.float16, torch.float32, torch.complex64)
 
-SAMPLES = (
+NOT_APPLICABLE = {
+    "collisions": "each element of the result has one place, and one thread that writes it",
+    "empty": "an empty tensor has no row: ATen's result is empty, and cannot vary",
+}
+REFERENCE = {
+    "aten::cumsum": reference.cumsum,
+    "aten::cumprod": reference.cumprod,
+    "aten::logcumsumexp": reference.logcumsumexp,
+}
+
+
+def _values(m: Maker, op: str, *shape: int) -> torch.Tensor:
+    if op == "aten::cumsum":
+        return m.normal(*shape)
+    wide = torch.complex128 if m.dtype.is_complex else torch.float64
+    values = m.normal(*shape, dtype=wide)
+    if op == "aten::cumprod":
+        # Close to 1: the products of long rows stay in the range of float16.
+        return (1 + values / 256).to(m.dtype)
+    # Imaginary parts below 1: which multiple of 2 pi the sum's has depends on the order.
+    return (torch.complex(values.real, values.imag / 64) if wide.is_complex else values).to(m.dtype)
+
+
+def _row(
+    name: str,
+    shape: tuple[int, ...],
+    dim: int,
+    *covers: str,
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ops: tuple[str, ...] = _OPS,
+    dtypes: tuple[torch.dtype, ...] = _ALL,
+) -> tuple[Sample, ...]:
+    def make(m: Maker, op: str) -> dict[str, Any]:
+        self = _values(m, op, *shape)
+        return {"self": self if change is None else change(self), "dim": dim}
+
+    return tuple(
+        Sample(name=name, op=op, make=partial(make, op=op), dtypes=dtypes, covers=covers)
+        for op in ops
+    )
+
+
+def _special(tensor: torch.Tensor) -> torch.Tensor:
+    inf = float("inf")
+    tensor[0], tensor[40], tensor[90], tensor[190] = -inf, -0.0, inf, -inf
+    tensor[250] = float("nan")
+    return tensor
+
+
+SAMPLES: tuple[Sample, ...] = (
+    *_row("row", (1, 1000, 1), -2, "negative_dim", "odd_sizes"),
+    *_row("short", (63,), 0, "odd_sizes"),
+    *_row("pair", (2,), -1, dtypes=_SOME),
+    *_row(
+        "last",
+        (1, 129, 1, 1),
+        1,
+        "channels_last",
+        change=lambda x: x.to(memory_format=torch.channels_last),
+        dtypes=_SOME,
+    ),
+    *_row("strided", (201, 3), 0, "non_contiguous", change=lambda x: x[:, 1]),
+    *_row("expanded", (1,), 0, "non_contiguous", change=lambda x: x.expand(150), dtypes=_SOME),
+    *_row("unaligned", (1030,), 0, change=lambda x: x[3:], dtypes=_SOME),
+    *_row("special", (300,), 0, change=_special, dtypes=FLOATING),
+    # Two tiles or more; in complex128, whose tiles have the fewest elements, more than 32.
+    *_row("tiles", (4500,), 0),
+    *_row("many_tiles", (33 * 1024 + 5,), 0, ops=_OPS[:1], dtypes=(torch.complex128,)),
     *(
         Sample(
-            name="one_row",
+            name="converted",
             op=op,
-            make=lambda make: {"self": make.normal(1, 1000, 1), "dim": -2},
-            dtypes=FLOATING + COMPLEX,
-            covers=("negative_dim", "odd_sizes"),
-            device=device,
+            make=lambda m: {
+                "self": m.integers(1, 3, 40, dtype=torch.int32),
+                "dim": 0,
+                "dtype": m.dtype,
+            },
+            dtypes=_ALL,
         )
-        for op in _OPS
-        for device in ("cuda", "mps")
+        for op in _OPS[:2]
     ),
     *(
-        Sample(name="rows", op=op, make=lambda make: {"self": make.normal(7, 63), "dim": 1})
+        Sample(
+            name="metal",
+            op=op,
+            make=lambda m: {"self": m.normal(9), "dim": 0},
+            device="mps",
+            dtypes=_ALL,
+        )
+        for op in _OPS
+    ),
+    *(
+        Sample(name="rows", op=op, make=lambda m: {"self": m.normal(7, 63), "dim": 1})
         for op in _OPS
     ),
     *(
         Sample(
             name="integers",
             op=op,
-            make=lambda make: {"self": make.normal(100), "dim": 0},
+            make=lambda m: {"self": m.normal(100), "dim": 0},
             dtypes=(torch.int64,),
         )
         for op in _OPS[:2]
     ),
-    *(
-        Sample(
-            name="integers_as_floats",
-            op=op,
-            make=lambda make: {
-                "self": make.normal(100, dtype=torch.int64),
-                "dim": 0,
-                "dtype": make.dtype,
-            },
-        )
-        for op in _OPS[:2]
+)
+
+
+def _error(name: str, op: str, **arguments: Any) -> Sample:
+    def make(m: Maker) -> dict[str, Any]:
+        return {"self": m.normal(9), "dim": 0, **arguments}
+
+    return Sample(name=name, op=op, make=make)
+
+
+ERRORS: tuple[Sample, ...] = (
+    *(_error(f"dim_1_of_{op[6:]}", op, dim=1) for op in _OPS),
+    *(_error(f"complex32_{op[6:]}", op, dtype=torch.complex32) for op in _OPS[:2]),
+    Sample(
+        name="integers",
+        op=_OPS[2],
+        make=lambda m: {"self": m.normal(9), "dim": 0},
+        dtypes=(torch.int64, torch.bool),
     ),
+    Sample(
+        name="integers_into_floats",
+        op="aten::logcumsumexp.out",
+        make=lambda m: {
+            "self": m.normal(9, dtype=torch.int64),
+            "dim": 0,
+            "out": m.tensor([0.0] * 9),
+        },
+    ),
+)
+
+
+def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
+    return Sample(
+        name=name,
+        op=op,
+        make=lambda m: {"self": m.integers(0, 2, n, dtype=m.dtype), "dim": 0},
+        dtypes=dtypes or (torch.float32,),
+    )
+
+
+BENCH: tuple[Sample, ...] = (
+    *(_bench("row_256m", op, 1 << 28) for op in _OPS),
+    *(_bench("row_16m", op, 1 << 24, *FLOATING, torch.complex64) for op in _OPS),
+    # Probabilities of one vocabulary, sorted: top-p sampling.
+    _bench("vocabulary_128k", "aten::cumsum", 128_256, torch.float32, torch.bfloat16),
+    # The noise schedule of a diffusion model.
+    _bench("steps_1000", "aten::cumprod", 1000),
 )

@@ -1,0 +1,245 @@
+// An inclusive scan of one row in a fixed order, in one launch that reads and writes each element
+// once.
+//
+// The row is cut into tiles of `threads * rows * vec` elements, one for each block. The order: a
+// thread's `vec` neighbouring elements, the lanes of a warp, its `rows`, the warps; and over the
+// tiles a tree in which each node has 32 children. It depends on the number of elements alone,
+// neither on the GPU nor on which block is done first: a tile waits for the totals that its place
+// in the tree asks for, and never takes what happens to be there instead.
+//
+// A block draws its tile from a counter, so the tiles that it waits for are those of blocks that
+// run already or have run, and each of those waits for earlier ones only.
+#pragma once
+
+#include "block_reduce.cuh"
+#include "index.cuh"
+
+constexpr int SCAN_CHILDREN = 32;
+
+// One 16-byte access where `vec` elements have 16 bytes.
+template <typename T, int vec>
+struct alignas(vec * sizeof(T)) scan_pack {
+  T lane[vec];
+};
+
+// `value` as whole 32-bit words.
+template <typename T>
+union scan_words {
+  static_assert(sizeof(T) % 4 == 0, "a state has whole 32-bit words");
+  static constexpr int count = sizeof(T) / 4;
+  T value;
+  int32_t word[count];
+  __device__ scan_words() {}
+};
+
+// __shfl_up_sync and __shfl_sync of all 32 lanes for any type of whole 32-bit words.
+template <typename T>
+static __device__ __forceinline__ T shuffle_up(T value, int delta) {
+  scan_words<T> in, out;
+  in.value = value;
+#pragma unroll
+  for (int w = 0; w < scan_words<T>::count; ++w) {
+    out.word[w] = __shfl_up_sync(0xffffffffu, in.word[w], static_cast<unsigned int>(delta));
+  }
+  return out.value;
+}
+template <typename T>
+static __device__ __forceinline__ T shuffle_from(T value, int lane) {
+  scan_words<T> in, out;
+  in.value = value;
+#pragma unroll
+  for (int w = 0; w < scan_words<T>::count; ++w) {
+    out.word[w] = __shfl_sync(0xffffffffu, in.word[w], lane);
+  }
+  return out.value;
+}
+
+// The inclusive scans of the warp's 32 values of each row, side by side: one loop over the
+// distances, because its body is long.
+template <int rows, typename T, typename Op>
+static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
+  int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int delta = 1; delta < 32; delta *= 2) {
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      T earlier = shuffle_up(values[row], delta);
+      if (lane >= delta) values[row] = op(earlier, values[row]);
+    }
+  }
+}
+
+// On the host blocks run one after another: what is not there never comes, and a node that is
+// published twice was published too early. On a GPU these checks would cost a read each.
+#ifdef __CUDA_ARCH__
+#define SCAN_HOST_ASSERT(condition)
+#else
+#define SCAN_HOST_ASSERT(condition) DETMODE_ASSERT(condition)
+#endif
+
+// A node's total goes from the block that has it to those that wait for it: the words, then a
+// fence, then the mark; a reader does it the other way round. Volatile accesses are not cached in
+// L1.
+template <typename T>
+static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* totals, int64_t node,
+                                                    T total) {
+  SCAN_HOST_ASSERT(marks[node] == 0);
+  scan_words<T> words;
+  words.value = total;
+  volatile int32_t* to = totals + node * scan_words<T>::count;
+#pragma unroll
+  for (int w = 0; w < scan_words<T>::count; ++w) to[w] = words.word[w];
+  __threadfence();
+  *static_cast<volatile int32_t*>(marks + node) = 1;
+}
+template <typename T>
+static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, int64_t node) {
+  SCAN_HOST_ASSERT(marks[node] == 1);
+  while (*static_cast<volatile int32_t*>(marks + node) == 0) {
+  }
+  __threadfence();
+  scan_words<T> words;
+  volatile int32_t* from = totals + node * scan_words<T>::count;
+#pragma unroll
+  for (int w = 0; w < scan_words<T>::count; ++w) words.word[w] = from[w];
+  return words.value;
+}
+
+// What all tiles before `tile` add up to, in every lane of the one warp that calls; `total` is the
+// tile's own. Level by level: the siblings before this node, joined to what is before them. The
+// last child of a node knows the node's total and publishes it.
+template <typename scan_t>
+static __device__ __forceinline__ typename scan_t::state_t scan_before_tile(
+    int64_t tile, int64_t tiles, typename scan_t::state_t total, int32_t* marks, int32_t* totals) {
+  using state_t = typename scan_t::state_t;
+  auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  state_t before = scan_t::identity();
+  bool complete = true;
+  for (int64_t node = tile, nodes = tiles, base = 0;; node /= SCAN_CHILDREN) {
+    if (complete && lane == 0) scan_publish(marks, totals, base + node, total);
+    if (node == 0) return before;
+    int child = static_cast<int>(node % SCAN_CHILDREN);
+    state_t sibling = scan_t::identity();
+    if (lane < child) sibling = scan_await<state_t>(marks, totals, base + node - child + lane);
+    __syncwarp();
+    state_t siblings = shuffle_from(warp_reduce(sibling, join), 0);
+    before = join(siblings, before);
+    total = join(siblings, total);
+    complete = complete && child == SCAN_CHILDREN - 1;
+    base += nodes;
+    nodes /= SCAN_CHILDREN;
+  }
+}
+
+// Scans the `n` elements of `input`, `stride` apart, into `output`. One block of `threads` threads
+// for each tile. `marks`: one for each node of the tree and the counter behind them, all 0;
+// `totals`: a state for each node; neither is read where there is one tile.
+//
+// scan_t:
+//   input_t, state_t            what is read and written; what is joined, of whole 32-bit words
+//   of(x)                       the state of one element
+//   identity()                  join(identity, x) and join(x, identity) are x
+//   join(earlier, later)        called with the operands in the order of the row
+//   result(state)               the output that the state stands for
+template <typename scan_t, int threads, int rows, int vec>
+static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t* input,
+                                                 typename scan_t::input_t* output, int32_t* marks,
+                                                 int32_t* totals, int64_t nodes, int64_t n,
+                                                 int64_t stride) {
+  using input_t = typename scan_t::input_t;
+  using state_t = typename scan_t::state_t;
+  using pack_t = scan_pack<input_t, vec>;
+  static_assert(threads % 32 == 0 && threads <= 1024, "whole warps, at most 1024 threads");
+  constexpr int warps = threads / 32;
+  // Bytes, because a shared variable must not have a constructor.
+  __shared__ __align__(16) unsigned char storage[(warps + 1) * sizeof(state_t)];
+  __shared__ int32_t drawn;
+  state_t* of_warp = reinterpret_cast<state_t*>(storage);
+  auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
+  int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int64_t tiles = gridDim.x, tile = 0;
+  if (tiles > 1) {
+    if (threadIdx.x == 0) drawn = atomicAdd(marks + nodes, 1);
+    __syncthreads();
+    tile = drawn;
+  }
+  int64_t begin = ((tile * warps + warp) * rows * 32 + lane) * vec;
+  bool packed = stride == 1 && reinterpret_cast<uint64_t>(input) % sizeof(pack_t) == 0;
+
+  // How many of a row's elements this thread has.
+  auto count = [&](int row) {
+    return static_cast<int>(clamp_index(n - begin - row * 32 * vec, 0, vec));
+  };
+  pack_t values[rows];
+#pragma unroll
+  for (int row = 0; row < rows; ++row) {
+    int64_t first = begin + row * 32 * vec;
+    if (packed && count(row) == vec) {
+      values[row] = *reinterpret_cast<const pack_t*>(input + first);
+    } else {
+#pragma unroll
+      for (int k = 0; k < vec; ++k) {
+        if (k < count(row)) values[row].lane[k] = input[(first + k) * stride];
+      }
+    }
+  }
+
+  // What comes before this thread in each row of its warp, and the warp's total.
+  state_t before[rows];
+#pragma unroll
+  for (int row = 0; row < rows; ++row) {
+    before[row] = scan_t::identity();
+#pragma unroll
+    for (int k = 0; k < vec; ++k) {
+      if (k >= count(row)) continue;
+      state_t element = scan_t::of(values[row].lane[k]);
+      before[row] = k == 0 ? element : join(before[row], element);
+    }
+  }
+  warp_scans(before, join);
+  state_t total = scan_t::identity();
+#pragma unroll
+  for (int row = 0; row < rows; ++row) {
+    state_t whole = shuffle_from(before[row], 31);
+    before[row] = shuffle_up(before[row], 1);
+    if (lane == 0) before[row] = scan_t::identity();
+    if (row > 0) before[row] = join(total, before[row]);
+    total = row == 0 ? whole : join(total, whole);
+  }
+
+  if (lane == 0) of_warp[warp] = total;
+  __syncthreads();
+  state_t earlier = scan_t::identity();
+  for (int w = 0; w < warp; ++w) earlier = join(earlier, of_warp[w]);
+  if (tiles > 1) {
+    if (warp == 0) {
+      state_t all = of_warp[0];
+      for (int w = 1; w < warps; ++w) all = join(all, of_warp[w]);
+      state_t before_tile = scan_before_tile<scan_t>(tile, tiles, all, marks, totals);
+      if (lane == 0) of_warp[warps] = before_tile;
+    }
+    __syncthreads();
+    earlier = join(of_warp[warps], earlier);
+  }
+
+#pragma unroll
+  for (int row = 0; row < rows; ++row) {
+    int64_t first = begin + row * 32 * vec;
+    state_t running = join(earlier, before[row]);
+#pragma unroll
+    for (int k = 0; k < vec; ++k) {
+      if (k >= count(row)) continue;
+      running = join(running, scan_t::of(values[row].lane[k]));
+      values[row].lane[k] = scan_t::result(running);
+    }
+    if (count(row) == vec) {
+      *reinterpret_cast<pack_t*>(output + first) = values[row];
+    } else {
+#pragma unroll
+      for (int k = 0; k < vec; ++k) {
+        if (k < count(row)) output[first + k] = values[row].lane[k];
+      }
+    }
+  }
+}

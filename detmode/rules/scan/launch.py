@@ -1,0 +1,98 @@
+"""Launches the scans of one row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import COMPLEX, FLOATING
+from detmode.cuda import Source, ctype, empty, launch_blocks
+
+THREADS = 256
+"""Of a block; this and the others as in ``kernels.cu`` and ``scan.cuh``."""
+ROWS = 4
+"""Elements, or packs of them, that one thread reads."""
+CHILDREN = 32
+"""Tiles, or nodes above them, whose totals are joined at once."""
+WORDS = 8
+"""Words of 32 bits of the largest state."""
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"{op}_row<{ctype(dtype)}>"
+        for op in ("cumsum", "cumprod", "logcumsumexp")
+        for dtype in FLOATING + COMPLEX
+    ),
+)
+
+
+def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """``aten::cumsum`` of a tensor whose elements all lie along ``dim``.
+
+    Args:
+        self: any shape in which one size is the number of elements, any strides, any dtype.
+        dim: that dimension.
+        dtype: float16, bfloat16, float32, float64, complex64 or complex128, into which ``self`` is
+            converted first; ``None`` where ``self`` has one of them.
+
+    Returns:
+        A contiguous tensor of the shape of ``self``.
+    """
+    return _scan("cumsum", self if dtype is None else self.to(dtype), dim)
+
+
+def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """``aten::cumprod`` of a tensor whose elements all lie along ``dim``: see :func:`cumsum`."""
+    return _scan("cumprod", self if dtype is None else self.to(dtype), dim)
+
+
+def logcumsumexp(self: Tensor, dim: int) -> Tensor:
+    """``aten::logcumsumexp`` of a tensor whose elements all lie along ``dim``.
+
+    Args:
+        self: any shape in which one size is the number of elements, any strides; floating point
+            or complex.
+        dim: that dimension.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``self``.
+    """
+    return _scan("logcumsumexp", self, dim)
+
+
+def _scan(op: str, self: Tensor, dim: int) -> Tensor:
+    out = empty(self.shape, self.dtype, self.device)
+    n = self.numel()
+    pack = min(16 // self.itemsize, 4)
+    tiles = -(-n // (THREADS * ROWS * pack))
+    marks = totals = None
+    nodes = _nodes(tiles)
+    if tiles > 1:
+        # The marks and, behind them, the counter from which blocks draw their tiles.
+        marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
+        totals = empty((nodes, WORDS), torch.int32, self.device)
+    launch_blocks(
+        SOURCE,
+        f"{op}_row<{ctype(self.dtype)}>",
+        tiles,
+        THREADS,
+        self,
+        out,
+        marks,
+        totals,
+        nodes,
+        n,
+        self.stride(dim),
+    )
+    return out
+
+
+def _nodes(tiles: int) -> int:
+    """How many nodes the tree over the tiles has: the tiles, and the whole groups of nodes."""
+    nodes = 0
+    while tiles:
+        nodes += tiles
+        tiles //= CHILDREN
+    return nodes

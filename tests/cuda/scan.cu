@@ -1,0 +1,58 @@
+// Launches of scan.cuh and exp_log.cuh, for their tests.
+#include "exp_log.cuh"
+#include "scan.cuh"
+
+// Runs of positions: joining two shows whether the later one goes on where the earlier one ends.
+struct runs {
+  using input_t = int64_t;
+  struct state_t {
+    int32_t first, last, whole;
+  };
+  static __device__ state_t of(int64_t x) {
+    return state_t{static_cast<int32_t>(x), static_cast<int32_t>(x), 1};
+  }
+  static __device__ state_t identity() { return state_t{0, -1, 1}; }
+  static __device__ state_t join(state_t earlier, state_t later) {
+    if (later.last < 0) return earlier;
+    if (earlier.last < 0) return later;
+    bool whole = earlier.whole && later.whole && earlier.last + 1 == later.first;
+    return state_t{earlier.first, later.last, whole};
+  }
+  static __device__ int64_t result(state_t run) {
+    return run.first == 0 && run.whole ? run.last : -1;
+  }
+};
+
+struct float_sums {
+  using input_t = float;
+  using state_t = float;
+  static __device__ float of(float x) { return x; }
+  static __device__ float identity() { return -0.0f; }
+  static __device__ float join(float earlier, float later) { return add_rn(earlier, later); }
+  static __device__ float result(float sum) { return sum; }
+};
+
+template <typename scan_t, int threads, int rows, int vec>
+__global__ void scan(const typename scan_t::input_t* __restrict__ input,
+                     typename scan_t::input_t* __restrict__ output, int32_t* __restrict__ marks,
+                     int32_t* __restrict__ totals, int64_t nodes, int64_t n, int64_t stride) {
+  scan_tile<scan_t, threads, rows, vec>(input, output, marks, totals, nodes, n, stride);
+}
+
+template <typename T>
+__global__ void exponentials(const T* __restrict__ input, T* __restrict__ output, int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count())
+    output[i] = exp_nonpositive(input[i]);
+}
+template <typename T>
+__global__ void logarithms(const T* __restrict__ input, T* __restrict__ output, int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) output[i] = log_normal(input[i]);
+}
+// input[i] * 2^(i - zero).
+template <typename T>
+__global__ void powers(const T* __restrict__ input, T* __restrict__ output, int64_t n,
+                       int64_t zero) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    output[i] = times_power_of_two(input[i], static_cast<int>(i - zero));
+  }
+}
