@@ -82,16 +82,19 @@ __global__ void ctc_sort(const target_t* __restrict__ targets,
   }
 }
 
-// exp(log_alpha + nll - log_prob) times the backward variable. An infinite nll counts as zero here:
-// the gradient's kernel sees to it.
+// exp(log_alpha + nll - log_prob) times the backward variable. Where nll is infinite, a number that
+// is 0, NaN or infinite as exp(log_alpha - log_prob) times the variable is: with the gradient's
+// kernel, which makes infinity or NaN of it.
 template <typename scalar_t>
 static __device__ __forceinline__ scalar_t posterior(scalar_t log_alpha, scalar_t nll,
                                                      scalar_t log_prob, scaled<scalar_t> beta) {
-  if (nll == limits<scalar_t>::highest()) nll = scalar_t(0);
+  bool infinite = nll == limits<scalar_t>::highest();
+  if (infinite) nll = scalar_t(0);
   scalar_t sum = add_rn(log_alpha, nll);
   scalar_t high = sub_rn(sum, log_prob);
   scalar_t low = add_rn(lost_in_sum(log_alpha, nll, sum), lost_in_sum(sum, -log_prob, high));
-  return rounded(scaled_product(scaled_exp(high, low), beta));
+  scaled<scalar_t> share = scaled_product(scaled_exp(high, low), beta);
+  return infinite ? share.mantissa : rounded(share);
 }
 
 // One block a sample. log_probs is (times, samples, classes), strided; log_alpha and posteriors are
@@ -198,19 +201,34 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-// What is subtracted from exp(log_prob). A class without states subtracts the exp of -inf + nll -
-// log_prob, which is 0 or NaN; ATen leaves that out in calls that it counts as large.
+// The shares of a class's states, added in ascending order.
 template <typename scalar_t>
-static __device__ __forceinline__ scalar_t subtrahend(bool present, scalar_t sum, scalar_t nll,
-                                                      scalar_t log_prob, bool large) {
-  if (present) {
-    if (nll != limits<scalar_t>::highest()) return sum;
-    return sum > scalar_t(0) ? nll : limits<scalar_t>::nan();
+struct Shares {
+  bool any;
+  scalar_t sum;
+  // The sum before the last share.
+  scalar_t before;
+  __device__ __forceinline__ void add(scalar_t share) {
+    any = true;
+    before = sum;
+    sum = add_rn(sum, share);
   }
-  if (large) return scalar_t(0);
-  scalar_t none = sub_rn(add_rn(limits<scalar_t>::lowest(), nll), log_prob);
-  return is_nan(none) ? none : scalar_t(0);
-}
+  // What is subtracted from exp(log_prob). ATen's sum by logarithms makes NaN of an infinity beside
+  // anything, and a class without states subtracts exp(-inf + nll - log_prob), which is 0 or NaN;
+  // both not so in calls that ATen counts as large.
+  __device__ __forceinline__ scalar_t subtrahend(scalar_t nll, scalar_t log_prob,
+                                                 bool large) const {
+    constexpr scalar_t zero = scalar_t(0);
+    scalar_t infinity = limits<scalar_t>::highest();
+    if (!any) {
+      scalar_t none = sub_rn(sub_rn(nll, infinity), log_prob);
+      return !large && is_nan(none) ? none : zero;
+    }
+    if (!large && sum == infinity && before != zero) return limits<scalar_t>::nan();
+    if (nll != infinity) return sum;
+    return sum > zero ? infinity : limits<scalar_t>::nan();
+  }
+};
 
 // One thread an element of grad_input (times, samples, classes).
 template <typename scalar_t>
@@ -241,11 +259,11 @@ __global__ void ctc_gradient(const scalar_t* __restrict__ grad,
     scalar_t log_prob = log_probs[t * time_stride + sample * sample_stride + label * class_stride];
     const scalar_t* shares = posteriors + (sample * times + t) * width;
     int64_t length = target_lengths[sample];
-    scalar_t sum = scalar_t(0);
+    Shares<scalar_t> sum = {};
     // The blanks in ascending order, then the labels of this class in ascending order.
     if (label == blank) {
 #pragma unroll 8
-      for (int64_t k = 0; k <= length; ++k) sum = add_rn(sum, shares[2 * k]);
+      for (int64_t k = 0; k <= length; ++k) sum.add(shares[2 * k]);
     }
     int64_t run = runs[sample * classes + label];
     if (run >= 0) {
@@ -253,11 +271,10 @@ __global__ void ctc_gradient(const scalar_t* __restrict__ grad,
       const int32_t* labels = sorted + sample * longest;
 #pragma unroll 4
       for (int64_t k = run; k < length && labels[k] == label; ++k) {
-        sum = add_rn(sum, shares[2 * static_cast<int64_t>(positions[k]) + 1]);
+        sum.add(shares[2 * static_cast<int64_t>(positions[k]) + 1]);
       }
     }
-    bool present = label == blank || run >= 0;
-    scalar_t less = subtrahend(present, sum, nll, log_prob, large);
+    scalar_t less = sum.subtrahend(nll, log_prob, large);
     grad_input[i] = mul_rn(sub_rn(fixed_exp(log_prob), less), grad[sample * grad_stride]);
   }
 }

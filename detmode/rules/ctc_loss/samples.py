@@ -100,6 +100,11 @@ def _sample(name: str, make: Any, *covers: str, op: str = OP) -> Sample:
     return Sample(name=name, op=op, make=make, dtypes=FLOATS, covers=covers)
 
 
+UNLIKE_CPU: dict[str, str] = {
+    "large": "in large calls ATen's CUDA kernels leave classes that no target has as they are, also "
+    "where -inf + loss - log_prob is NaN",
+}
+
 # More states than a block has threads: two walks, and more frames than labels.
 LONG = ((1, 2, 3, 2, 1) * 52,)
 
@@ -126,7 +131,7 @@ SAMPLES: tuple[Sample, ...] = (
     _sample("one_frame", lambda m: _call(m, ((1,),), (1,), 2)),
     _sample("many_classes", lambda m: _call(m, ((1000, 7, 62),), (7,), 1001), "odd_sizes"),
     _sample("large", lambda m: _call(m, ((5, 6, 5), (1,)), (8, 5), 2203), "collisions"),
-    _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 31, tuple(range(5, 36)), 4)),
+    _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 27, tuple(range(5, 32)), 4)),
     _sample("tensors", lambda m: _as_tensors(_call(m)), "collisions", op=TENSOR),
     _sample("int_lengths", lambda m: _as_tensors(_call(m), torch.int32), op=TENSOR),
     Sample(name="long_target", op=OP, make=lambda m: _call(m, LONG, (262,), 4)),
