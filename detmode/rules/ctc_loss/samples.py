@@ -12,6 +12,7 @@ from detmode.sample import Maker, Sample
 OP, TENSOR = "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"
 FLOATS = (torch.float32, torch.float64)
 INF = float("inf")
+INFEASIBLE = ((1, 1, 1), (2,), (1, 2)), (4, 3, 1)
 TARGETS = ((1, 2, 1, 3), (2, 2, 2), (3, 1))
 
 NOT_APPLICABLE: dict[str, str] = {
@@ -87,9 +88,14 @@ def _unlikely(m: Maker) -> dict[str, Any]:
 
 def _empty(m: Maker) -> dict[str, Any]:
     call = _call(m)
-    for name, dim in (("log_probs", 1), ("grad", 0), ("neg_log_likelihood", 0), ("log_alpha", 0)):
-        call[name] = call[name].narrow(dim, 0, 0)
-    return {**call, "targets": call["targets"][:0], "input_lengths": [], "target_lengths": []}
+    for name in ("targets", "grad", "neg_log_likelihood", "log_alpha"):
+        call[name] = call[name][:0]
+    return {
+        **call,
+        "log_probs": call["log_probs"][:, :0],
+        "input_lengths": [],
+        "target_lengths": [],
+    }
 
 
 def _with(m: Maker, **changed: Any) -> dict[str, Any]:
@@ -101,11 +107,10 @@ def _sample(name: str, make: Any, *covers: str, op: str = OP) -> Sample:
 
 
 UNLIKE_CPU: dict[str, str] = {
-    "large": "in large calls ATen's CUDA kernels leave classes that no target has as they are, also "
-    "where -inf + loss - log_prob is NaN",
+    "large": "in large calls ATen's CUDA kernels leave classes that no target has as they are",
 }
 
-# More states than a block has threads: two walks, and more frames than labels.
+# More states than a block has threads.
 LONG = ((1, 2, 3, 2, 1) * 52,)
 
 SAMPLES: tuple[Sample, ...] = (
@@ -119,16 +124,12 @@ SAMPLES: tuple[Sample, ...] = (
     _sample("only_blanks", lambda m: _call(m, ((), ()), (4, 3))),
     _sample("nothing_concatenated", lambda m: _call(m, ((), ()), (4, 3), concatenated=True)),
     _sample("no_frames", lambda m: _call(m, ((), (1,), (2, 3)), (0, 0, 6), zero_infinity=True)),
-    _sample("infeasible", lambda m: _call(m, ((1, 1, 1), (2,), (1, 2)), (4, 3, 1))),
-    _sample(
-        "zero_infinity",
-        lambda m: _call(m, ((1, 1, 1), (2,), (1, 2)), (4, 3, 1), zero_infinity=True),
-    ),
+    _sample("infeasible", lambda m: _call(m, *INFEASIBLE)),
+    _sample("zero_infinity", lambda m: _call(m, *INFEASIBLE, zero_infinity=True)),
     _sample("masked_class", _masked),
     _sample("unlikely", _unlikely),
     _sample("strided", _strided, "non_contiguous"),
     _sample("empty_batch", _empty, "empty"),
-    _sample("one_frame", lambda m: _call(m, ((1,),), (1,), 2)),
     _sample("many_classes", lambda m: _call(m, ((1000, 7, 62),), (7,), 1001), "odd_sizes"),
     _sample("large", lambda m: _call(m, ((5, 6, 5), (1,)), (8, 5), 2203), "collisions"),
     _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 27, tuple(range(5, 32)), 4)),
@@ -147,14 +148,9 @@ def _error(name: str, make: Any, dtype: torch.dtype = torch.float32, op: str = O
 ERRORS: tuple[Sample, ...] = (
     _error("byte_targets", lambda m: _with(m, targets=torch.ones(3, 4, dtype=torch.uint8))),
     _error("mixed_dtypes", lambda m: _with(m, log_alpha=_call(m)["log_alpha"].double())),
-    _error("double_grad", lambda m: _with(m, grad=m.normal(3).double())),
     _error("scalar_grad", lambda m: _with(m, grad=m.normal())),
     _error("half", lambda m: {**_call(m), "log_probs": m.normal(9, 3, 5).half()}),
-    _error(
-        "float_lengths",
-        lambda m: _with(m, input_lengths=m.normal(3), target_lengths=m.normal(3)),
-        op=TENSOR,
-    ),
+    _error("float_lengths", lambda m: _as_tensors(_call(m), torch.float32), op=TENSOR),
 )
 
 
@@ -169,6 +165,5 @@ def _bench(name: str, times: int, samples: int, classes: int, length: int) -> Sa
 BENCH: tuple[Sample, ...] = (
     _bench("speech_characters", 1000, 32, 32, 200),
     _bench("speech_pieces", 400, 32, 5000, 60),
-    _bench("text_lines", 128, 256, 96, 40),
     _bench("ocr_chinese", 80, 128, 6625, 25),
 )
