@@ -6,6 +6,7 @@
 #pragma once
 
 #include "compensated_sum.cuh"
+#include "dtype.cuh"
 #include "index.cuh"
 #include "types.cuh"
 

@@ -32,13 +32,15 @@ as in ATen.
 
 ## Limits
 
-Labels outside of the classes, and lengths that do not fit, are a device-side assert, or where
-lengths are on the CPU a ``RuntimeError``; ATen reads beyond its tensors. A log-probability beyond
-2^40 on either side of zero counts as infinitely far only in ``exp``, else as 2^40. An infinite loss
-gives NaN as in ATen, zero with ``zero_infinity=True``. An infinity in ``log_alpha`` may give an
-infinity where ATen's logarithms give NaN. Lengths on the GPU stay there; ATen copies them to the
-CPU. cuDNN's loss (``_cudnn_ctc_loss``: int32 targets on the CPU, blank 0, input lengths all equal)
-always runs cuDNN's deterministic algorithm and is not in the table.
+The operator has float32 and float64 only, as in ATen. Labels that are no class, and lengths that do
+not fit, are a device-side assert, or where lengths are on the CPU a ``RuntimeError``; ATen reads
+beyond its tensors. Lengths in a tensor on the GPU stay there; ATen copies them to the CPU. An
+infinite loss gives NaN, or zero with ``zero_infinity=True``, and a class that no target has and
+whose log-probability is -inf gives NaN in a small call and zero in a large one, all as in ATen. A
+finite log-probability beyond 2^40, on either side of zero, counts as 2^40. Sorting compares each
+label with all others of its target. There is no double backward, as in ATen. cuDNN's loss
+(``_cudnn_ctc_loss``: int32 targets on the CPU, blank 0, input lengths all equal) always runs
+cuDNN's deterministic algorithm and is not in the table.
 """
 
 from detmode.conditions import on
