@@ -1,33 +1,58 @@
 """Backward of the connectionist temporal classification loss: ``_ctc_loss_backward``.
 
+``F.ctc_loss`` and ``nn.CTCLoss`` meet it with lengths as lists or as tensors.
+
 ## What varies
 
 A target label that occurs several times in a sequence collects one gradient for each position; the
-CUDA kernel adds them with a float ``atomicAdd``.
+CUDA kernel adds them with a float ``atomicAdd`` where the batch or the alphabet is large. PyTorch
+alerts on every call. The forward, ``_ctc_loss``, adds nothing atomically and does not vary.
 
 ## What happens instead
 
-PyTorch's error, for both overloads (lengths as lists and as tensors).
+The positions of each target are sorted by label, by counting. One block for each sample then walks
+back in time, with a thread for each state (labels, and the blanks between them), and leaves the
+share of the likelihood that passes through each state at each time. One thread owns one element of
+the gradient and adds the shares of its label's positions in ascending order.
+
+The walk holds probabilities as a mantissa and an exponent where ATen holds their logarithms, so its
+errors are relative to a probability and do not grow with the loss. ``exp`` is made of explicitly
+rounded operations, since CUDA's ``expf`` leaves its last bits to the GPU; so any GPU gives the same
+bits.
 
 ## Cost
 
-None: no other kernel runs.
+With W = 2 S + 1 states for targets of at most S labels, in float32: for each time and sample 4 W
+bytes of ``log_alpha`` are read, 4 W of shares written and read again, and 4 C of ``log_probs`` read
+and of gradient written, C classes, with 4 C of the labels' index, which come from cache. ATen fills
+and writes the backward variables (8 W), reads both variables (8 W), and fills and writes the
+gradient (8 C, more where it is large). The walk takes T steps, one after the other, for each 512
+states, as in ATen. Beside the result, memory for the shares, as large as ``log_alpha``, is needed,
+as in ATen.
 
 ## Limits
 
-There is no substitute yet. cuDNN's loss (``_cudnn_ctc_loss``: int32 targets on the CPU, blank 0,
-input lengths all equal) always runs cuDNN's deterministic algorithm, is not in the table, and is
-the way round where it applies.
+The operator has float32 and float64 only, as in ATen. Labels that are no class, and lengths that do
+not fit, are a device-side assert, or where lengths are on the CPU a ``RuntimeError``; ATen reads
+beyond its tensors. Lengths in a tensor on the GPU stay there; ATen copies them to the CPU. An
+infinite loss gives NaN, or zero with ``zero_infinity=True``, and a class that no target has and
+whose log-probability is -inf gives NaN in a small call and zero in a large one, all as in ATen. A
+finite log-probability beyond 2^40, on either side of zero, counts as 2^40. Sorting compares each
+label with all others of its target. There is no double backward, as in ATen. cuDNN's loss
+(``_cudnn_ctc_loss``: int32 targets on the CPU, blank 0, input lengths all equal) always runs
+cuDNN's deterministic algorithm and is not in the table.
 """
 
 from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.rules.ctc_loss import launch
 
 RULES = (
     Rule(
         op="aten::_ctc_loss_backward",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.ctc_loss_backward),
+        guarantee=GPU_TO_GPU,
         alert="ctc_loss_backward_gpu",
         because="positions with the same label add their gradients with a float atomicAdd",
     ),
@@ -39,7 +64,8 @@ RULES = (
     Rule(
         op="aten::_ctc_loss_backward.Tensor",
         when=on("cuda"),
-        action=Refuse(),
+        action=Substitute(launch.ctc_loss_backward),
+        guarantee=GPU_TO_GPU,
         alert="ctc_loss_backward_gpu",
         because="positions with the same label add their gradients with a float atomicAdd",
     ),

@@ -1,42 +1,169 @@
 """Samples of the backward of the CTC loss."""
 
-from functools import partial
+from __future__ import annotations
+
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from detmode.sample import Maker, Sample
 
+OP, TENSOR = "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"
+FLOATS = (torch.float32, torch.float64)
+INF = float("inf")
+INFEASIBLE = ((1, 1, 1), (2,), (1, 2)), (4, 3, 1)
+TARGETS = ((1, 2, 1, 3), (2, 2, 2), (3, 1))
 
-def _backward(make: Maker, *, as_tensors: bool) -> dict[str, Any]:
-    log_probs = make.normal(9, 2, 4).log_softmax(2)
-    # Repeated labels: their positions add to one gradient.
-    targets = make.tensor([[1, 2, 1, 3], [2, 2, 2, 0]], dtype=torch.int64)
-    inputs, lengths = [9, 8], [4, 3]
-    loss, log_alpha = torch.ops.aten._ctc_loss(log_probs, targets, inputs, lengths)
+NOT_APPLICABLE: dict[str, str] = {
+    "channels_last": "no argument is an image",
+    "negative_dim": "the operator takes no dimension",
+}
+
+
+def _call(
+    m: Maker,
+    targets: tuple[tuple[int, ...], ...] = TARGETS,
+    inputs: tuple[int, ...] = (9, 8, 5),
+    classes: int = 5,
+    blank: int = 0,
+    *,
+    concatenated: bool = False,
+    log_probs: Tensor | None = None,
+    dtype: torch.dtype = torch.int64,
+    **more: Any,
+) -> dict[str, Any]:
+    samples, lengths = len(targets), [len(target) for target in targets]
+    padded = torch.zeros(samples, max(lengths, default=0) + 1, dtype=dtype)
+    for row, target in zip(padded, targets):
+        row[: len(target)] = torch.tensor(target, dtype=dtype)
+    given = torch.tensor([label for target in targets for label in target], dtype=dtype)
+    given = given if concatenated else padded
+    if log_probs is None:
+        log_probs = m.normal(max(inputs, default=3), samples, classes).log_softmax(2)
+    forward = torch.ops.aten._ctc_loss
+    loss, log_alpha = forward(log_probs.cpu(), given, list(inputs), lengths, blank)
     return {
-        "grad": make.normal(2),
+        "grad": m.normal(samples),
         "log_probs": log_probs,
-        "targets": targets,
-        "input_lengths": torch.tensor(inputs) if as_tensors else inputs,
-        "target_lengths": torch.tensor(lengths) if as_tensors else lengths,
-        "neg_log_likelihood": loss,
-        "log_alpha": log_alpha,
-        "blank": 0,
+        "targets": given.to(m.device),
+        "input_lengths": list(inputs),
+        "target_lengths": lengths,
+        "neg_log_likelihood": loss.to(m.device),
+        "log_alpha": log_alpha.to(m.device),
+        "blank": blank,
+        **more,
     }
 
 
-SAMPLES = tuple(
-    Sample(
-        name=name,
-        op=op,
-        make=partial(_backward, as_tensors=as_tensors),
-        covers=("collisions",),
-        device=device,
-    )
-    for op, as_tensors in (
-        ("aten::_ctc_loss_backward", False),
-        ("aten::_ctc_loss_backward.Tensor", True),
-    )
-    for name, device in (("repeated_labels", "cuda"), ("host", "cpu"))
+def _as_tensors(call: dict[str, Any], dtype: torch.dtype = torch.int64) -> dict[str, Any]:
+    device = call["log_probs"].device
+    for name in ("input_lengths", "target_lengths"):
+        call[name] = torch.tensor(call[name], dtype=dtype, device=device)
+    return call
+
+
+def _strided(m: Maker) -> dict[str, Any]:
+    # As from a convolution: (N, C, T).
+    log_probs = m.normal(3, 5, 9).log_softmax(1).permute(2, 0, 1)
+    call = _call(m, log_probs=log_probs)
+    call["targets"] = call["targets"].t().contiguous().t()
+    call["grad"] = call["grad"][:1].expand(3)
+    call["log_alpha"] = call["log_alpha"].transpose(0, 1).contiguous().transpose(0, 1)
+    return call
+
+
+def _masked(m: Maker) -> dict[str, Any]:
+    # A class that no target has, and that cannot occur.
+    log_probs = m.normal(9, 3, 5)
+    log_probs[:, :, 4] = -INF
+    return _call(m, log_probs=log_probs.log_softmax(2))
+
+
+def _unlikely(m: Maker) -> dict[str, Any]:
+    # Probabilities whose product is far below the smallest double.
+    log_probs = (m.normal(40, 2, 4) * 100 - 400).clone()
+    return _call(m, ((1, 2, 3) * 5, (2,) * 7), (40, 33), 4, log_probs=log_probs)
+
+
+def _empty(m: Maker) -> dict[str, Any]:
+    call = _call(m)
+    for name in ("targets", "grad", "neg_log_likelihood", "log_alpha"):
+        call[name] = call[name][:0]
+    return {
+        **call,
+        "log_probs": call["log_probs"][:, :0],
+        "input_lengths": [],
+        "target_lengths": [],
+    }
+
+
+def _with(m: Maker, **changed: Any) -> dict[str, Any]:
+    return {**_call(m), **changed}
+
+
+def _sample(name: str, make: Any, *covers: str, op: str = OP) -> Sample:
+    return Sample(name=name, op=op, make=make, dtypes=FLOATS, covers=covers)
+
+
+UNLIKE_CPU: dict[str, str] = {
+    "large": "in large calls ATen's CUDA kernels leave classes that no target has as they are",
+}
+
+# More states than a block has threads.
+LONG = ((1, 2, 3, 2, 1) * 52,)
+
+SAMPLES: tuple[Sample, ...] = (
+    _sample("repeated_labels", lambda m: _call(m), "collisions"),
+    _sample("one_label", lambda m: _call(m, ((1,) * 20,), (45,), 2), "collisions"),
+    _sample("concatenated", lambda m: _call(m, concatenated=True)),
+    _sample("int_targets", lambda m: _call(m, dtype=torch.int32, concatenated=True)),
+    _sample("last_blank", lambda m: _call(m, blank=4)),
+    _sample("blank_as_label", lambda m: _call(m, ((1, 0, 1), (0, 2), (3,)))),
+    _sample("no_labels", lambda m: _call(m, ((), (1, 2), ()))),
+    _sample("only_blanks", lambda m: _call(m, ((), ()), (4, 3))),
+    _sample("nothing_concatenated", lambda m: _call(m, ((), ()), (4, 3), concatenated=True)),
+    _sample("no_frames", lambda m: _call(m, ((), (1,), (2, 3)), (0, 0, 6), zero_infinity=True)),
+    _sample("infeasible", lambda m: _call(m, *INFEASIBLE)),
+    _sample("zero_infinity", lambda m: _call(m, *INFEASIBLE, zero_infinity=True)),
+    _sample("masked_class", _masked),
+    _sample("unlikely", _unlikely),
+    _sample("strided", _strided, "non_contiguous"),
+    _sample("empty_batch", _empty, "empty"),
+    _sample("many_classes", lambda m: _call(m, ((1000, 7, 62),), (7,), 1001), "odd_sizes"),
+    _sample("large", lambda m: _call(m, ((5, 6, 5), (1,)), (8, 5), 2203), "collisions"),
+    _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 27, tuple(range(5, 32)), 4)),
+    _sample("tensors", lambda m: _as_tensors(_call(m)), "collisions", op=TENSOR),
+    _sample("int_lengths", lambda m: _as_tensors(_call(m), torch.int32), op=TENSOR),
+    Sample(name="long_target", op=OP, make=lambda m: _call(m, LONG, (262,), 4)),
+    Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
+    Sample(name="host", op=TENSOR, make=lambda m: _as_tensors(_call(m)), device="cpu"),
+)
+
+
+def _error(name: str, make: Any, dtype: torch.dtype = torch.float32, op: str = OP) -> Sample:
+    return Sample(name=name, op=op, make=make, dtypes=(dtype,))
+
+
+ERRORS: tuple[Sample, ...] = (
+    _error("byte_targets", lambda m: _with(m, targets=torch.ones(3, 4, dtype=torch.uint8))),
+    _error("mixed_dtypes", lambda m: _with(m, log_alpha=_call(m)["log_alpha"].double())),
+    _error("scalar_grad", lambda m: _with(m, grad=m.normal())),
+    _error("half", lambda m: {**_call(m), "log_probs": m.normal(9, 3, 5).half()}),
+    _error("float_lengths", lambda m: _as_tensors(_call(m), torch.float32), op=TENSOR),
+)
+
+
+def _bench(name: str, times: int, samples: int, classes: int, length: int) -> Sample:
+    def make(m: Maker) -> dict[str, Any]:
+        rows = m.integers(1, classes, samples, length).tolist()
+        return _call(m, tuple(map(tuple, rows)), (times,) * samples, classes)
+
+    return Sample(name=name, op=OP, make=make, dtypes=FLOATS[:1])
+
+
+BENCH: tuple[Sample, ...] = (
+    _bench("speech_characters", 1000, 32, 32, 200),
+    _bench("speech_pieces", 400, 32, 5000, 60),
+    _bench("ocr_chinese", 80, 128, 6625, 25),
 )

@@ -1,0 +1,151 @@
+"""Launches the backward kernels of the CTC loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import ctype, empty, launch, launch_blocks
+from detmode.rules.ctc_loss.arguments import SOURCE, check, lengths_of
+
+__all__ = ["SOURCE", "ctc_loss_backward"]
+
+THREADS = 512
+"""Threads of a block at most, one for each state of a sequence."""
+
+
+def ctc_loss_backward(
+    grad: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Sequence[int] | Tensor,
+    target_lengths: Sequence[int] | Tensor,
+    neg_log_likelihood: Tensor,
+    log_alpha: Tensor,
+    blank: int,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """The gradient of ``_ctc_loss`` with respect to ``log_probs``.
+
+    Args:
+        grad: (N,), the gradient of each sample's loss.
+        log_probs: (T, N, C), float32 or float64.
+        targets: (N, S), padded, or all labels in one dimension; int32 or int64.
+        input_lengths: N lengths, at most T, a list or a tensor of integers. A tensor on the device
+            of ``log_probs`` stays there; ATen copies it to the CPU.
+        target_lengths: N lengths, likewise.
+        neg_log_likelihood: (N,), from the forward operator.
+        log_alpha: (N, T, 2 S + 1), from the forward operator, S the longest target.
+        blank: the class between labels.
+        zero_infinity: samples whose loss is infinite have the gradient zero.
+
+    Returns:
+        (T, N, C), contiguous: ``(exp(log_probs) - the class's share of the likelihood) * grad``,
+        and zero from a sample's input length on.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices, or lengths on the CPU that do not go together. What
+            is wrong with labels, and with lengths on a GPU, is a device-side assert.
+        NotImplementedError: a dtype that is neither float32 nor float64.
+    """
+    check(grad, log_probs, targets, neg_log_likelihood, log_alpha, blank)
+    times, samples, classes = log_probs.shape
+    longest = log_alpha.shape[2] // 2
+    concatenated = targets.dim() == 1
+    total = targets.numel() if concatenated else None
+    grad_input = empty(log_probs.shape, log_probs.dtype, log_probs.device)
+    inputs = lengths_of("input_lengths", input_lengths, log_probs, times)
+    labels = lengths_of("target_lengths", target_lengths, log_probs, longest, total)
+    if grad_input.numel() == 0:
+        return grad_input
+    nll = neg_log_likelihood.contiguous()
+    row = 0 if concatenated else targets.stride(0)
+    where = (row, targets.stride(-1), targets.numel(), concatenated)
+    if targets.numel() == 0:
+        # Never read, but a kernel's argument.
+        targets = empty((1,), targets.dtype, targets.device)
+    order, ordered, runs = _sorted(targets, labels, samples, longest, classes, where)
+    posteriors = empty(log_alpha.shape, log_alpha.dtype, log_alpha.device)
+    threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
+    edges = (samples, 2, times, 2)
+    launch_blocks(
+        SOURCE,
+        f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>",
+        samples,
+        threads,
+        log_probs,
+        targets,
+        inputs,
+        labels,
+        nll,
+        log_alpha.contiguous(),
+        posteriors,
+        empty(edges, log_probs.dtype, log_probs.device),
+        empty(edges, torch.int64, log_probs.device),
+        times,
+        longest,
+        blank,
+        *where,
+        *log_probs.stride(),
+    )
+    launch(
+        SOURCE,
+        f"ctc_gradient<{ctype(log_probs.dtype)}>",
+        grad_input.numel(),
+        grad,
+        log_probs,
+        inputs,
+        labels,
+        nll,
+        posteriors,
+        order,
+        ordered,
+        runs,
+        grad_input,
+        times,
+        samples,
+        classes,
+        longest,
+        blank,
+        zero_infinity,
+        _is_large(times, samples, classes),
+        grad.stride(0),
+        *log_probs.stride(),
+    )
+    return grad_input
+
+
+def _sorted(
+    targets: Tensor,
+    lengths: Tensor,
+    samples: int,
+    longest: int,
+    classes: int,
+    where: tuple[int, int, int, bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The positions of each sample's labels by class, their classes, where a class begins."""
+    order = empty((samples, max(longest, 1)), torch.int32, targets.device)
+    ordered = torch.empty_like(order)
+    runs = torch.full((samples, classes), -1, dtype=torch.int32, device=targets.device)
+    launch(
+        SOURCE,
+        f"ctc_sort<{ctype(targets.dtype)}>",
+        samples * longest,
+        targets,
+        lengths,
+        order,
+        ordered,
+        runs,
+        samples,
+        longest,
+        classes,
+        *where,
+    )
+    return order, ordered, runs
+
+
+def _is_large(times: int, samples: int, classes: int) -> bool:
+    """Whether ATen's CUDA kernels leave classes without labels as they are."""
+    return 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450

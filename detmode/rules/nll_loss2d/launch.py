@@ -1,0 +1,121 @@
+"""Launches the reductions of the negative log likelihood over images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.conditions import FLOATING
+from detmode.cuda import Source, ctype, empty, launch_blocks
+
+THREADS = 256
+PER_THREAD = 4
+"""Pixels of a thread, at least, where there are enough."""
+MAX_BLOCKS = 1024
+"""A constant, so that the order of the additions follows from the sizes alone."""
+MEAN = 1
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"nll_loss2d_{part}<{ctype(dtype)}>" for part in ("sum", "finish") for dtype in FLOATING
+    ),
+)
+
+
+def nll_loss2d_forward(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """The loss of ``F.nll_loss`` over images, reduced, and the sum of the weights that it has.
+
+    Args:
+        self: (N, C, H, W), floating point, the log-probabilities.
+        target: (N, H, W), int64, a class for each pixel, or ``ignore_index``.
+        weight: C elements, of ``self``'s dtype, or ``None`` for ones.
+        reduction: 1 divides the sum by the sum of weights, 2 does not.
+        ignore_index: the target of pixels that do not count.
+
+    Returns:
+        ``(output, total_weight)``, both of no dimension and of ``self``'s dtype.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices that do not go together.
+        NotImplementedError: a dtype that is not floating point.
+        IndexError: on the CPU, a target that is no class; a device-side assert on CUDA.
+    """
+    _check(self, target, weight)
+    n, classes = target.numel(), self.shape[1]
+    _check_on_host(target, classes, ignore_index)
+    name = ctype(self.dtype)
+    blocks = min(-(-n // (THREADS * PER_THREAD)), MAX_BLOCKS)
+    partials = empty((max(blocks, 1), 4), torch.float64, self.device)
+    output = empty((), self.dtype, self.device)
+    total_weight = empty((), self.dtype, self.device)
+    launch_blocks(
+        SOURCE,
+        f"nll_loss2d_sum<{name}>",
+        blocks,
+        THREADS,
+        self if classes else None,
+        target,
+        weight.contiguous() if weight is not None and classes else None,
+        partials,
+        n,
+        *self.shape[1:],
+        ignore_index,
+        *self.stride(),
+        *target.stride(),
+    )
+    launch_blocks(
+        SOURCE,
+        f"nll_loss2d_finish<{name}>",
+        1,
+        THREADS,
+        partials,
+        output,
+        total_weight,
+        blocks,
+        reduction == MEAN,
+    )
+    return output, total_weight
+
+
+def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    if target.dim() != 3:
+        raise RuntimeError(
+            "only batches of spatial targets supported (3D tensors) but got targets of size: "
+            f"{list(target.shape)}"
+        )
+    if self.dim() != 4:
+        raise RuntimeError(
+            "only batches of spatial inputs supported (4D tensors), but got input of size: "
+            f"{list(self.shape)}"
+        )
+    if weight is not None and weight.numel() != self.shape[1]:
+        raise RuntimeError("weight tensor should be defined either for all or no classes")
+    if (self.shape[0], *self.shape[2:]) != target.shape:
+        raise RuntimeError(
+            "input and target batch or spatial sizes don't match: target "
+            f"{list(target.shape)}, input {list(self.shape)}"
+        )
+    if self.dtype not in FLOATING:
+        raise NotImplementedError(f'"nll_loss2d_forward_kernel" not implemented for {self.dtype}')
+    if target.dtype != torch.int64:
+        raise RuntimeError(f"expected scalar type {torch.int64} but found {target.dtype}")
+    if weight is not None and weight.dtype != self.dtype:
+        raise RuntimeError(f"expected scalar type {self.dtype} but found {weight.dtype}")
+    for other in (target, weight):
+        if other is not None and other.device != self.device:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but got "
+                f"{self.device} and {other.device}"
+            )
+
+
+def _check_on_host(target: Tensor, classes: int, ignore_index: int) -> None:
+    if target.device.type != "cpu":
+        return
+    wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
+    if wrong.numel():
+        raise IndexError(f"Target {int(wrong[0])} is out of bounds.")

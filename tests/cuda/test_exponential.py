@@ -1,0 +1,151 @@
+"""exponential.cuh: its error, its ends, and that it asks nothing of a GPU's own functions."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, getcontext
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.cuda import Source, compile_for, ctype, launch, unavailable
+
+DTYPES = (torch.float32, torch.float64)
+SOURCE = Source(
+    __file__,
+    "exponential.cu",
+    entries=tuple(
+        f"{name}<{ctype(dtype)}>" for name in ("exponentials", "scaled_numbers") for dtype in DTYPES
+    ),
+)
+getcontext().prec = 60
+
+needs_compiler = pytest.mark.skipif(
+    unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def exponentials(values: Tensor) -> Tensor:
+    """`fixed_exp` of each value."""
+    output = torch.empty_like(values)
+    launch(
+        SOURCE, f"exponentials<{ctype(values.dtype)}>", values.numel(), values, output, len(values)
+    )
+    return output
+
+
+def exact(value: float) -> Decimal:
+    """exp(value) to 60 digits."""
+    return Decimal(value).exp()
+
+
+def error_in_places(got: float, true: Decimal, dtype: torch.dtype) -> float:
+    """The error in units in the last place of the true value, denormals included."""
+    info = torch.finfo(dtype)
+    place = max(
+        Decimal(2) ** (math.frexp(float(true))[1] - 1) * Decimal(info.eps),
+        Decimal(info.smallest_normal) * Decimal(info.eps),
+    )
+    return float(abs(Decimal(got) - true) / place)
+
+
+@needs_compiler
+@by_dtype
+def test_within_one_place(dtype: torch.dtype) -> None:
+    """Over the whole range, around each power of two's border and near zero, one place at most."""
+    low, high = (-104.0, 88.8) if dtype is torch.float32 else (-746.0, 709.8)
+    generator = torch.Generator().manual_seed(0)
+    values = torch.cat(
+        [
+            torch.linspace(low, high, 1500, dtype=torch.float64),
+            (torch.arange(-150, 128) + 0.5).double() * math.log(2),
+            torch.randn(500, dtype=torch.float64, generator=generator)
+            * torch.tensor(10.0).pow(torch.arange(500) % 12 - 9),
+        ]
+    )
+    values = values.to(dtype)
+    got = exponentials(values)
+    limit = Decimal(torch.finfo(dtype).max)
+    worst = max(
+        error_in_places(mine, exact(value), dtype)
+        for value, mine in zip(values.tolist(), got.tolist())
+        if exact(value) <= limit
+    )
+    assert worst <= 1.0
+
+
+@needs_compiler
+@by_dtype
+def test_ends(dtype: torch.dtype) -> None:
+    """Infinities, NaN, zeros and what is beyond the range come out as from exp."""
+    info = torch.finfo(dtype)
+    values = [math.inf, -math.inf, math.nan, 0.0, -0.0, info.max, info.min, info.tiny, 800.0]
+    values += [-800.0, 1e5, -1e5]
+    tensor = torch.tensor(values, dtype=dtype)
+    got, expected = exponentials(tensor), torch.exp(tensor)
+    assert torch.equal(got.nan_to_num(-1.0), expected.nan_to_num(-1.0))
+    assert not got.signbit()[[0, 1, 3, 4]].any()
+
+
+ends = st.one_of(st.floats(-3000, 3000), st.floats(-5, 5), st.floats(-1e6, 1e6))
+
+
+@needs_compiler
+@by_dtype
+@settings(deadline=None)
+@given(a=ends, b=ends, c=ends, d=st.floats(-9, 9))
+def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: float) -> None:
+    """Products and sums of numbers far out of range are those of 60 digits, to a few places."""
+    # The fourth number brings the sum back into the range.
+    back = torch.tensor(-max(a, b, c) + d, dtype=dtype).item()
+    # A product is to come out within the range, too.
+    low = torch.tensor([a], dtype=dtype).abs().item() * torch.finfo(dtype).eps / 4
+    rows = torch.tensor(
+        [[a, b, c, back], [a, low, -a + d, -low]],
+        dtype=dtype,
+    )
+    n = len(rows)
+    products, sums = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+    launch(SOURCE, f"scaled_numbers<{ctype(dtype)}>", n, rows, products, sums, n)
+    w, x, y, z = rows[0].tolist()
+    true = (exact(w) + exact(x) + exact(y)) * exact(z)
+    assert error_in_places(sums[0].item(), true, dtype) <= 8
+    w, x, y, z = rows[1].tolist()
+    assert (
+        error_in_places(products[1].item(), exact(w) * exact(x) * exact(y) * exact(z), dtype) <= 6
+    )
+
+
+@needs_compiler
+@by_dtype
+def test_scaled_ends(dtype: torch.dtype) -> None:
+    """Nothing plus nothing is nothing; infinity times nothing is NaN, as it is in logarithms."""
+    inf = math.inf
+    rows = torch.tensor(
+        [[-inf, -inf, -inf, 5.0], [-inf, -inf, -inf, inf], [-inf, 2.0, -inf, -2.0]], dtype=dtype
+    )
+    products, sums = torch.empty(3, dtype=dtype), torch.empty(3, dtype=dtype)
+    launch(SOURCE, f"scaled_numbers<{ctype(dtype)}>", 3, rows, products, sums, 3)
+    assert sums[0].item() == 0.0
+    assert sums[1].isnan()
+    assert sums[2].item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+def test_compiles(arch: str) -> None:
+    """NVRTC makes machine code of all entries."""
+    pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
+    assert compile_for(SOURCE, arch).startswith(b"\x7fELF")
+
+
+def test_no_function_of_the_gpu() -> None:
+    """The PTX holds no approximate instruction, which each GPU may round in its own way."""
+    pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
+    text = compile_for(SOURCE, "compute_80").decode()
+    assert "fma.rn.f32" in text
+    assert ".approx" not in text
+    assert ".ftz" not in text

@@ -1,0 +1,292 @@
+"""The backward of the CTC loss, on the host runner and through the user's functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from exact_sums import SEEDS, same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from detmode import DeterministicMode
+from detmode.cuda import host, unavailable
+from detmode.rules.ctc_loss import launch
+from detmode.rules.ctc_loss.launch import ctc_loss_backward
+from detmode.sample import Maker
+
+pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+
+FLOATS = st.sampled_from([torch.float32, torch.float64])
+INF = math.inf
+
+
+def reference(
+    log_probs: Tensor, labels: Sequence[int], log_alpha: Tensor, nll: float, blank: int
+) -> tuple[Tensor, Tensor]:
+    """Probabilities, and the share of the likelihood of each time and class, (T, C), in float64.
+
+    One sample: (T, C) and (T, 2 S + 1), T its own length. By logarithms, from the definition.
+    """
+    states = [blank]
+    for label in labels:
+        states += [label, blank]
+    n, times = len(states), len(log_probs)
+    wide, emitted = log_probs.double(), log_probs.double()[:, states]
+    log_beta = torch.full((times, n), -INF, dtype=torch.float64)
+    log_beta[-1, -2:] = emitted[-1, -2:]
+    skips = torch.tensor(
+        [s % 2 == 1 and s + 2 < n and states[s] != states[s + 2] for s in range(n)]
+    )
+    nothing = torch.full((2,), -INF, dtype=torch.float64)
+    for t in range(times - 2, -1, -1):
+        later = torch.cat([log_beta[t + 1], nothing])
+        after = torch.where(skips, later[2:], -INF)
+        log_beta[t] = torch.stack([later[:n], later[1 : n + 1], after]).logsumexp(0) + emitted[t]
+    shares = (log_alpha[:, :n].double() + log_beta + nll - emitted).exp()
+    share = torch.zeros_like(wide).index_add_(1, torch.tensor(states), shares)
+    return wide.exp(), share
+
+
+@st.composite
+def problems(draw: st.DrawFn, dtype: torch.dtype, longest: int) -> dict[str, Any]:
+    """A batch whose forward is ATen's, with labels of few classes, so that they repeat."""
+    samples, classes = draw(st.integers(1, 5)), draw(st.integers(2, 7))
+    blank = draw(st.integers(0, classes - 1))
+    label = st.integers(0, draw(st.integers(1, classes)) - 1)
+    counts = [draw(st.integers(0, longest)) for _ in range(samples - 1)] + [longest]
+    targets = [draw(st.lists(label, min_size=n, max_size=n)) for n in counts]
+    # Enough frames, mostly: each label and each blank between two equal ones takes one.
+    least = [len(each) + sum(map(int.__eq__, each, each[1:])) for each in targets]
+    inputs = [n + draw(st.integers(0, n + 3)) if draw(st.integers(0, 4)) else 1 for n in least]
+    make = Maker(dtype, seed=draw(SEEDS))
+    times = max(inputs) + draw(st.integers(1, 2))
+    scores = make.normal(times, samples, classes) * draw(st.sampled_from([0.0, 1.0, 30.0]))
+    log_probs = scores.log_softmax(2)
+    layout = draw(st.sampled_from([(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 0, 1)]))
+    back = [layout.index(i) for i in range(3)]
+    log_probs = log_probs.permute(layout).contiguous().permute(back)
+    lengths = [len(each) for each in targets]
+    kind = draw(st.sampled_from([torch.int32, torch.int64]))
+    if draw(st.booleans()):
+        given = torch.tensor([each for target in targets for each in target], dtype=kind)
+        given = given.repeat_interleave(2)[::2] if draw(st.booleans()) else given
+    else:
+        given = torch.full((samples, max(lengths) + draw(st.integers(1, 2))), -7, dtype=kind)
+        for row, target in zip(given, targets, strict=True):
+            row[: len(target)] = torch.tensor(target, dtype=kind)
+        given = given.t().contiguous().t() if draw(st.booleans()) else given
+    # ATen's forward checks all of a padded target.
+    loss, log_alpha = torch.ops.aten._ctc_loss(
+        log_probs, given.clamp(min=0), inputs, lengths, blank
+    )
+    return {
+        "grad": make.normal(samples),
+        "log_probs": log_probs,
+        "targets": given,
+        "input_lengths": inputs,
+        "target_lengths": lengths,
+        "neg_log_likelihood": loss,
+        "log_alpha": log_alpha,
+        "blank": blank,
+        "zero_infinity": draw(st.booleans()),
+        "labels": targets,
+    }
+
+
+# With 32 threads, a sequence has more states than a block.
+@pytest.mark.parametrize(("threads", "longest"), [(512, (0, 9)), (32, (16, 33))])
+@settings(deadline=None)
+@given(data=st.data(), dtype=FLOATS)
+def test_backward(
+    data: st.DataObject, dtype: torch.dtype, threads: int, longest: tuple[int, int]
+) -> None:
+    """The definition in float64, to a few roundings a frame; the bits of any schedule."""
+    problem = data.draw(problems(dtype, data.draw(st.integers(*longest))))
+    targets = problem.pop("labels")
+    if data.draw(st.booleans()):
+        kind = data.draw(st.sampled_from([torch.int16, torch.int32, torch.int64]))
+        for name in ("input_lengths", "target_lengths"):
+            problem[name] = torch.tensor(problem[name], dtype=kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "THREADS", threads)
+        got = ctc_loss_backward(**problem)
+        with host.schedule(data.draw(SEEDS)):
+            assert same_bits(got, ctc_loss_backward(**problem))
+    assert got.dtype == dtype
+    assert got.is_contiguous()
+    eps = torch.finfo(dtype).eps
+    for b, (labels, length) in enumerate(zip(targets, problem["input_lengths"], strict=True)):
+        mine = got[:, b].double()
+        assert not mine[length:].any()
+        nll = problem["neg_log_likelihood"][b].item()
+        if length == 0 or (nll == INF and problem["zero_infinity"]):
+            assert not mine.any()
+            continue
+        if nll == INF:
+            assert mine[:length].isnan().all()
+            continue
+        alpha = problem["log_alpha"][b, :length]
+        probability, share = reference(
+            problem["log_probs"][:length, b], labels, alpha, nll, problem["blank"]
+        )
+        grad = problem["grad"][b].double()
+        # The reference's logarithms are rounded in float64.
+        logarithms = 64 * torch.finfo(torch.float64).eps * (abs(nll) + 30) * length
+        bound = (
+            4 * eps * probability + ((6 * length + 60) * eps + logarithms) * share
+        ) * grad.abs()
+        error = (mine[:length] - (probability - share) * grad).abs()
+        assert (error <= bound + torch.finfo(dtype).tiny).all(), (error / bound).max()
+
+
+def as_list(lengths: list[int]) -> Any:
+    return lengths
+
+
+@pytest.mark.parametrize("lengths", [as_list, tuple, torch.tensor, torch.IntTensor])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("concatenated", [False, True])
+def test_ctc_loss(lengths: Callable[..., Any], reduction: str, concatenated: bool) -> None:
+    """Loss and gradient of `nn.CTCLoss` are those of float64 without the mode."""
+    make = Maker(torch.float32, seed=1)
+    scores = make.normal(14, 3, 6)
+    padded = torch.tensor([[1, 2, 2, 1, 3], [4, 4, 4, 0, 0], [5, 1, 5, 1, 0]])
+    targets = torch.cat([padded[0], padded[1, :3], padded[2, :4]]) if concatenated else padded
+    criterion = nn.CTCLoss(reduction=reduction, zero_infinity=True)
+
+    def run(leaf: Tensor) -> Tensor:
+        loss = criterion(leaf.log_softmax(2), targets, lengths([14, 11, 3]), lengths([5, 3, 4]))
+        loss.sum().backward()
+        return loss.detach()
+
+    expected, leaf = (scores.to(kind).requires_grad_() for kind in (torch.float64, torch.float32))
+    loss = run(expected)
+    with DeterministicMode(simulate="cuda") as mode:
+        ours = run(leaf)
+    assert [r.overload for r in mode.records if r.action == "substitute"] == [
+        "aten::_ctc_loss_backward.Tensor"
+        if isinstance(lengths([1]), Tensor)
+        else "aten::_ctc_loss_backward.default"
+    ]
+    assert leaf.grad is not None
+    assert expected.grad is not None
+    torch.testing.assert_close(ours.double(), loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(leaf.grad.double(), expected.grad, rtol=1e-4, atol=1e-5)
+    assert not leaf.grad[:, 2].any(), "an infeasible sample"
+    assert not leaf.grad[11:, 1].any(), "beyond a sample's frames"
+
+
+def test_unbatched() -> None:
+    """`F.ctc_loss` of one sequence without a batch."""
+    scores = Maker(torch.float64, seed=2).normal(9, 4)
+    grads = []
+    for mode in (None, DeterministicMode(simulate="cuda")):
+        leaf = scores.clone().requires_grad_()
+        targets, lengths = torch.tensor([1, 2, 2]), (torch.tensor(9), torch.tensor(3))
+        if mode is None:
+            F.ctc_loss(leaf.log_softmax(1), targets, *lengths).backward()
+        else:
+            with mode:
+                F.ctc_loss(leaf.log_softmax(1), targets, *lengths).backward()
+        assert leaf.grad is not None
+        grads.append(leaf.grad)
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_gradient_is_the_derivative() -> None:
+    """Against differences of the loss, with repeated labels and a blank that is the last class."""
+    scores = Maker(torch.float64, seed=3).normal(8, 2, 4) / 8
+    targets = torch.tensor([[1, 1, 2], [0, 0, 0]])
+
+    def loss(leaf: Tensor) -> Tensor:
+        return F.ctc_loss(leaf.log_softmax(2), targets, [8, 6], [3, 2], blank=3, reduction="sum")
+
+    with DeterministicMode(simulate="cuda"):
+        assert torch.autograd.gradcheck(loss, scores.requires_grad_())
+
+
+def small() -> dict[str, Any]:
+    """A batch of two."""
+    log_probs = Maker(torch.float32, seed=4).normal(6, 2, 4).log_softmax(2)
+    targets = torch.tensor([[1, 2], [3, 3]])
+    loss, log_alpha = torch.ops.aten._ctc_loss(log_probs, targets, [6, 5], [2, 2])
+    return {
+        "grad": torch.ones(2),
+        "log_probs": log_probs,
+        "targets": targets,
+        "input_lengths": [6, 5],
+        "target_lengths": [2, 2],
+        "neg_log_likelihood": loss,
+        "log_alpha": log_alpha,
+        "blank": 0,
+    }
+
+
+def test_a_large_call_leaves_classes_without_labels() -> None:
+    """What ATen's CUDA kernels do with classes that cannot occur: finite in large calls alone."""
+    problem = small()
+    problem["log_probs"][:, :, 3] = -INF
+    problem["targets"][:] = torch.tensor([[1, 2], [2, 1]])
+    loss, log_alpha = torch.ops.aten._ctc_loss(
+        problem["log_probs"], problem["targets"], [6, 5], [2, 2]
+    )
+    problem |= {"neg_log_likelihood": loss, "log_alpha": log_alpha}
+    got = ctc_loss_backward(**problem)
+    assert got[:5, :, 3].isnan().all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "_is_large", lambda *_: True)
+        assert not ctc_loss_backward(**problem)[:, :, 3].any()
+    assert launch._is_large(1000, 32, 32)
+    assert not launch._is_large(100, 32, 32)
+
+
+@pytest.mark.parametrize("label", [-1, 4, 2**40])
+def test_a_label_that_is_no_class(label: int) -> None:
+    """The kernel asserts; padding may hold anything."""
+    problem = small()
+    problem["targets"] = torch.tensor([[1, label], [3, 3]])
+    with pytest.raises(host.DeviceAssert):
+        ctc_loss_backward(**problem)
+    got = ctc_loss_backward(**{**problem, "target_lengths": [1, 2]})
+    assert got.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ({"input_lengths": [7, 5]}, "input_lengths to have value"),
+        ({"input_lengths": [6]}, "input_lengths must be of size"),
+        ({"target_lengths": [2, -1]}, "target_lengths to have value"),
+        ({"target_lengths": torch.tensor([2, 3])}, "target_lengths to have value"),
+        ({"target_lengths": torch.tensor([2, 2, 2])}, "target_lengths must be of size"),
+        ({"targets": torch.tensor([1, 2, 3])}, "add up to at most 3"),
+        ({"targets": torch.tensor([[1, 2]])}, "Expected targets"),
+        ({"log_alpha": torch.zeros(2, 5, 5)}, "Expected log_alpha"),
+        ({"grad": torch.ones(3)}, "Expected grad"),
+        ({"blank": 4}, "blank must be in label range"),
+    ],
+)
+def test_what_does_not_go_together(lengths: dict[str, Any], message: str) -> None:
+    """Where ATen would read beyond its tensors."""
+    with pytest.raises(RuntimeError, match=message):
+        ctc_loss_backward(**{**small(), **lengths})
+
+
+@pytest.mark.parametrize("name", ["input_lengths", "target_lengths"])
+@pytest.mark.parametrize("length", [-1, 7])
+def test_a_wrong_length_is_an_error_on_the_device(name: str, length: int) -> None:
+    """Lengths on a GPU are not read before the launch: the kernels assert."""
+
+    def unchecked(asked: str, lengths: list[int], *_: object) -> Tensor:
+        return torch.tensor([length, 1] if asked == name else lengths)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "lengths_of", unchecked)
+        with pytest.raises(host.DeviceAssert):
+            ctc_loss_backward(**small())
