@@ -1,4 +1,4 @@
-"""``scatter`` with a source tensor: assignment, and its older form with ``reduce=``.
+"""``scatter`` with a source tensor: assignment.
 
 Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``, ``mode``, ``sort``,
 ``topk`` and ``kthvalue`` along a dimension.
@@ -6,44 +6,30 @@ Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``,
 ## What varies
 
 Of elements of `src` that meet in one destination, whichever thread of ATen's CUDA kernel writes
-last wins; with `reduce="add"` or `"multiply"` they meet by atomics, in an order that changes from
-run to run. A scalar instead of `src` does not vary: all of its addends and factors are equal.
+last wins.
 
 ## What happens instead
 
-Assignments and floating or complex additions run PyTorch's own deterministic path through
-`index_put`: the last duplicate wins, sums are taken in order. Integer additions and products are
-refused, as by PyTorch. Where a program turns the flag off inside the block, that path does
-not run and detmode warns in its own words.
+Assignments run PyTorch's own deterministic path through `index_put`: the last duplicate wins.
+Where a program turns the flag off inside the block, that path does not run and detmode warns in its
+own words.
 
 ## Cost
 
-What PyTorch's path costs: int64 coordinates for every dimension, and their sort. `scatter_add` and
-`scatter_reduce` are substituted and cost less, see the room `scatter`.
+What PyTorch's path costs: int64 coordinates for every dimension, and their sort.
 
 ## Limits
 
 Duplicates are not looked for: a call without any takes the deterministic path too.
 """
 
-from detmode.conditions import (
-    COMPLEX,
-    FLOATING,
-    argument,
-    deterministic_flag,
-    dtype_in,
-    nonempty,
-    on,
-)
+from detmode.conditions import deterministic_flag, nonempty, on
 from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
 
 FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"
     for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
 )
-
-_SUMS = dtype_in("self", FLOATING + COMPLEX)
-_MPS = on("mps") & _SUMS & nonempty("index")
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -64,51 +50,5 @@ RULES: tuple[Rule, ...] = (
         op="aten::scatter.src",
         action=Allow(),
         because="the CPU writes along dim in order; elsewhere PyTorch has one path and no alert",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=_MPS,
-        action=Refuse(),
-        alert="scatter_reduce_mps",
-        since="2.15",
-        because="elements with one destination are reduced by atomics",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=on("cuda") & deterministic_flag(False) & nonempty("index"),
-        action=Refuse(),
-        because="without the flag, elements with one destination are reduced by atomics",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=on("cuda") & argument("reduce", "add") & _SUMS,
-        action=Native(),
-        guarantee=RUN_TO_RUN,
-        because="elements with one destination are added by atomicAdd; index_put under the flag",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=on("cuda") & nonempty("index"),
-        action=Refuse(),
-        alert="scatter_reduce_cuda_kernel",
-        because="elements with one destination are reduced by atomics",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        action=Allow(),
-        because="the CPU goes along dim in order; elsewhere PyTorch has one path and no alert",
-    ),
-    Rule(
-        op="aten::scatter.value_reduce",
-        when=_MPS,
-        action=Refuse(),
-        alert="scatter_reduce_mps",
-        since="2.15",
-        because="PyTorch alerts on MPS whatever is added",
-    ),
-    Rule(
-        op="aten::scatter.value_reduce",
-        action=Allow(),
-        because="all addends and factors of a destination are equal",
     ),
 )
