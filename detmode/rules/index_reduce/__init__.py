@@ -1,7 +1,7 @@
 """``index_reduce``: products, means, maxima and minima of rows by index.
 
-Met as ``Tensor.index_reduce_``; no backward of PyTorch calls it. The room `scatter_reduce` uses the
-same launches.
+Met as ``Tensor.index_reduce_``, and in its backward. The rooms `scatter` and `scatter_reduce` use
+the same launches.
 
 ## What varies
 
