@@ -35,19 +35,21 @@ def rounded(exact: Fraction, dtype: torch.dtype) -> float:
 
 @st.composite
 def factors(draw: st.DrawFn, dtype: torch.dtype) -> list[float]:
-    """Finite factors from all over the dtype's range, denormals too, never zero."""
+    """Factors from all over the dtype's range, denormals too, whose product lies around 1."""
     limit = torch.finfo(dtype)
-    lowest = math.frexp(limit.smallest_normal * limit.eps)[1]
+    smallest = limit.smallest_normal * limit.eps
     highest = math.frexp(limit.max)[1] - 1
-    numbers = draw(
-        st.lists(
-            st.tuples(st.floats(0.5, 1), st.booleans(), st.integers(lowest, highest)),
-            min_size=1,
-            max_size=40,
-        )
-    )
-    values = [math.ldexp(-x if negative else x, e) for x, negative, e in numbers]
-    return [v for v in torch.tensor(values, dtype=dtype).tolist() if v != 0] or [1.0]
+    few = st.integers(math.frexp(smallest)[1] + 2, math.frexp(limit.smallest_normal)[1])
+    exponents = st.one_of(few, st.integers(-highest + 1, highest))
+    drawn = draw(st.lists(st.tuples(st.floats(0.5, 1), st.booleans(), exponents), max_size=30))
+    values = [math.ldexp(-x if negative else x, e) for x, negative, e in drawn]
+    values = [value for value in torch.tensor(values, dtype=dtype).tolist() if value != 0] or [1.0]
+    balance = -sum(math.frexp(value)[1] for value in values)
+    while balance:
+        step = max(-highest + 1, min(highest, balance))
+        values.append(math.ldexp(1.0, step))
+        balance -= step
+    return draw(st.permutations(values))
 
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
