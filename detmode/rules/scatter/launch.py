@@ -34,7 +34,9 @@ def add(
     return reduce_scattered(self, dim, index, src, out, add_rows)
 
 
-def add_integers(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str) -> Tensor:
+def add_integers(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, out: Tensor | None = None
+) -> Tensor:
     """``aten::scatter.reduce`` with "add", of integers and bools.
 
     ``aten::scatter_add`` does the same, and there PyTorch does not alert: integer additions give
@@ -43,7 +45,9 @@ def add_integers(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str
     Raises:
         RuntimeError: on the CPU, an index is out of range, as ATen raises.
     """
-    return torch.scatter_add(self, dim, index, src)
+    if out is None:
+        return torch.scatter_add(self, dim, index, src)
+    return out.scatter_add_(dim, index, src)
 
 
 def multiply(
