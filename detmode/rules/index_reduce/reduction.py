@@ -95,9 +95,9 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
             "scalar type"
         )
     own, other = list(self.shape), list(source.shape)
-    rows = other[dim] if other and dim < len(other) else 1
-    if len(own) == len(other) and own:
-        own[dim] = rows
+    rows = 1
+    if own and len(own) == len(other):
+        rows = own[dim] = other[dim]
     if own != other:
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "

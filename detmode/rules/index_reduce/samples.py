@@ -112,7 +112,7 @@ ERRORS: tuple[Sample, ...] = tuple(
         ("index_too_short", lambda m: rows(m, [4, 3], 0, 9) | {"index": m.integers(0, 4, 8)}),
         ("dim_out_of_range", lambda m: rows(m, [4, 3], 0, 9) | {"dim": 2}),
         ("other_row", lambda m: rows(m, [4, 3], 0, 9) | {"source": m.normal(9, 4)}),
-        ("other_dims", lambda m: rows(m, [4, 3], 0, 9) | {"source": m.normal(9)}),
+        ("other_dims", lambda m: rows(m, [4, 3], -2, 9) | {"source": m.normal(9)}),
         ("row_for_a_scalar", lambda m: rows(m, [1], 0, 1) | {"self": m.normal()}),
         ("other_dtype", lambda m: rows(m, [4], 0, 9) | {"source": m.normal(9).half()}),
         ("nowhere_to_go", lambda m: rows(m, [0, 3], 0, 9) | {"source": m.normal(9, 3)}),
