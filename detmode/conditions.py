@@ -19,6 +19,7 @@ COMPLEX = (torch.complex64, torch.complex128)
 INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _NAMES = {REDUCED: "REDUCED", FLOATING: "FLOATING", COMPLEX: "COMPLEX", INTEGRAL: "INTEGRAL"}
 _NAMES[FLOATING + COMPLEX] = "FLOATING + COMPLEX"
+_NAMES[FLOATING + INTEGRAL] = "FLOATING + INTEGRAL"
 
 
 def _name_of(dtypes: tuple[torch.dtype, ...]) -> str:

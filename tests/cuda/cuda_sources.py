@@ -99,7 +99,19 @@ PRIMITIVES = Source(
     ),
 )
 
-ALL = (KERNELS, FAULTS, WARP, PRIMITIVES)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+REDUCTIONS = Source(
+    __file__,
+    "reductions.cu",
+    entries=tuple(
+        f"{kernel}<{ctype(dtype)}>"
+        for kernel in ("row_product", "extremum_observe", "extremum_finish")
+        for dtype in FLOATING + INTEGERS
+    ),
+)
+
+ALL = (KERNELS, FAULTS, WARP, PRIMITIVES, REDUCTIONS)
 
 
 def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> Tensor:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from detmode.cuda import unavailable
 from detmode.rules.index import shapes, sums
 from detmode.rules.scatter import launch
+from detmode.rules.scatter_reduce import launch as reducing
 from detmode.sample import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
@@ -76,11 +77,11 @@ def test_scatter_reduce(
     choice = shapes.sorts_rows if sorts is None else lambda *args: sorts
     with mock.patch.object(sums, "sorts_rows", choice):
         got = assert_same_bits_in_any_schedule(
-            lambda: launch.scatter_reduce(self, dim, index, src, reduce, include_self=include_self),
+            lambda: reducing.total(self, dim, index, src, reduce, include_self=include_self),
             seed,
         )
         target = laid_out(self.contiguous().clone(), data.draw(st.sampled_from(LAYOUTS[:3])))
-        returned = launch.scatter_reduce(
+        returned = reducing.total(
             target, dim, index, src, reduce, include_self=include_self, out=target
         )
         if reduce == "sum" and include_self:

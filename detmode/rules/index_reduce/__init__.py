@@ -1,29 +1,53 @@
 """``index_reduce``: products, means, maxima and minima of rows by index.
 
-Met as ``Tensor.index_reduce_`` only; no backward of PyTorch calls it.
+Met as ``Tensor.index_reduce_``, and in its backward. The rooms `scatter` and `scatter_reduce` use
+the same launches.
 
 ## What varies
 
 ATen's CUDA kernel reduces duplicates in `index` into one row by atomics: products and means are
-rounded in an order that changes from run to run.
+rounded in an order that changes from run to run. Where 0.0 and -0.0 meet, a maximum or a minimum is
+the one that came first. PyTorch alerts for every `reduce` and dtype, integers too.
 
 ## What happens instead
 
-The call is refused, as by PyTorch: on CUDA for every `reduce` and dtype, although a maximum, a
-minimum and integers do not depend on the order; on MPS for floating and complex products and means.
+*Products.* A stable sort of the index alone, then each thread multiplies 64 consecutive rows of
+one column, and what pieces share goes through the same launch again, so that no thread walks over a
+long run of duplicates. A product is a float64 significand (of float64 factors a pair of them) with
+an exponent of its own: nothing overflows or underflows on the way, and the product is rounded to
+the dtype at the end. Products of integers wrap, as in ATen.
+
+*Means.* The sum of the room `index` divided by the number of its addends, which is counted in
+integers. Means of integers are made by ATen's integer operators, and rounded down.
+
+*Maxima and minima.* Values become integers in the same order, for the integer `atomicMax` that GPUs
+have: NaN wins, and -0.0 lies below 0.0.
+
+All roundings are explicit: any GPU gives the same bits.
 
 ## Cost
 
-None.
+The floor is `source` and the index read once and the destinations read and written once. A product
+reads `source` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to 2**31, else
+256; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8) are written
+and read. Maxima and minima read `source` once, with at most one integer atomic an element, and use
+4 bytes of scratch per destination (8-byte dtypes: 8), written and read; int32 and int64 without
+`include_self` write the destinations once more. Means cost what `index_add` costs, and 8 bytes more
+per destination or a search in the sorted index. A view that is not contiguous adds a copy of `self`
+each way.
 
 ## Limits
 
-There is no substitute. `scatter_reduce` with the index expanded to the shape of `source` gives the
-same mean, and has one; its maxima and minima are not refused.
+An index out of range traps on a GPU, as in ATen, and raises on the host. A product or a sum whose
+intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
+from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.rules.index_reduce import launch
+
+_MEANS = argument("reduce", "mean")
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -34,16 +58,40 @@ RULES: tuple[Rule, ...] = (
         since="2.15",
         because="duplicates in index are reduced into one row by atomics",
     ),
-    Rule(
-        op="aten::index_reduce",
-        when=on("cuda"),
-        action=Refuse(),
-        alert="index_reduce_cuda",
-        because="duplicates in index are reduced into one row by atomics",
+    *(
+        Rule(
+            op="aten::index_reduce",
+            when=on("cuda") & reductions & dtype_in("self", dtypes),
+            action=Substitute(function),
+            guarantee=GPU_TO_GPU,
+            alert="index_reduce_cuda",
+            because=because,
+        )
+        for function, reductions, dtypes, because in (
+            (
+                launch.product,
+                argument("reduce", "prod"),
+                FLOATING + INTEGRAL,
+                "duplicates in index are multiplied into one row by atomics",
+            ),
+            (launch.mean, _MEANS, FLOATING, "duplicates in index add to one row by atomicAdd"),
+            (
+                launch.mean_of_integers,
+                _MEANS,
+                INTEGRAL,
+                "integer additions commute, and PyTorch alerts all the same",
+            ),
+            (
+                launch.extremum,
+                argument("reduce", "amax", "amin"),
+                FLOATING + INTEGRAL,
+                "of 0.0 and -0.0 the first to come wins",
+            ),
+        )
     ),
     Rule(
         op="aten::index_reduce",
         action=Allow(),
-        because="the CPU reduces a destination's rows in order",
+        because="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
     ),
 )

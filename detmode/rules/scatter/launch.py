@@ -1,17 +1,15 @@
-"""Launchers of scatter_add and scatter_reduce with "sum" and "mean"."""
+"""Launchers of scatter_add and of scatter with ``reduce=``."""
 
 from __future__ import annotations
-
-from math import prod
 
 import torch
 from torch import Tensor
 
-from detmode.rules.index.positions import apart, check_on_host, linearize
-from detmode.rules.index.shapes import Rows
 from detmode.rules.index.sums import add_rows
+from detmode.rules.index_reduce.products import multiply_rows
+from detmode.rules.scatter.rows import reduce_scattered
 
-__all__ = ["scatter_add", "scatter_reduce"]
+__all__ = ["add", "add_integers", "multiply", "scatter_add"]
 
 
 def scatter_add(
@@ -22,72 +20,42 @@ def scatter_add(
     Raises:
         RuntimeError: on the CPU, an index is out of range, as ATen raises.
     """
-    return scatter_reduce(self, dim, index, src, "sum", out=out)
+    return reduce_scattered(self, dim, index, src, out, add_rows)
 
 
-def scatter_reduce(
-    self: Tensor,
-    dim: int,
-    index: Tensor,
-    src: Tensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-    out: Tensor | None = None,
+def add(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, out: Tensor | None = None
 ) -> Tensor:
-    """``aten::scatter_reduce.two`` with ``reduce`` "sum" or "mean".
+    """``aten::scatter.reduce`` with "add", of floating and complex numbers.
+
+    Raises:
+        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+    """
+    return reduce_scattered(self, dim, index, src, out, add_rows)
+
+
+def add_integers(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, out: Tensor | None = None
+) -> Tensor:
+    """``aten::scatter.reduce`` with "add", of integers and bools.
+
+    ``aten::scatter_add`` does the same, and there PyTorch does not alert: integer additions give
+    the same in any order.
 
     Raises:
         RuntimeError: on the CPU, an index is out of range, as ATen raises.
     """
     if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
-    if index.numel() == 0:
-        return out
-    grown, index, src = (x if x.dim() else x.view(1) for x in (out, index, apart(out, src)))
-    dim = dim % grown.dim()
-    size = grown.shape[dim]
-    check_on_host(index, size, dim, RuntimeError)
-    # Only what lies under the index takes part.
-    target, source = grown, src
-    for other, length in enumerate(index.shape):
-        source = source.narrow(other, 0, length)
-        if other != dim:
-            target = target.narrow(other, 0, length)
-    positions, shape = _rows(index.to(torch.int64), dim, size)
-    work = target.contiguous()
-    add_rows(
-        work,
-        positions,
-        source.contiguous(),
-        shape,
-        include_self=include_self,
-        mean=reduce == "mean",
-    )
-    if work is not target:
-        target.copy_(work)
-    return out
+        return torch.scatter_add(self, dim, index, src)
+    return out.scatter_add_(dim, index, src)
 
 
-def _rows(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
-    """How ``index`` names destinations: one for a row of the dimensions behind ``dim`` if it can.
+def multiply(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, out: Tensor | None = None
+) -> Tensor:
+    """``aten::scatter.reduce`` with "multiply".
 
-    An expanded index says so by its strides, which are as much of its form as its shape.
+    Raises:
+        RuntimeError: on the CPU, an index is out of range, as ATen raises.
     """
-    before, n, behind = index.shape[:dim], index.shape[dim], index.shape[dim + 1 :]
-    outer, inner = prod(before), prod(behind)
-
-    def repeats(dims: range) -> bool:
-        return all(index.stride(d) == 0 or index.shape[d] == 1 for d in dims)
-
-    if not repeats(range(dim + 1, index.dim())):
-        return index.contiguous(), Rows(outer, n, inner, size)
-    row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
-    if repeats(range(dim)):
-        positions = row_index[(0,) * dim].contiguous()
-        return positions, Rows(outer, n, inner, size)
-    if inner == 1:
-        return row_index.contiguous(), Rows(outer, n, 1, size)
-    starts = torch.arange(outer, device=index.device).view(*before, 1)
-    positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
-    return positions, Rows(1, outer * n, inner, outer * size)
+    return reduce_scattered(self, dim, index, src, out, multiply_rows)

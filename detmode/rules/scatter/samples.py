@@ -1,10 +1,13 @@
-"""Samples of scatter_add, scatter_reduce and scatter."""
+"""Samples of scatter_add, and of scatter with reduce=."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.rules.index_reduce.arguments import factors
 from detmode.rules.scatter.arguments import (
     batched,
     expanded,
@@ -14,9 +17,10 @@ from detmode.rules.scatter.arguments import (
     special,
     strided,
 )
-from detmode.sample import Sample
+from detmode.sample import Maker, Sample
 
 SUMS = FLOATING + COMPLEX
+ALL = (*SUMS, *INTEGRAL, torch.bool)
 
 
 def _adds(name: str, make: Any, *covers: str, dtypes: Any = SUMS, device: str = "cuda") -> Sample:
@@ -25,8 +29,21 @@ def _adds(name: str, make: Any, *covers: str, dtypes: Any = SUMS, device: str = 
     )
 
 
-def _reduces(name: str, make: Any, *, dtypes: Any = SUMS, device: str = "cuda") -> Sample:
-    return Sample(name=name, op="aten::scatter_reduce.two", make=make, dtypes=dtypes, device=device)
+def _scatters(name: str, make: Any, *, dtypes: Any = SUMS, device: str = "cuda") -> Sample:
+    return Sample(name=name, op="aten::scatter.reduce", make=make, dtypes=dtypes, device=device)
+
+
+def _with(
+    make: Maker, reduce: str, shape: Any, dim: int, *sizes: Any, **more: Any
+) -> dict[str, Any]:
+    return factors(onto(make, shape, dim, *sizes, reduce=reduce, **more), "src")
+
+
+def value(make: Maker) -> dict[str, Any]:
+    """Scatter of a scalar, with reduce."""
+    arguments = onto(make, [5], 0, [30], reduce="add", value=2)
+    del arguments["src"]
+    return arguments
 
 
 SAMPLES: tuple[Sample, ...] = (
@@ -54,38 +71,45 @@ SAMPLES: tuple[Sample, ...] = (
     _adds("cpu", lambda m: onto(m, [4], 0, [30]), device="cpu"),
     _adds("mps", lambda m: onto(m, [4], 0, [30]), device="mps"),
     *(
-        _reduces(
-            f"{reduce}_{name}_{'with' if include_self else 'without'}_self",
-            lambda m, make=make, reduce=reduce, include_self=include_self: (
-                make(m) | {"reduce": reduce, "include_self": include_self}
+        _scatters(name, make, dtypes=dtypes)
+        for reduce in ("add", "multiply")
+        for name, make, dtypes in (
+            (reduce, lambda m, reduce=reduce: _with(m, reduce, [7], 0, [60]), ALL),
+            (
+                f"{reduce}_elements",
+                lambda m, reduce=reduce: _with(m, reduce, [7, 9], 1, [5, 200], [6, 210], spread=5),
+                FLOATING,
             ),
+            (
+                f"{reduce}_rows",
+                lambda m, reduce=reduce: factors(
+                    expanded(m, [7, 9], 0, 90, 5, reduce=reduce), "src"
+                ),
+                FLOATING + INTEGRAL[:1],
+            ),
+            (
+                f"{reduce}_strided",
+                lambda m, reduce=reduce: strided(_with(m, reduce, [4, 5, 6], -3, [9, 5, 6])),
+                FLOATING[2:3],
+            ),
+            (
+                f"{reduce}_special",
+                lambda m, reduce=reduce: special(_with(m, reduce, [9], 0, [30]), m),
+                FLOATING,
+            ),
+            (f"{reduce}_nothing", lambda m, reduce=reduce: _with(m, reduce, [5], 0, [0]), ALL),
         )
-        for reduce in ("sum", "mean")
-        for include_self in (True, False)
-        for name, make in (
-            ("elements", lambda m: onto(m, [7, 9], 0, [60, 8], [61, 9], spread=5)),
-            ("rows", lambda m: expanded(m, [7, 40], 0, 200, 5)),
-        )
-    ),
-    _reduces(
-        "special_mean", lambda m: special(onto(m, [9], 0, [30], reduce="mean"), m), dtypes=FLOATING
     ),
     *(
-        _reduces(
-            reduce,
-            lambda m, reduce=reduce: onto(m, [7], 0, [60], reduce=reduce),
-            dtypes=dtypes,
-            device=device,
+        _scatters(reduce, lambda m, reduce=reduce: _with(m, reduce, [5], 0, [9]), device=device)
+        for device in ("cpu", "mps")
+        for reduce in ("add", "multiply")
+    ),
+    *(
+        Sample(
+            name="value", op="aten::scatter.value_reduce", make=value, dtypes=SUMS, device=device
         )
-        for reduce, dtypes, device in (
-            ("sum", INTEGRAL, "cuda"),
-            ("mean", INTEGRAL, "cuda"),
-            ("prod", FLOATING + INTEGRAL, "cuda"),
-            ("amax", FLOATING + INTEGRAL, "cuda"),
-            ("amin", FLOATING + INTEGRAL, "cuda"),
-            ("mean", FLOATING, "cpu"),
-            ("prod", SUMS, "mps"),
-        )
+        for device in ("cuda", "cpu", "mps")
     ),
 )
 
@@ -103,12 +127,20 @@ ERRORS: tuple[Sample, ...] = (
         lambda m: onto(m, [4], 0, [9]) | {"src": m.normal(9).double()},
         dtypes=SUMS[:3],
     ),
-    _reduces(
-        "mean_too_large",
-        lambda m: onto(m, [4], 0, [9], reduce="mean") | {"index": m.integers(4, 5, 9)},
-        dtypes=FLOATING,
+    *(
+        _scatters(name, make, dtypes=FLOATING[2:3] + INTEGRAL[4:])
+        for reduce in ("add", "multiply")
+        for name, make in (
+            (
+                f"{reduce}_too_large",
+                lambda m, reduce=reduce: (
+                    _with(m, reduce, [4], 0, [9]) | {"index": m.integers(4, 5, 9)}
+                ),
+            ),
+            (f"{reduce}_beyond_src", lambda m, reduce=reduce: _with(m, reduce, [4], 0, [9], [8])),
+        )
     ),
-    _reduces("no_such_reduce", lambda m: onto(m, [4], 0, [9], reduce="median"), dtypes=FLOATING),
+    _scatters("no_such_reduce", lambda m: _with(m, "mean", [4], 0, [9])),
 )
 
 BENCH: tuple[Sample, ...] = (
@@ -119,9 +151,7 @@ BENCH: tuple[Sample, ...] = (
     _adds("segmentation_2m_pixels_150", lambda m: onto(m, [150], 0, [1 << 21])),
     _adds("pooling_8x64x16k_to_1k", lambda m: onto(m, [8, 64, 1024], 2, [8, 64, 16384])),
     _adds("gather_targets_4k_of_32k", lambda m: onto(m, [4096, 32_000], 1, [4096, 1])),
-    _reduces(
-        "graph_mean_1m_edges_64",
-        lambda m: expanded(m, [100_000, 64], 0, 1_000_000, reduce="mean"),
-        dtypes=FLOATING[:3],
+    _scatters(
+        "multiply_2m_to_150", lambda m: _with(m, "multiply", [150], 0, [1 << 21]), dtypes=FLOATING
     ),
 )

@@ -1,4 +1,4 @@
-"""``scatter`` with a source tensor: assignment, and its older form with ``reduce=``.
+"""``scatter`` with a source tensor: assignment.
 
 Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``, ``mode``, ``sort``,
 ``topk`` and ``kthvalue`` along a dimension.
@@ -6,8 +6,7 @@ Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``,
 ## What varies
 
 Of elements of `src` that meet in one destination, whichever thread of ATen's CUDA kernel writes
-last wins; with `reduce="add"` or `"multiply"` they meet by atomics, in an order that changes from
-run to run. A scalar instead of `src` does not vary: all of its addends and factors are equal.
+last wins.
 
 ## What happens instead
 
@@ -19,17 +18,13 @@ whole rows are owned. A `self` that is not contiguous, or quantized, takes PyTor
 through `index_put`; where a program turns the flag off inside the block that path does not run, and
 detmode warns in its own words.
 
-With `reduce="add"`, floating and complex sums run that path too, in order. Integer additions and
-products are refused, as by PyTorch.
-
 ## Cost
 
 The floor is `src` and `index` read once and the destinations written once. Assignments read the
 index twice, write 8 bytes for each destination, and add an atomic and a read for each source; a
 sort instead of that moves 120 bytes for each source up to 2**31 destinations, and 64 to make its
 keys. An index that is smaller than `self` apart from `dim` adds 64 bytes for each of its elements.
-PyTorch's path makes int64 coordinates for every dimension, and sorts them. `scatter_add` and
-`scatter_reduce` are in the room `scatter`.
+PyTorch's path makes int64 coordinates for every dimension, and sorts them.
 
 ## Limits
 
@@ -37,16 +32,7 @@ Duplicates are not looked for: a call without any takes the deterministic path t
 range traps on a GPU, as in ATen, and raises on the host.
 """
 
-from detmode.conditions import (
-    COMPLEX,
-    FLOATING,
-    argument,
-    deterministic_flag,
-    dtype_in,
-    nonempty,
-    on,
-    row_major,
-)
+from detmode.conditions import deterministic_flag, nonempty, on, row_major
 from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.scatter_assign import launch
 
@@ -54,9 +40,6 @@ FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"
     for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
 )
-
-_SUMS = dtype_in("self", FLOATING + COMPLEX)
-_MPS = on("mps") & _SUMS & nonempty("index")
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -79,51 +62,5 @@ RULES: tuple[Rule, ...] = (
         op="aten::scatter.src",
         action=Allow(),
         because="the CPU writes along dim in order; elsewhere PyTorch has one path and no alert",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=_MPS,
-        action=Refuse(),
-        alert="scatter_reduce_mps",
-        since="2.15",
-        because="elements with one destination are reduced by atomics",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=on("cuda") & deterministic_flag(False) & nonempty("index"),
-        action=Refuse(),
-        because="without the flag, elements with one destination are reduced by atomics",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=on("cuda") & argument("reduce", "add") & _SUMS,
-        action=Native(),
-        guarantee=RUN_TO_RUN,
-        because="elements with one destination are added by atomicAdd; index_put under the flag",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        when=on("cuda") & nonempty("index"),
-        action=Refuse(),
-        alert="scatter_reduce_cuda_kernel",
-        because="elements with one destination are reduced by atomics",
-    ),
-    Rule(
-        op="aten::scatter.reduce",
-        action=Allow(),
-        because="the CPU goes along dim in order; elsewhere PyTorch has one path and no alert",
-    ),
-    Rule(
-        op="aten::scatter.value_reduce",
-        when=_MPS,
-        action=Refuse(),
-        alert="scatter_reduce_mps",
-        since="2.15",
-        because="PyTorch alerts on MPS whatever is added",
-    ),
-    Rule(
-        op="aten::scatter.value_reduce",
-        action=Allow(),
-        because="all addends and factors of a destination are equal",
     ),
 )

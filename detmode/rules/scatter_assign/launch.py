@@ -11,7 +11,7 @@ from torch import Tensor
 from detmode.rules.index.assign import assign_rows
 from detmode.rules.index.positions import apart, check_on_host, linearize
 from detmode.rules.index.shapes import Rows
-from detmode.rules.scatter.launch import _rows as rows_of
+from detmode.rules.scatter.rows import rows_of
 
 __all__ = ["scatter"]
 

@@ -8,18 +8,11 @@ import torch
 
 from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.scatter.arguments import batched, expanded, last, narrow, onto, strided
-from detmode.sample import Maker, Sample
+from detmode.sample import Sample
 
 SUMS = FLOATING + COMPLEX
 EVERY = (*SUMS, *INTEGRAL, torch.bool)
 FEW = (torch.float16, torch.float32, torch.int64, torch.bool)
-
-
-def value(make: Maker) -> dict[str, Any]:
-    """Scatter of a scalar, with reduce."""
-    arguments = onto(make, [5], 0, [30], reduce="add", value=2)
-    del arguments["src"]
-    return arguments
 
 
 def _assigns(name: str, make: Any, *covers: str, dtypes: Any = FEW) -> Sample:
@@ -61,15 +54,14 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     _assigns("self_non_contiguous", lambda m: strided(onto(m, [4, 5, 6], 0, [9, 5, 6]))),
     *(
-        Sample(name=name, op=f"aten::scatter.{overload}", make=make, dtypes=dtypes, device=device)
-        for device in ("cuda", "cpu", "mps")
-        for name, overload, make, dtypes in (
-            ("assign", "src", lambda m: onto(m, [5], 0, [30]), SUMS + INTEGRAL),
-            ("add", "reduce", lambda m: onto(m, [5], 0, [30], reduce="add"), SUMS + INTEGRAL),
-            ("multiply", "reduce", lambda m: onto(m, [5], 0, [3], reduce="multiply"), FLOATING),
-            ("empty", "reduce", lambda m: onto(m, [5], 0, [0], reduce="multiply"), FLOATING),
-            ("value", "value_reduce", value, SUMS),
+        Sample(
+            name="assign",
+            op="aten::scatter.src",
+            make=lambda m: onto(m, [5], 0, [30]),
+            dtypes=SUMS + INTEGRAL,
+            device=device,
         )
+        for device in ("cuda", "cpu", "mps")
     ),
 )
 

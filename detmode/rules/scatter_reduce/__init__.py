@@ -1,0 +1,96 @@
+"""Scattered elements with a reduction: ``scatter_reduce``.
+
+Met as ``Tensor.scatter_reduce_``, and in graph libraries.
+
+## What varies
+
+ATen's CUDA kernels give each element of `src` to a thread: elements that meet in one destination
+are added and multiplied by atomics, in an order that changes from run to run. PyTorch's flag sends
+floating and complex sums and means to `index_put`, which builds int64 coordinates for every
+dimension, sorts them and adds duplicates one by one; it alerts for products. Of 0.0 and -0.0 a
+maximum or a minimum keeps the one that came first.
+
+## What happens instead
+
+Sums and means are substituted with the launches of the room `index`, as `scatter_add` is (see the
+room `scatter`); products, and floating maxima and minima, with those of the room `index_reduce`. A
+product of scattered elements sorts their destinations; where the index is expanded along the
+dimensions behind `dim`, as graph libraries make it, the index without its repeats. Only shapes and
+the index's strides decide, and all roundings are explicit: any GPU gives the same bits. A mean
+divides the unrounded sum by its number of addends, counted in integers.
+
+Sums, maxima and minima of integers do not depend on the order.
+
+## Cost
+
+The floor is `src` and `index` read once and the destinations read and written once. Sums and means
+cost what `scatter_add` costs, a mean 8 bytes more per destination. Products, maxima and minima cost
+what they cost in `index_reduce`; a product whose index is not expanded sorts every element as a row
+of its own. A destination that is not contiguous, or larger than the index apart from `dim`, adds a
+copy each way of the part that the index covers.
+
+## Limits
+
+An index out of range traps on a GPU, as in ATen, and raises on the host. A sum or a product whose
+intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool products.
+"""
+
+from detmode.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
+from detmode.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
+from detmode.rules.scatter_reduce import launch
+
+_SUMS = dtype_in("self", FLOATING + COMPLEX)
+_PRODUCTS = dtype_in("self", FLOATING + INTEGRAL)
+_MPS = on("mps") & _SUMS & nonempty("index")
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="aten::scatter_reduce.two",
+        when=_MPS & argument("reduce", "sum", "mean", "prod"),
+        action=Refuse(),
+        alert="scatter_reduce_mps",
+        since="2.15",
+        because="elements with one destination are reduced by atomics",
+    ),
+    *(
+        Rule(
+            op="aten::scatter_reduce.two",
+            when=on("cuda") & argument("reduce", reduce) & _SUMS,
+            action=Substitute(launch.total, otherwise=Native()),
+            guarantee=GPU_TO_GPU,
+            alert=f"scatter_reduce_cuda_{reduce}_",
+            until="2.10",
+            because="elements with one destination are added by atomicAdd",
+        )
+        for reduce in ("sum", "mean")
+    ),
+    Rule(
+        op="aten::scatter_reduce.two",
+        when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS,
+        action=Substitute(launch.total, otherwise=Native()),
+        guarantee=GPU_TO_GPU,
+        since="2.11",
+        because="elements with one destination are added by atomicAdd",
+    ),
+    Rule(
+        op="aten::scatter_reduce.two",
+        when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
+        action=Substitute(launch.product),
+        guarantee=GPU_TO_GPU,
+        alert="scatter_reduce_cuda_prod_",
+        because="elements with one destination are multiplied by atomics",
+    ),
+    Rule(
+        op="aten::scatter_reduce.two",
+        when=on("cuda") & argument("reduce", "amax", "amin") & dtype_in("self", FLOATING),
+        action=Substitute(launch.extremum, otherwise=Native()),
+        guarantee=GPU_TO_GPU,
+        because="of 0.0 and -0.0 the first to come wins",
+    ),
+    Rule(
+        op="aten::scatter_reduce.two",
+        action=Allow(),
+        because="integers do not depend on the order; the CPU goes in order",
+    ),
+)

@@ -1,0 +1,107 @@
+"""ordered.cuh: maxima and minima by integer atomics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from cuda_sources import FLOATING, INTEGERS, REDUCTIONS, pattern
+
+from detmode.cuda import ctype, host, launch
+
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def extrema(
+    output: torch.Tensor, index: torch.Tensor, values: torch.Tensor, largest: bool
+) -> torch.Tensor:
+    """``output``, with the extremum of the values of each destination that has any."""
+    name, n = ctype(values.dtype), output.numel()
+    key = torch.int64 if values.itemsize == 8 else torch.int32
+    keys = torch.full((n,), torch.iinfo(key).min, dtype=key)
+    result, count = output.clone(), values.numel()
+    launch(REDUCTIONS, f"extremum_observe<{name}>", count, index, values, keys, count, largest)
+    launch(REDUCTIONS, f"extremum_finish<{name}>", n, keys, result, n, largest)
+    return result
+
+
+def ascending(dtype: torch.dtype) -> torch.Tensor:
+    """Values of the dtype in their order; of 16-bit dtypes all, but for NaNs."""
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        chosen = {limits.min + 1, limits.min + 2, 0, 1, 2, limits.max - 2, limits.max - 1}
+        if dtype.is_signed:
+            chosen |= {-2, -1}
+        return torch.tensor(sorted(chosen), dtype=dtype)
+    if dtype.itemsize == 2:
+        every = torch.arange(2**15).to(torch.int16).view(dtype)
+        positive = every[~every.isnan()]
+    else:
+        limit = torch.finfo(dtype)
+        least = limit.smallest_normal * limit.eps
+        chosen = [0, least, 2 * least, limit.smallest_normal, 1, 1 + limit.eps, limit.max, math.inf]
+        positive = torch.tensor(chosen, dtype=dtype)
+    return torch.cat([-positive.flip(0), positive])
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", FLOATING + INTEGERS, ids=str)
+def test_order_is_that_of_the_values(dtype: torch.dtype, largest: bool) -> None:
+    """Of two neighbours in the dtype's order the right one stays, -0.0 below 0.0, to the bit."""
+    values = ascending(dtype)
+    pairs = values.unfold(0, 2, 1).contiguous()
+    n = len(pairs)
+    index = torch.arange(n).repeat_interleave(2)
+    expected = pairs[:, 1 if largest else 0].contiguous()
+    for order in (pairs, pairs.flip(1)):
+        got = extrema(torch.zeros(n, dtype=dtype), index, order.reshape(-1).contiguous(), largest)
+        assert pattern(got) == pattern(expected)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_nan_wins(dtype: torch.dtype, largest: bool) -> None:
+    """Every NaN, of either sign, is beyond the infinities for maxima and minima, as one pattern."""
+    word = WORDS[dtype.itemsize]
+    nans = torch.tensor([math.nan], dtype=dtype).view(word)
+    ones = torch.tensor([-1], dtype=word)
+    nans = torch.cat([nans, nans + 1, nans | torch.iinfo(word).min, ones]).view(dtype)
+    assert nans.isnan().all()
+    others = torch.tensor([math.inf, -math.inf, 0.0, 1.0], dtype=dtype)
+    index = torch.arange(4).repeat(2)
+    for values in (torch.cat([nans, others]), torch.cat([others, nans])):
+        got = extrema(torch.zeros(4, dtype=dtype), index, values, largest)
+        assert got.isnan().all()
+        assert got.view(word).unique().numel() == 1
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", FLOATING + INTEGERS, ids=str)
+def test_no_schedule_changes_bits(dtype: torch.dtype, largest: bool) -> None:
+    """Two thousand values onto thirty destinations; the ten that meet none keep their bits."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 100, (2000,), generator=generator).to(dtype) / 4
+    values = values.to(dtype)
+    if dtype.is_floating_point:
+        values[::7] = -0.0
+    index = torch.randint(0, 30, (2000,), generator=generator)
+    before = torch.arange(40).to(dtype)
+    expected = before.scatter_reduce(
+        0, index, values, "amax" if largest else "amin", include_self=False
+    )
+    seen = set()
+    for seed in (None, *range(20)):
+        with host.schedule(seed):
+            got = extrema(before, index, values, largest)
+        assert torch.equal(got, expected)
+        seen.add(pattern(got))
+    assert len(seen) == 1
+
+
+def test_all_of_int64_has_keys() -> None:
+    """The value whose key says that nothing was observed leaves the destination as it was."""
+    lowest = torch.iinfo(torch.int64).min
+    values = torch.tensor([lowest, lowest, lowest + 1])
+    got = extrema(torch.tensor([5, 5]), torch.tensor([0, 1, 1]), values, True)
+    assert got.tolist() == [5, lowest + 1]

@@ -1,0 +1,114 @@
+"""product.cuh: products that neither overflow nor underflow before their end."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from cuda_sources import FLOATING, INTEGERS, REDUCTIONS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detmode.cuda import ctype, empty, launch
+
+
+def row_product(values: torch.Tensor, split: int) -> torch.Tensor:
+    rows, columns = values.shape
+    output = empty((rows,), values.dtype, "cpu")
+    launch(
+        REDUCTIONS, f"row_product<{ctype(values.dtype)}>", rows,
+        values, output, rows, columns, split,
+    )  # fmt: skip
+    return output
+
+
+def rounded(exact: Fraction, dtype: torch.dtype) -> float:
+    """The nearest value of ``dtype`` but for a rounding to float64 on the way."""
+    try:
+        wide = float(exact)
+    except OverflowError:
+        wide = math.inf if exact > 0 else -math.inf
+    return torch.tensor(wide, dtype=torch.float64).to(dtype).item()
+
+
+@st.composite
+def factors(draw: st.DrawFn, dtype: torch.dtype) -> list[float]:
+    """Factors from all over the dtype's range, denormals too, whose product lies around 1."""
+    limit = torch.finfo(dtype)
+    smallest = limit.smallest_normal * limit.eps
+    highest = math.frexp(limit.max)[1] - 1
+    few = st.integers(math.frexp(smallest)[1] + 2, math.frexp(limit.smallest_normal)[1])
+    exponents = st.one_of(few, st.integers(-highest + 1, highest))
+    drawn = draw(st.lists(st.tuples(st.floats(0.5, 1), st.booleans(), exponents), max_size=30))
+    values = [math.ldexp(-x if negative else x, e) for x, negative, e in drawn]
+    values = [value for value in torch.tensor(values, dtype=dtype).tolist() if value != 0] or [1.0]
+    balance = -sum(math.frexp(value)[1] for value in values)
+    while balance:
+        step = max(-highest + 1, min(highest, balance))
+        values.append(math.ldexp(1.0, step))
+        balance -= step
+    return draw(st.permutations(values))
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@settings(max_examples=60, deadline=None, database=None)
+@given(data=st.data())
+def test_only_the_end_is_rounded(dtype: torch.dtype, data: st.DataObject) -> None:
+    """However far the running product leaves the range, the product is right to a unit."""
+    values = data.draw(factors(dtype))
+    exact = math.prod(map(Fraction, values), start=Fraction(1))
+    split = data.draw(st.integers(1, len(values)))
+    got = row_product(torch.tensor([values], dtype=dtype), split).item()
+    expected = rounded(exact, dtype)
+    limit = torch.finfo(dtype)
+    if math.isinf(expected) or math.isinf(got):
+        # At the very end of the range a unit decides.
+        assert abs(exact) >= Fraction(limit.max)
+        assert math.copysign(1, got) == math.copysign(1, expected)
+    else:
+        spacing = max(abs(expected) * limit.eps, limit.smallest_normal * limit.eps)
+        assert abs(Fraction(got) - exact) <= Fraction(spacing)
+        assert got == 0 or math.copysign(1, got) == math.copysign(1, expected)
+
+
+def test_pairs_of_double_keep_what_is_rounded_away() -> None:
+    """Of ten thousand double factors the product is as good as rounded once."""
+    generator = torch.Generator().manual_seed(0)
+    values = 1 + 1e-3 * torch.randn(1, 10_000, dtype=torch.float64, generator=generator)
+    exact = math.prod(map(Fraction, values[0].tolist()), start=Fraction(1))
+    for split in (1, 64, 5000):
+        got = Fraction(row_product(values, split).item())
+        assert abs(got - exact) <= abs(exact) * Fraction(2) ** -53 * Fraction("1.001")
+
+
+SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 2.0, -3.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("split", [1, 2, 3])
+def test_special_values(dtype: torch.dtype, split: int) -> None:
+    """Zeros, infinities and NaN multiply as in IEEE 754, with their signs; NaN has one pattern."""
+    rows = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * 3)
+    got, expected = row_product(rows, split), rows.double().prod(1).to(dtype)
+    numbers = ~expected.isnan()
+    assert torch.equal(got.isnan(), ~numbers)
+    assert torch.equal(got[numbers], expected[numbers])
+    assert torch.equal(got[numbers].signbit(), expected[numbers].signbit())
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    assert got[~numbers].view(words).unique().numel() == 1
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_wrap(dtype: torch.dtype) -> None:
+    """Integers are multiplied modulo the dtype's range."""
+    limits = torch.iinfo(dtype)
+    generator = torch.Generator().manual_seed(0)
+    low, high = max(limits.min, -(2**62)), min(limits.max, 2**62)
+    values = torch.randint(low, high, (50, 9), generator=generator).to(dtype)
+    expected = [
+        (math.prod(row) - limits.min) % 2 ** (8 * dtype.itemsize) + limits.min
+        for row in values.tolist()
+    ]
+    assert row_product(values, 4).tolist() == expected

@@ -1,0 +1,105 @@
+"""What products and extrema by destination are, and how far a substitute may be from that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from exact_sums import LAYOUTS, SEEDS, laid_out, same_bits, tensors
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.conditions import FLOATING, INTEGRAL
+from detmode.sample import Maker
+
+DTYPES = st.sampled_from(FLOATING + INTEGRAL)
+
+
+@st.composite
+def values(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor in some layout: floats of wide range, some special; integers from all the range."""
+    if dtype.is_floating_point:
+        return draw(tensors(shape, dtype))
+    limits = torch.iinfo(dtype)
+    low, high = draw(st.sampled_from([(-3, 4), (limits.min, limits.max)]))
+    tensor = Maker(dtype, seed=draw(SEEDS)).integers(max(low, limits.min), high, *shape)
+    return laid_out(tensor.to(dtype), draw(st.sampled_from(LAYOUTS)))
+
+
+def assert_reduced(
+    got: Tensor,
+    self: Tensor,
+    destinations: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> None:
+    """``got`` is ``self`` with ``source`` multiplied in, or with its extrema, to a rounding.
+
+    Args:
+        got: the substitute's result.
+        self: what was there before.
+        destinations: positions in ``self``, of the shape of ``source``.
+        source: what was brought there, in the dtype of ``self``.
+        reduce: "prod", "amax" or "amin".
+        include_self: whether what was there counts.
+    """
+    assert got.dtype == self.dtype
+    assert got.shape == self.shape
+    met: dict[int, list[float]] = {}
+    for destination, value in zip(destinations.flatten().tolist(), source.flatten().tolist()):
+        met.setdefault(destination, []).append(value)
+    flat_got, flat_self = got.reshape(-1), self.reshape(-1)
+    untouched = torch.ones(flat_self.numel(), dtype=torch.bool)
+    untouched[list(met)] = False
+    assert same_bits(flat_got[untouched], flat_self[untouched])
+    results, before = flat_got.tolist(), flat_self.tolist()
+    for destination, terms in met.items():
+        terms = [before[destination], *terms] if include_self else terms
+        if reduce == "prod":
+            _assert_product(results[destination], terms, got.dtype)
+        else:
+            _assert_extremum(results[destination], terms, reduce == "amax")
+
+
+def _assert_product(result: float, terms: list[float], dtype: torch.dtype) -> None:
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        wrapped = (math.prod(terms) - limits.min) % 2**limits.bits + limits.min
+        assert result == wrapped
+        return
+    if not all(map(math.isfinite, terms)) or 0 in terms:
+        # Only the kinds of the factors matter: a nonzero finite one keeps its sign.
+        kinds = (math.copysign(1, x) if x and math.isfinite(x) else x for x in terms)
+        _assert_same(result, math.prod(kinds))
+        return
+    exact = math.prod(map(Fraction, terms), start=Fraction(1))
+    limit = torch.finfo(dtype)
+    # A 16-bit result comes by way of float; a running product of 16-bit or float factors is double.
+    lost = 0.0 if dtype is torch.float64 else len(terms) * 2.0**-52
+    lost += torch.finfo(torch.float32).eps if limit.bits == 16 else 0.0
+    bound = Fraction(limit.eps / 2 * 1.001 + lost) * abs(exact)
+    bound += Fraction(limit.smallest_normal * limit.eps) * Fraction(6, 10)
+    if math.isinf(result):
+        assert abs(exact) + bound >= Fraction(limit.max)
+    else:
+        assert abs(Fraction(result) - exact) <= bound, (result, float(exact), len(terms))
+    assert math.copysign(1, result) == math.copysign(1, exact)
+
+
+def _assert_extremum(result: float, terms: list[float], largest: bool) -> None:
+    if any(x != x for x in terms):
+        assert result != result
+        return
+    # -0.0 is below 0.0.
+    chosen = (max if largest else min)(terms, key=lambda x: (x, math.copysign(1, x)))
+    _assert_same(result, chosen)
+
+
+def _assert_same(result: float, expected: float) -> None:
+    assert result == expected or (math.isnan(result) and math.isnan(expected))
+    if expected == 0:
+        assert math.copysign(1, result) == math.copysign(1, expected)
