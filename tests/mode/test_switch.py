@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import detmode
-from detmode import switch
+from detmode import Refuse, Rule, default_rules, switch
 from detmode.mode import current_mode
 
 
@@ -59,21 +59,22 @@ def test_bad_calls_are_type_errors(args):
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
-def test_switching_on_and_off(warn_only):
+def test_switching_on_and_off(warn_only, monkeypatch):
     """``True`` enters a mode that acts, ``False`` leaves it and restores PyTorch's flag."""
+    refused = Rule(op="aten::cos", action=Refuse(), alert="cos_alert", because="a test of refusal")
+    rules = default_rules() + [refused]
+    monkeypatch.setattr(detmode.rules, "default_rules", lambda: rules)
     detmode.use_deterministic_algorithms(True, warn_only=warn_only)
     assert current_mode() is not None
     assert detmode.are_deterministic_algorithms_enabled() is True
     assert detmode.is_deterministic_algorithms_warn_only_enabled() is warn_only
     assert detmode.get_deterministic_debug_mode() == 2 - warn_only
-    input = torch.zeros(1, 1, 1, 1, device="meta")
-    arguments = input, input.long(), [2, 2]
     if warn_only:
-        with pytest.warns(detmode.DeterminismWarning, match="max_unpooling2d"):
-            torch.ops.aten.max_unpool2d(*arguments)
+        with pytest.warns(detmode.DeterminismWarning, match="cos_alert"):
+            torch.ones(3).cos()
     else:
-        with pytest.raises(RuntimeError, match=r"max_unpool[^\n]*\n  at .*test_switch.py"):
-            torch.ops.aten.max_unpool2d(*arguments)
+        with pytest.raises(RuntimeError, match=r"cos_alert[^\n]*\n  at .*test_switch.py"):
+            torch.ones(3).cos()
     detmode.use_deterministic_algorithms(False)
     assert current_mode() is None
     assert detmode.are_deterministic_algorithms_enabled() is False

@@ -160,12 +160,3 @@ def test_impossible_ranges(values: list[float], low: float, high: float, text: s
     """ATen's texts."""
     with pytest.raises(RuntimeError, match=text):
         launch.histc(torch.tensor(values), 3, low, high)
-
-
-def test_bfloat16_gets_pytorchs_alert() -> None:
-    """There is no CUDA kernel to stand in for."""
-    with (
-        DeterministicMode(simulate="cuda"),
-        pytest.raises(RuntimeError, match="^_histc_cuda with floating point input does not"),
-    ):
-        torch.histc(torch.ones(3, dtype=torch.bfloat16))

@@ -69,12 +69,6 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     _h("odd", lambda m: histc(m, (63, 1000), bins=63, min=-4, max=4), "odd_sizes"),
     Sample(
-        name="no_kernel",
-        op=HISTC,
-        make=lambda m: histc(m, (300,), bins=3),
-        dtypes=(torch.bfloat16,),
-    ),
-    Sample(
         name="integers",
         op=HISTC,
         make=lambda m: {"self": m.normal(300), "bins": 3},

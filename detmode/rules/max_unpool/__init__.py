@@ -25,12 +25,12 @@ are read once more for their bounds. Inputs that are not contiguous are copied f
 
 ## Limits
 
-PyTorch alerts on meta tensors too, which have no data; there its error remains. An index out of
-range traps on a GPU, as in ATen, and raises on the host.
+An index out of range traps on a GPU, as in ATen, and raises on the host. PyTorch alerts on meta
+tensors too, which have no data; detmode lets them pass.
 """
 
 from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Refuse, Rule, Substitute
+from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Rule, Substitute
 from detmode.rules.max_unpool import launch
 
 RULES = tuple(
@@ -52,7 +52,7 @@ RULES = tuple(
     for rule in (
         Rule(
             op=op,
-            when=on("cuda"),
+            when=on("cuda", "meta"),
             action=Substitute(function),
             guarantee=GPU_TO_GPU,
             alert=alert,
@@ -65,13 +65,6 @@ RULES = tuple(
             guarantee=RUN_TO_RUN,
             alert=alert,
             because="inputs with the same index race for one element",
-        ),
-        Rule(
-            op=op,
-            when=on("meta"),
-            action=Refuse(),
-            alert=alert,
-            because="PyTorch alerts wherever it runs the operator in Python",
         ),
         Rule(
             op=op,
