@@ -4,19 +4,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import table_facts as facts
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision_operators import INSTALLED, ROOMS, operators
 
-from detmode import DeterministicMode, Refuse, Substitute
+from detmode import DeterministicMode, Refuse, RuleTable, Substitute
 from detmode.call import Call, Signature
 from detmode.cuda import CompileError, host, unavailable
 from detmode.messages import alert_text
 from detmode.rules import default_rules, room_table
 from detmode.sample import Sample
+from detmode.settings import flag
 from detmode.table import resolve
 from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_bits, check_truth
@@ -154,9 +159,123 @@ def test_other_mapping() -> None:
             func(**given)
 
 
+ALERTS = sorted({row.rule.alert for room in ROOMS for row in room_table(room) if row.rule.alert})
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_the_mode_answers_for_the_python_alert(alert: str) -> None:
+    """An alert of torchvision's above the dispatcher is passed over where a mode meets the operator."""
+
+    def alerts() -> str:
+        with pytest.raises(RuntimeError) as caught:
+            torch._prims_common.alert_not_deterministic(alert)
+        return str(caught.value)
+
+    original = torch._prims_common.alert_not_deterministic
+    with flag(True):
+        expected = alerts()
+    with DeterministicMode():
+        torch._prims_common.alert_not_deterministic(alert)
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(alerts).result() == expected
+        with pytest.raises(RuntimeError, match="another_kernel"):
+            torch._prims_common.alert_not_deterministic("another_kernel")
+        with DeterministicMode(rules=RuleTable()):
+            assert alerts() == expected
+    assert torch._prims_common.alert_not_deterministic is original
+
+
+class Aligned(torch.autograd.Function):
+    """roi_align's backward as torchvision has it since 0.29, on any device."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        ctx.given = given
+        return given["grad"].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        torch._prims_common.alert_not_deterministic("roi_align_backward_kernel")
+        return torch.ops.torchvision._roi_align_backward(**(ctx.given | {"grad": grad})), None
+
+
+def test_backward_meets_the_mode() -> None:
+    """A backward that alerts in Python is substituted, allowed, or refused with its own text."""
+    given = overlaps("torchvision::_roi_align_backward").arguments(torch.float32)
+
+    def backward(**settings: Any) -> tuple[str, ...]:
+        input = torch.zeros(2, 4, 8, 8, requires_grad=True)
+        with DeterministicMode(simulate="cuda", **settings) as mode:
+            Aligned.apply(input, given).sum().backward()
+        return tuple(record.action for record in mode.records)
+
+    if unavailable("cpu") is None:
+        assert backward() == ("substitute",)
+    assert backward(overrides={"torchvision::*": "allow"}) == ("allow",)
+    with pytest.raises(RuntimeError) as caught:
+        backward(substitute=False)
+    assert str(caught.value).startswith(alert_text("roi_align_backward_kernel", warn=False))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module like torchvision.ops.roi_align, whose decomposition compiles at its first call."""
+    module = ModuleType("torchvision.ops.roi_align")
+    module.taken = []
+
+    def compiled(*arguments: Any) -> None:
+        module.taken.append("compiled")
+
+    def compiles(*arguments: Any) -> None:
+        module._roi_align = compiled
+        compiled(*arguments)
+
+    module.compiled, module.compiles, module._roi_align = compiled, compiles, compiles
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def align(module: ModuleType) -> None:
+    """What torchvision.ops.roi_align calls under the flag."""
+    input, rois = torch.empty(2, 3, 9, 9, device="cuda"), torch.empty(4, 5, device="cuda")
+    module._roi_align(input, rois, 1.0, 2, 2, -1, False)
+
+
+def test_roi_align_calls_the_plain_operator(slow: ModuleType) -> None:
+    """In the mode torchvision's decomposition is left out, before and after it was compiled."""
+    with FakeTensorMode():
+        with DeterministicMode():
+            align(slow)
+            with DeterministicMode(substitute=False):
+                align(slow)
+                align(slow)
+            assert slow.taken == ["compiled", "compiled"]
+            align(slow)
+        assert len(slow.taken) == 2
+        assert slow._roi_align is slow.compiled
+        align(slow)
+    assert len(slow.taken) == 3
+
+
+def test_torchvision_may_be_imported_in_the_block(
+    slow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script does that ``detmode run`` runs."""
+    with FakeTensorMode():
+        with DeterministicMode():
+            monkeypatch.delitem(sys.modules, slow.__name__)
+            monkeypatch.setattr(slow, "_roi_align", slow.compiles)
+            monkeypatch.setitem(sys.modules, slow.__name__, slow)
+            torch.empty(1).atan2(torch.empty(1))  # any operator that the mode has not seen
+            align(slow)
+        assert slow.taken == []
+    assert slow._roi_align is slow.compiles
+
+
 SCRIPT = """
 import sys
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision_operators import ROOMS, operators
 from detmode.verify.cases import cases, run_substituted
 

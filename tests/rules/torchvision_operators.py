@@ -59,6 +59,7 @@ def operators() -> Iterator[None]:
             name = op.partition("::")[2]
             library.impl(name, _rounding_once(reference), "CPU")
             library.impl(name, _deform_meta if "deform" in name else _pool_meta, "Meta")
+    library.impl("roi_align", _roi_align_meta, "Meta")
     try:
         yield
     finally:
@@ -90,6 +91,10 @@ def _pool_meta(grad: Tensor, rois: Tensor, *arguments: Any) -> Tensor:
     given = [value for value in arguments if isinstance(value, int) and type(value) is not bool]
     first = 3 if len(given) == 7 and not isinstance(arguments[-1], bool) else 2
     return grad.new_empty(given[first : first + 4])
+
+
+def _roi_align_meta(input: Tensor, rois: Tensor, scale: float, *arguments: Any) -> Tensor:
+    return input.new_empty(rois.shape[0], input.shape[1], *arguments[:2])
 
 
 def _deform_meta(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
