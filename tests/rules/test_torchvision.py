@@ -164,7 +164,7 @@ ALERTS = sorted({row.rule.alert for room in ROOMS for row in room_table(room) if
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_the_mode_answers_for_the_python_alert(alert: str) -> None:
-    """An alert of torchvision's above the dispatcher is passed over where a mode meets the operator."""
+    """An alert in Python is passed over where a mode meets the operator."""
 
     def alerts() -> str:
         with pytest.raises(RuntimeError) as caught:
