@@ -148,6 +148,19 @@ def test_image_that_is_not_there(op: str, image: float) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("op", OPS)
+def test_no_negative_zero(op: str) -> None:
+    """Gradients of -0.0 are added to +0.0, as torchvision adds them."""
+    given = overlaps(op).arguments(torch.float32)
+    func = resolve(op)
+    assert func is not None
+    with DeterministicMode(simulate="cuda"):
+        results = func(**(given | {"grad": -torch.zeros_like(given["grad"])}))
+    for result in results if isinstance(results, tuple) else (results,):
+        assert not result.signbit().logical_and(result == 0).any() or result.dim() == 1
+
+
+@needs_compiler
 def test_other_mapping() -> None:
     """A channel_mapping that is not the forward's traps."""
     for op in (op for op in OPS if "_ps_" in op):

@@ -21,11 +21,11 @@ on the same GPU only.
 ## Cost
 
 The matrix products are torchvision's. The gradients of the places, kernel height times kernel width
-as many as ``input`` has elements at stride 1, are written once and read three times, where
-torchvision reads them three times as well; their memory then takes the places' values, and is half
-of torchvision's. A place adds four integer maxima, most of which change nothing, and four integer
-additions where torchvision has four float additions. For each element of ``input`` of 32 images 12
-bytes of scratch (float64: 20) are zeroed, written and read.
+as many as ``input`` has elements at stride 1, are written once and read three times, by torchvision
+as well; it fills them with zeros first. The places' values then take their memory. A place adds
+four integer maxima, most of which change nothing, and four integer additions where torchvision has
+four float additions. For each element of ``input`` of 32 images 12 bytes of scratch (float64: 20)
+are zeroed, written and read.
 
 ## Limits
 
