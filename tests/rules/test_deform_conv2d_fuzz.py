@@ -107,3 +107,15 @@ def assert_close(
         finite = true.flatten().abs() < info.max / 4
         error = (mine - true.flatten())[finite].abs()
         assert bool((error <= bound).all()), (name, float(error.max()), bound)
+
+
+def test_infinity_stays_at_its_pixel() -> None:
+    """A place on a pixel gives nothing to the next one, not even an infinity times zero."""
+    grad = torch.zeros(1, 1, 3, 3)
+    grad[0, 0, 1, 1] = float("inf")
+    one, offset, unused = torch.ones(1, 1, 1, 1), torch.zeros(1, 2, 3, 3), torch.zeros(1, 1)
+    how = (1, 1, 0, 0, 1, 1, 1, 1, False)
+    got = launch.deform_conv2d_backward(
+        grad, torch.ones(1, 1, 3, 3), one, offset, unused, torch.zeros(1), *how
+    )[0]
+    assert torch.equal(got, grad)
