@@ -166,3 +166,21 @@ def test_ps_roi_pool(
     magnitude = reference.ps_roi_pool_backward(grad.abs(), rois, *how).double()
     bound = (2 + len(rois)) * torch.finfo(dtype).eps * magnitude + torch.finfo(dtype).tiny
     assert ((got.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e30, -1e30])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("corner", [1, 2, 3, 4])
+def test_far_boxes_end(value: float, aligned: bool, corner: int) -> None:
+    """Boxes without an end, or of a size beyond all integers, take no time and write no NaN."""
+    rois = torch.tensor([[0.0, 1, 1, 5, 5]])
+    rois[0, corner] = value
+    shape, grad = (1, 1, 6, 6), torch.ones(1, 1, 2, 2)
+    own = torch.arange(4, dtype=torch.int32).view(1, 1, 2, 2)
+    into = (1, 4, 6, 6)
+    for got in (
+        launch.roi_align_backward(grad, rois, 1.0, 2, 2, *shape, 0, aligned),
+        launch.ps_roi_align_backward(grad, rois, own, 1.0, 2, 2, 0, *into),
+        launch.ps_roi_pool_backward(grad, rois, own, 1.0, 2, 2, *into),
+    ):
+        assert got.isfinite().all()

@@ -36,8 +36,9 @@ torchvision writes zeros, and reads and writes a pixel for each sample.
 ``channel_mapping`` must be what the forward returned; another one, an ``argmax`` outside of the
 image, or a region of an image that does not exist, traps on a GPU, where torchvision reads and
 writes out of bounds. Sample positions of ``roi_align`` in float16 are computed in float, where
-torchvision rounds them to float16. A box whose coordinates are not finite reaches no pixel, which
-in torchvision depends on the version. There is no substitute on MPS.
+torchvision rounds them to float16. What a box reaches whose coordinates are not finite differs
+between versions of torchvision; here a sample at such a place reaches nothing. There is no
+substitute on MPS.
 """
 
 from detmode.conditions import on
