@@ -1,22 +1,33 @@
-"""The places where PyTorch's Python looks at the flag and takes a slow decomposition.
+"""The places where Python looks at the flag: slow decompositions, and torchvision's alerts.
 
 ``F.interpolate``, ``F.pad(mode="replicate")`` and ``F.max_pool3d(return_indices=True)`` look their
 decomposition up as an attribute of ``torch._decomp.decompositions`` when they are called. While a
 mode is entered those attributes stand for the plain operator, so that its backward meets the rule
 table instead of a decomposition whose backward goes through index_put.
+``torchvision.ops.roi_align`` does the same with an attribute of its own module.
+
+Since 0.29 torchvision alerts in Python, above the dispatcher, before it calls the operator. In a
+mode that lists the operator that alert is passed over: the mode meets the call right after it, and
+substitutes, refuses or allows it. Elsewhere it is PyTorch's.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
 
 Wants = Callable[[str, torch.Tensor], bool]
 """Given the backward operator's name and the input: whether the plain operator is to run."""
+
+Meets = Callable[[str], bool]
+"""Given the caller name of torchvision's alert: whether a mode meets the operator itself."""
 
 
 def _interpolate(input: torch.Tensor, *args: Any) -> Any:
@@ -61,53 +72,91 @@ _DETOURS: dict[str, tuple[Callable[..., Any], Callable[..., str]]] = {
 }
 
 
+def _roi_align(input: torch.Tensor, *args: Any) -> Any:
+    return torch.ops.torchvision.roi_align(input, *args)
+
+
+def _roi_align_backward(*args: Any) -> str:
+    return "torchvision::_roi_align_backward"
+
+
 class Detours:
     """The stand-ins, installed while at least one instance is open.
 
     Args:
         wants: asked at each call, so that other threads, and modes that leave the detours as
             PyTorch has them, get the decomposition.
+        meets: asked at each alert of torchvision's, so that other threads get it.
     """
 
     _lock = threading.Lock()
     _users = 0
-    _originals: ClassVar[dict[str, Any]] = {}
+    # By module and attribute: what was there, and what stands for it.
+    _installed: ClassVar[dict[tuple[ModuleType, str], tuple[Any, Any]]] = {}
+    _wants: ClassVar[Wants]
+    _meets: ClassVar[Meets]
 
-    def __init__(self, wants: Wants) -> None:
-        import torch._decomp.decompositions as decompositions
-
+    def __init__(self, wants: Wants, meets: Meets) -> None:
+        importlib.import_module("torch._decomp.decompositions")
         with Detours._lock:
-            if Detours._users == 0:
-                for name, (plain, backward) in _DETOURS.items():
-                    original = getattr(decompositions, name, None)
-                    if original is not None:
-                        Detours._originals[name] = original
-                        stand_in = _stand_in(original, plain, backward, wants)
-                        setattr(decompositions, name, stand_in)
+            Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
             Detours._users += 1
+        Detours.look_again()
+
+    @classmethod
+    def look_again(cls) -> None:
+        """Install what is missing: torchvision may be imported, or compile its own, in a block."""
+        with cls._lock:
+            if cls._users == 0:
+                return
+            for name, (plain, backward) in _DETOURS.items():
+                cls._install("torch._decomp.decompositions", name, _stand_in, plain, backward)
+            cls._install("torch._prims_common", "alert_not_deterministic", _quiet)
+            vision = "torchvision.ops.roi_align"
+            if vision in sys.modules and hasattr(torch.ops.torchvision, "roi_align"):
+                cls._install(vision, "_roi_align", _stand_in, _roi_align, _roi_align_backward)
+
+    @classmethod
+    def _install(cls, module_name: str, name: str, make: Callable[..., Any], *how: Any) -> None:
+        module = sys.modules.get(module_name)
+        found = getattr(module, name, None)
+        if module is None or found is None:
+            return
+        if found is not cls._installed.get((module, name), (None, None))[1]:
+            stand_in = make(found, *how)
+            cls._installed[module, name] = (found, stand_in)
+            setattr(module, name, stand_in)
 
     def close(self) -> None:
-        """Put the decompositions back when nobody is left who needs the stand-ins."""
-        import torch._decomp.decompositions as decompositions
-
+        """Put the originals back when nobody is left who needs the stand-ins."""
         with Detours._lock:
             Detours._users -= 1
             if Detours._users == 0:
-                for name, original in Detours._originals.items():
-                    setattr(decompositions, name, original)
-                Detours._originals.clear()
+                for (module, name), (original, stand_in) in Detours._installed.items():
+                    if getattr(module, name) is stand_in:
+                        setattr(module, name, original)
+                Detours._installed.clear()
 
 
 def _stand_in(
-    original: Callable[..., Any],
-    plain: Callable[..., Any],
-    backward: Callable[..., str],
-    wants: Wants,
+    original: Callable[..., Any], plain: Callable[..., Any], backward: Callable[..., str]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and wants(backward(input, *args), input):
+        if not kwargs and Detours._wants(backward(input, *args), input):
             return plain(input, *args)
-        return original(input, *args, **kwargs)
+        result = original(input, *args, **kwargs)
+        # torchvision's puts a compiled one in its own place.
+        Detours.look_again()
+        return result
+
+    return stand_in
+
+
+def _quiet(original: Callable[[str], None]) -> Callable[[str], None]:
+    @functools.wraps(original)
+    def stand_in(caller: str) -> None:
+        if not Detours._meets(caller):
+            original(caller)
 
     return stand_in

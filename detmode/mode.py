@@ -137,7 +137,7 @@ class DeterministicMode(TorchDispatchMode):
         try:
             let_pass(type(self))
             undo.callback(Block(self._warn_only, self._fill).close)
-            undo.callback(Detours(_wants_plain).close)
+            undo.callback(Detours(_wants_plain, _meets).close)
             if self._simulate:
                 undo.enter_context(cuda.host.schedule(self._schedule_seed))
             outer = _stack()
@@ -263,6 +263,7 @@ class DeterministicMode(TorchDispatchMode):
             if rows or override or composite or self._table.is_forward(func):
                 plan = Plan(func, rows, override, composite)
         self._tell_of_compile()
+        Detours.look_again()
         self._plans[func] = plan
         return plan
 
@@ -438,6 +439,14 @@ def _wants_plain(backward: str, input: torch.Tensor) -> bool:
     rows = mode._table.get(func) if func is not None else ()
     return any(isinstance(row.rule.action, Substitute) for row in rows) and (
         isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
+    )
+
+
+def _meets(alert: str) -> bool:
+    """Whether the mode itself meets the operator for which torchvision alerts in Python."""
+    mode = current_mode()
+    return mode is not None and any(
+        row.rule.alert == alert and row.rule.op.startswith("torchvision::") for row in mode._table
     )
 
 

@@ -1,89 +1,87 @@
-"""The rows for torchvision wake when its operators exist."""
+"""The rooms of torchvision's operators: their rows wake when its operators exist."""
 
-import importlib
-import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import table_facts as facts
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torchvision_operators import INSTALLED, ROOMS, operators
 
-from detmode import DeterministicMode
+from detmode import DeterministicMode, Refuse, RuleTable, Substitute
 from detmode.call import Call, Signature
+from detmode.cuda import CompileError, host, unavailable
 from detmode.messages import alert_text
-from detmode.rules import default_rules
+from detmode.rules import default_rules, room_table
 from detmode.sample import Sample
+from detmode.settings import flag
 from detmode.table import resolve
-from detmode.verify.cases import samples_of
-
-POOLED = "SymInt pooled_height, SymInt pooled_width"
-SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
-PAIRS = ", ".join(
-    f"SymInt {name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "hw"
-)
-SCHEMAS = (
-    f"_roi_align_backward(Tensor grad, Tensor rois, float spatial_scale, {POOLED}, {SIZES}, "
-    "int sampling_ratio, bool aligned) -> Tensor",
-    f"_roi_pool_backward(Tensor grad, Tensor rois, Tensor argmax, float spatial_scale, {POOLED}, "
-    f"{SIZES}) -> Tensor",
-    f"_ps_roi_align_backward(Tensor grad, Tensor rois, Tensor channel_mapping, "
-    f"float spatial_scale, {POOLED}, int sampling_ratio, {SIZES}) -> Tensor",
-    f"_ps_roi_pool_backward(Tensor grad, Tensor rois, Tensor channel_mapping, "
-    f"float spatial_scale, {POOLED}, {SIZES}) -> Tensor",
-    f"_deform_conv2d_backward(Tensor grad, Tensor input, Tensor weight, Tensor offset, "
-    f"Tensor mask, Tensor bias, {PAIRS}, SymInt groups, SymInt offset_groups, bool use_mask) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    "roi_align(Tensor input, Tensor rois, float spatial_scale, "
-    f"{POOLED}, int sampling_ratio, bool aligned) -> Tensor",
-)
-"""torchvision's own, of 0.29; without torchvision the tests define them."""
+from detmode.verify.cases import Case, samples_of
+from detmode.verify.claims import check_bits, check_truth
 
 SAMPLES = [
-    pytest.param(sample, id=f"{sample.op.partition('::')[2]}-{sample.device}")
-    for sample in samples_of("torchvision").SAMPLES
+    pytest.param(sample, id=f"{room}-{sample.op.partition('::')[2]}-{sample.device}-{sample.name}")
+    for room in ROOMS
+    for sample in samples_of(room).SAMPLES
 ]
+CASES = [
+    Case(room, sample, dtype, None)
+    for room in ROOMS
+    for sample in samples_of(room).SAMPLES
+    if sample.device == "cuda"
+    for dtype in sample.dtypes
+]
+OPS = sorted({row.rule.op for room in ROOMS for row in room_table(room)})
+needs_compiler = pytest.mark.skipif(
+    unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def operators() -> Iterator[None]:
-    if importlib.util.find_spec("torchvision") is not None:
-        importlib.import_module("torchvision")
+def defined() -> Iterator[None]:
+    with operators():
         yield
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in SCHEMAS:
-        library.define(schema)
-    yield
-    library._destroy()
 
 
-def alert_of(op: str) -> str:
-    return next(row.rule.alert for row in facts.rows() if row.rule.op == op and row.rule.alert)
+def overlaps(op: str) -> Sample:
+    """The sample of that name."""
+    return next(
+        sample
+        for room in ROOMS
+        for sample in samples_of(room).SAMPLES
+        if (sample.op, sample.name) == (op, "overlaps")
+    )
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_samples_meet_the_rows(sample: Sample) -> None:
-    """On CUDA and MPS a sample meets the row that refuses; deform_conv2d's only on CUDA."""
+    """On CUDA a sample meets a substitute; on MPS PyTorch refuses all but deform_conv2d."""
     func = resolve(sample.op)
     assert func is not None
     given = Call(func, Signature(func).bind((), sample.arguments(torch.float32)), sample.device)
     row = next(row for row in default_rules().get(func) if row.rule.when(given))
-    refused = sample.device == "cuda" or (sample.device == "mps" and "deform" not in sample.op)
-    assert (row.rule.alert is not None) == refused
+    assert isinstance(row.rule.action, Substitute) == (sample.device == "cuda")
+    refused = sample.device == "mps" and "deform" not in sample.op
+    assert isinstance(row.rule.action, Refuse) == refused
 
 
-@pytest.mark.parametrize(
-    "op", sorted({row.rule.op for row in facts.rows() if row.rule.op[:5] == "torch"})
-)
+@pytest.mark.parametrize("op", OPS)
 def test_raises(op: str) -> None:
-    """As if on CUDA, the backward operators raise with torchvision's caller names."""
-    sample = next(each for each in samples_of("torchvision").SAMPLES if each.op == op)
+    """As if on CUDA, without substitutes, they raise with torchvision's caller names."""
     func = resolve(op)
     assert func is not None
-    with DeterministicMode(simulate="cuda"):  # noqa: SIM117
+    alert = next(row.rule.alert for row in facts.rows() if row.rule.op == op and row.rule.alert)
+    with DeterministicMode(simulate="cuda", substitute=False):  # noqa: SIM117
         with pytest.raises(RuntimeError) as caught:
-            func(**sample.arguments(torch.float32))
-    assert str(caught.value).startswith(alert_text(alert_of(op), warn=False))
+            func(**overlaps(op).arguments(torch.float32))
+    assert str(caught.value).startswith(alert_text(alert, warn=False))
 
 
 def test_forward_is_remembered() -> None:
@@ -91,3 +89,240 @@ def test_forward_is_remembered() -> None:
     func = resolve("torchvision::roi_align")
     assert func is not None
     assert default_rules().is_forward(func)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_schedules_do_not_change_bits(case: Case, schedules: int) -> None:
+    """Program order and shuffled schedules of the host runner give identical bytes."""
+    check_bits(case, "host", schedules)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_error_is_no_larger(case: Case) -> None:
+    """The error against float64 is at most twice torchvision's plus a rounding."""
+    if case.room == "deform_conv2d" and case.sample.name == "special_values" and not INSTALLED:
+        pytest.skip("autograd, the stand-in, multiplies infinities by other terms than torchvision")
+    check_truth(case)
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("what", ["rois", "grad", "dtype", "bfloat16", "mapping"])
+def test_refused(op: str, what: str) -> None:
+    """Shapes and dtypes that do not fit are refused, as torchvision does since 0.29."""
+    given = overlaps(op).arguments(torch.float32)
+    second = "rois" if "roi" in op else "offset"
+    if what == "rois":
+        given[second] = given[second][:, :4]
+    elif what == "grad":
+        given["grad"] = given["grad"][:, :3]
+    elif what == "dtype":
+        given[second] = given[second].double()
+    elif what == "bfloat16":
+        given = overlaps(op).arguments(torch.bfloat16)
+    else:
+        name = next((key for key in ("argmax", "channel_mapping", "mask") if key in given), second)
+        given[name] = given[name].to(torch.int64)
+    func = resolve(op)
+    assert func is not None
+    with (
+        DeterministicMode(simulate="cuda"),
+        pytest.raises(RuntimeError, match="should|implemented|type"),
+    ):
+        func(**given)
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", [op for op in OPS if "roi" in op])
+@pytest.mark.parametrize("image", [-1.0, 2.0, float("nan")])
+def test_image_that_is_not_there(op: str, image: float) -> None:
+    """A region of no image traps: torchvision writes out of bounds."""
+    given = overlaps(op).arguments(torch.float32)
+    given["rois"][1, 0] = image
+    func = resolve(op)
+    assert func is not None
+    with DeterministicMode(simulate="cuda"), pytest.raises(host.DeviceAssert):
+        func(**given)
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", OPS)
+def test_no_negative_zero(op: str) -> None:
+    """Gradients of -0.0 are added to +0.0, as torchvision adds them."""
+    given = overlaps(op).arguments(torch.float32)
+    func = resolve(op)
+    assert func is not None
+    with DeterministicMode(simulate="cuda"):
+        results = func(**(given | {"grad": -torch.zeros_like(given["grad"])}))
+    for result in results if isinstance(results, tuple) else (results,):
+        assert not result.signbit().logical_and(result == 0).any() or result.dim() == 1
+
+
+@needs_compiler
+def test_other_mapping() -> None:
+    """A channel_mapping that is not the forward's traps."""
+    for op in (op for op in OPS if "_ps_" in op):
+        given = overlaps(op).arguments(torch.float32)
+        given["channel_mapping"][0, 0, 0, 0] = 1
+        func = resolve(op)
+        assert func is not None
+        with DeterministicMode(simulate="cuda"), pytest.raises(host.DeviceAssert):
+            func(**given)
+
+
+ALERTS = sorted({row.rule.alert for room in ROOMS for row in room_table(room) if row.rule.alert})
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_the_mode_answers_for_the_python_alert(alert: str) -> None:
+    """An alert in Python is passed over where a mode meets the operator."""
+
+    def alerts() -> str:
+        with pytest.raises(RuntimeError) as caught:
+            torch._prims_common.alert_not_deterministic(alert)
+        return str(caught.value)
+
+    original = torch._prims_common.alert_not_deterministic
+    with flag(True):
+        expected = alerts()
+    with DeterministicMode():
+        torch._prims_common.alert_not_deterministic(alert)
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(alerts).result() == expected
+        with pytest.raises(RuntimeError, match="another_kernel"):
+            torch._prims_common.alert_not_deterministic("another_kernel")
+        with DeterministicMode(rules=RuleTable()):
+            assert alerts() == expected
+    assert torch._prims_common.alert_not_deterministic is original
+
+
+class Aligned(torch.autograd.Function):
+    """roi_align's backward as torchvision has it since 0.29, on any device."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        ctx.given = given
+        return given["grad"].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        torch._prims_common.alert_not_deterministic("roi_align_backward_kernel")
+        return torch.ops.torchvision._roi_align_backward(**(ctx.given | {"grad": grad})), None
+
+
+def test_backward_meets_the_mode() -> None:
+    """A backward that alerts in Python is substituted, allowed, or refused with its own text."""
+    given = overlaps("torchvision::_roi_align_backward").arguments(torch.float32)
+
+    def backward(**settings: Any) -> tuple[str, ...]:
+        input = torch.zeros(2, 4, 8, 8, requires_grad=True)
+        with DeterministicMode(simulate="cuda", **settings) as mode:
+            Aligned.apply(input, given).sum().backward()
+        return tuple(record.action for record in mode.records)
+
+    if unavailable("cpu") is None:
+        assert backward() == ("substitute",)
+    assert backward(overrides={"torchvision::*": "allow"}) == ("allow",)
+    with pytest.raises(RuntimeError) as caught:
+        backward(substitute=False)
+    assert str(caught.value).startswith(alert_text("roi_align_backward_kernel", warn=False))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module like torchvision.ops.roi_align, whose decomposition compiles at its first call."""
+    module = ModuleType("torchvision.ops.roi_align")
+    module.taken = []
+
+    def compiled(*arguments: Any) -> None:
+        module.taken.append("compiled")
+
+    def compiles(*arguments: Any) -> None:
+        module._roi_align = compiled
+        compiled(*arguments)
+
+    module.compiled, module.compiles, module._roi_align = compiled, compiles, compiles
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def align(module: ModuleType) -> None:
+    """What torchvision.ops.roi_align calls under the flag."""
+    input, rois = torch.empty(2, 3, 9, 9, device="cuda"), torch.empty(4, 5, device="cuda")
+    module._roi_align(input, rois, 1.0, 2, 2, -1, False)
+
+
+def test_roi_align_calls_the_plain_operator(slow: ModuleType) -> None:
+    """In the mode torchvision's decomposition is left out, before and after it was compiled."""
+    with FakeTensorMode():
+        with DeterministicMode():
+            align(slow)
+            with DeterministicMode(substitute=False):
+                align(slow)
+                align(slow)
+            assert slow.taken == ["compiled", "compiled"]
+            align(slow)
+        assert len(slow.taken) == 2
+        assert slow._roi_align is slow.compiled
+        align(slow)
+    assert len(slow.taken) == 3
+
+
+def test_torchvision_may_be_imported_in_the_block(
+    slow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script does that ``detmode run`` runs."""
+    with FakeTensorMode():
+        with DeterministicMode():
+            monkeypatch.delitem(sys.modules, slow.__name__)
+            monkeypatch.setattr(slow, "_roi_align", slow.compiles)
+            monkeypatch.setitem(sys.modules, slow.__name__, slow)
+            torch.empty(1).atan2(torch.empty(1))  # any operator that the mode has not seen
+            align(slow)
+        assert slow.taken == []
+    assert slow._roi_align is slow.compiles
+
+
+SCRIPT = """
+import sys
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torchvision_operators import ROOMS, operators
+from detmode.verify.cases import cases, run_substituted
+
+with operators():
+    chosen = [case for room in ROOMS for case in cases(room) if case.dtype is torch.float32]
+    for case in chosen:
+        print(case, file=sys.stderr, flush=True)
+        run_substituted(case.sample, case.dtype)
+        run_substituted(case.sample, case.dtype, schedule_seed=1)
+print(len(chosen), "clean")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+def test_no_fault_in_any_sample() -> None:
+    """No access outside a buffer and no undefined behaviour."""
+    try:
+        environment = host.sanitizer_environment()
+    except CompileError as error:
+        pytest.skip(str(error))
+    paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={
+            **os.environ,
+            **environment,
+            "UBSAN_OPTIONS": "halt_on_error=1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    count, verdict = run.stdout.split()
+    assert verdict == "clean"
+    assert int(count) == len([case for case in CASES if case.dtype is torch.float32])

@@ -1,0 +1,55 @@
+"""Backward of torchvision's deformable convolution, ``deform_conv2d``.
+
+``torchvision.ops.DeformConv2d`` meets it. The rows sleep until torchvision is imported.
+
+## What varies
+
+Each element of the convolution's kernel reads the input at a place that an offset moves. In the
+backward the gradients of all places near a pixel are added to it with a float ``atomicAdd``, in an
+order that changes from run to run. The other four gradients do not vary.
+
+## What happens instead
+
+The whole operator is substituted. As in torchvision, matrix products give the gradient of every
+place, 32 images at a time. For ``input`` these are added up in any order: a maximum of exponents
+per pixel, then the addends as integers of that scale; the sum is rounded once. For ``offset`` and
+``mask`` one thread owns a place and adds up the channels that read there, in order; what rounding
+takes from the sum is added at the end. ``weight`` and ``bias`` come from a matrix product and a
+sum of PyTorch's. cuBLAS may choose another algorithm on another GPU, so the same bits are promised
+on the same GPU only.
+
+## Cost
+
+The matrix products are torchvision's. The gradients of the places, kernel height times kernel width
+as many as ``input`` has elements at stride 1, are written once and read three times, by torchvision
+as well; it fills them with zeros first. The places' values then take their memory. A place adds
+four integer maxima, most of which change nothing, and four integer additions where torchvision has
+four float additions. For each element of ``input`` of 32 images 12 bytes of scratch (float64: 20)
+are zeroed, written and read.
+
+## Limits
+
+Places in float16 are computed in float, where torchvision rounds them to float16. The matrix
+products follow PyTorch's settings, ``torch.backends.cuda.matmul`` among them; until 2.9 PyTorch
+asks for ``CUBLAS_WORKSPACE_CONFIG``. torchvision does not alert on MPS.
+"""
+
+from detmode.conditions import on
+from detmode.rule import RUN_TO_RUN, Allow, Rule, Substitute
+from detmode.rules.deform_conv2d import launch
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        op="torchvision::_deform_conv2d_backward",
+        when=on("cuda"),
+        action=Substitute(launch.deform_conv2d_backward),
+        guarantee=RUN_TO_RUN,
+        alert="compute_grad_input",
+        because="displaced taps near one pixel add their gradients with a float atomicAdd",
+    ),
+    Rule(
+        op="torchvision::_deform_conv2d_backward",
+        action=Allow(),
+        because="the CPU kernels walk the taps in order",
+    ),
+)

@@ -1,0 +1,241 @@
+// Backward of deformable convolution. A tap (c, k, b, p) is the kernel's element k in channel c,
+// for the output pixel p of image b: it reads the input between four pixels, at a place that an
+// offset moves. Columns are tensors [channels, kernel, images, outputs] with an element a tap.
+//
+// Sums over taps that meet at one pixel are integers, added in any order; sums over the channels
+// that share an offset belong to one thread.
+#include "accumulator.cuh"
+#include "compensated_sum.cuh"
+
+// One axis: output o's tap k lies at o * stride - padding + k * dilation, before its offset.
+struct Axis {
+  int64_t size, kernel, out;
+  int64_t stride, padding, dilation;
+};
+
+// The place of a tap in its channel's plane.
+template <typename T>
+struct Place {
+  T y, x;
+};
+
+// offset is [images, offset_groups, kernel, 2, outputs]; `tap` counts [images, offset_groups,
+// kernel, outputs] row-major, as mask does.
+template <typename scalar_t>
+static __device__ __forceinline__ Place<opmath_t<scalar_t>> place_of(const scalar_t* offset,
+                                                                     int64_t tap, const Axis& rows,
+                                                                     const Axis& columns) {
+  using T = opmath_t<scalar_t>;
+  int64_t outputs = rows.out * columns.out, taps = rows.kernel * columns.kernel;
+  int64_t before = quick_div(tap, outputs), p = tap - before * outputs;
+  int64_t group = quick_div(before, taps), k = before - group * taps;
+  int64_t out_row = quick_div(p, columns.out), row = quick_div(k, columns.kernel);
+  int64_t y = out_row * rows.stride - rows.padding + row * rows.dilation;
+  int64_t x = (p - out_row * columns.out) * columns.stride - columns.padding +
+              (k - row * columns.kernel) * columns.dilation;
+  const scalar_t* moved = offset + 2 * before * outputs + p;
+  return {add_rn(static_cast<T>(y), to_opmath(moved[0])),
+          add_rn(static_cast<T>(x), to_opmath(moved[outputs]))};
+}
+
+// The pixel at or before a place, and how far behind it the place is. Where both neighbours are
+// outside, `low` is -2.
+template <typename T>
+struct Between {
+  int64_t low;
+  T part;
+};
+template <typename T>
+static __device__ __forceinline__ Between<T> between(T at, int64_t size) {
+  T low = floor(at);
+  bool near = at >= -1 && at < static_cast<T>(size);
+  return {near ? static_cast<int64_t>(low) : -2, sub_rn(at, low)};
+}
+
+// The four pixels around a place; what is outside is zero.
+template <typename T>
+struct Corners {
+  T low_low, low_high, high_low, high_high;
+};
+template <typename scalar_t, typename T>
+static __device__ __forceinline__ Corners<T> corners_of(const scalar_t* plane, Between<T> y,
+                                                        Between<T> x, int64_t height,
+                                                        int64_t width) {
+  auto pixel = [&](int64_t row, int64_t column) {
+    bool inside = row >= 0 && row < height && column >= 0 && column < width;
+    return inside ? to_opmath(plane[row * width + column]) : static_cast<T>(0);
+  };
+  return {pixel(y.low, x.low), pixel(y.low, x.low + 1), pixel(y.low + 1, x.low),
+          pixel(y.low + 1, x.low + 1)};
+}
+
+// The input at a place: zero where it is a pixel or more outside.
+template <typename T>
+static __device__ __forceinline__ T interpolated(const Corners<T>& v, Place<T> at, Between<T> y,
+                                                 Between<T> x, int64_t height, int64_t width) {
+  if (at.y <= -1 || at.y >= static_cast<T>(height) || at.x <= -1 || at.x >= static_cast<T>(width)) {
+    return 0;
+  }
+  T y_rest = sub_rn(static_cast<T>(1), y.part), x_rest = sub_rn(static_cast<T>(1), x.part);
+  T sum = mul_rn(mul_rn(y_rest, x_rest), v.low_low);
+  sum = add_rn(sum, mul_rn(mul_rn(y_rest, x.part), v.low_high));
+  sum = add_rn(sum, mul_rn(mul_rn(y.part, x_rest), v.high_low));
+  return add_rn(sum, mul_rn(mul_rn(y.part, x.part), v.high_high));
+}
+
+// What the columns of one launch lie over.
+struct Taps {
+  Axis rows, columns;
+  int64_t images, channels, offset_groups;
+  // The plane of the input that element i of the columns reads, and its tap in offset and mask.
+  __device__ __forceinline__ int64_t tap_of(int64_t i, int64_t& plane) const {
+    int64_t taps = rows.kernel * columns.kernel, outputs = rows.out * columns.out;
+    int64_t before = quick_div(i, outputs), p = i - before * outputs;
+    int64_t c_and_k = quick_div(before, images), image = before - c_and_k * images;
+    int64_t c = quick_div(c_and_k, taps), k = c_and_k - c * taps;
+    int64_t group = quick_div(c, channels / offset_groups);
+    plane = image * channels + c;
+    return ((image * offset_groups + group) * taps + k) * outputs + p;
+  }
+  __device__ __forceinline__ int64_t count() const {
+    return channels * rows.kernel * columns.kernel * images * rows.out * columns.out;
+  }
+};
+
+// The launches' common arguments.
+#define DETMODE_TAPS                                                                         \
+  int64_t images, int64_t channels, int64_t offset_groups, int64_t height, int64_t kernel_h, \
+      int64_t out_h, int64_t stride_h, int64_t pad_h, int64_t dilation_h, int64_t width,     \
+      int64_t kernel_w, int64_t out_w, int64_t stride_w, int64_t pad_w, int64_t dilation_w
+#define DETMODE_TAPS_OF                                                                        \
+  Taps {                                                                                       \
+    {height, kernel_h, out_h, stride_h, pad_h, dilation_h},                                    \
+        {width, kernel_w, out_w, stride_w, pad_w, dilation_w}, images, channels, offset_groups \
+  }
+
+// columns = mask * the input at each tap. mask is null where there is none.
+template <typename scalar_t>
+__global__ void deform_sample(const scalar_t* __restrict__ input,
+                              const scalar_t* __restrict__ offset,
+                              const scalar_t* __restrict__ mask, scalar_t* __restrict__ columns,
+                              DETMODE_TAPS) {
+  using T = opmath_t<scalar_t>;
+  Taps taps = DETMODE_TAPS_OF;
+  for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
+    int64_t plane, tap = taps.tap_of(i, plane);
+    Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
+    Between<T> y = between(at.y, height), x = between(at.x, width);
+    Corners<T> v = corners_of(input + plane * height * width, y, x, height, width);
+    T value = interpolated(v, at, y, x, height, width);
+    columns[i] =
+        from_opmath<scalar_t>(mask != nullptr ? mul_rn(to_opmath(mask[tap]), value) : value);
+  }
+}
+
+// Calls visit(destination, addend) for the pixels less than 1 away from the place of element i.
+template <typename scalar_t, typename Visit>
+static __device__ __forceinline__ void for_each_pixel(int64_t i, const scalar_t* grad_columns,
+                                                      const scalar_t* offset, const scalar_t* mask,
+                                                      const Taps& taps, Visit visit) {
+  using T = opmath_t<scalar_t>;
+  int64_t height = taps.rows.size, width = taps.columns.size;
+  int64_t plane, tap = taps.tap_of(i, plane);
+  Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
+  Between<T> y = between(at.y, height), x = between(at.x, width);
+  T factor = mask != nullptr ? to_opmath(mask[tap]) : static_cast<T>(1);
+  for (int64_t row = y.low; row <= y.low + 1; ++row) {
+    for (int64_t column = x.low; column <= x.low + 1; ++column) {
+      if (row < 0 || row >= height || column < 0 || column >= width) continue;
+      T y_far = fabs(sub_rn(at.y, static_cast<T>(row)));
+      T x_far = fabs(sub_rn(at.x, static_cast<T>(column)));
+      if (!(y_far < 1 && x_far < 1)) continue;
+      T weight = mul_rn(sub_rn(static_cast<T>(1), y_far), sub_rn(static_cast<T>(1), x_far));
+      visit((plane * height + row) * width + column,
+            mul_rn(mul_rn(factor, weight), to_opmath(grad_columns[i])));
+    }
+  }
+}
+
+// Integer maxima: any order gives the same.
+template <typename scalar_t>
+__global__ void deform_observe(const scalar_t* __restrict__ grad_columns,
+                               const scalar_t* __restrict__ offset,
+                               const scalar_t* __restrict__ mask, int32_t* __restrict__ keys,
+                               DETMODE_TAPS) {
+  Taps taps = DETMODE_TAPS_OF;
+  for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
+    for_each_pixel(i, grad_columns, offset, mask, taps,
+                   [&](int64_t destination, opmath_t<scalar_t> addend) {
+                     accumulator<scalar_t>::observe(keys, destination, addend);
+                   });
+  }
+}
+
+// Integer additions: any order gives the same.
+template <typename scalar_t>
+__global__ void deform_accumulate(const scalar_t* __restrict__ grad_columns,
+                                  const scalar_t* __restrict__ offset,
+                                  const scalar_t* __restrict__ mask,
+                                  const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
+                                  int64_t headroom, DETMODE_TAPS) {
+  Taps taps = DETMODE_TAPS_OF;
+  for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
+    for_each_pixel(i, grad_columns, offset, mask, taps,
+                   [&](int64_t destination, opmath_t<scalar_t> addend) {
+                     accumulator<scalar_t>::add(keys, sums, destination, addend, headroom);
+                   });
+  }
+}
+
+// torchvision adds to +0.0: no sum is -0.0.
+template <typename scalar_t>
+__global__ void deform_finish(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
+                              scalar_t* __restrict__ grad_input, int64_t n, int64_t headroom) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    scalar_t sum = accumulator<scalar_t>::finish(keys, sums, i, headroom);
+    grad_input[i] = to_opmath(sum) == 0 ? scalar_t(0) : sum;
+  }
+}
+
+// grad_offset and grad_mask: a thread owns one tap of an offset group, all of whose channels read
+// at one place. The order of additions: channels ascending.
+template <typename scalar_t>
+__global__ void deform_move(const scalar_t* __restrict__ grad_columns,
+                            const scalar_t* __restrict__ input, const scalar_t* __restrict__ offset,
+                            const scalar_t* __restrict__ mask, scalar_t* __restrict__ grad_offset,
+                            scalar_t* __restrict__ grad_mask, DETMODE_TAPS) {
+  using T = opmath_t<scalar_t>;
+  Taps taps = DETMODE_TAPS_OF;
+  int64_t kernel = kernel_h * kernel_w, outputs = out_h * out_w;
+  int64_t per_group = offset_groups > 0 ? channels / offset_groups : 0;
+  int64_t n = images * offset_groups * kernel * outputs;
+  for (int64_t tap = thread_index(); tap < n; tap += thread_count()) {
+    int64_t before = quick_div(tap, outputs), p = tap - before * outputs;
+    int64_t image_and_group = quick_div(before, kernel), k = before - image_and_group * kernel;
+    int64_t image = quick_div(image_and_group, offset_groups);
+    Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
+    Between<T> y = between(at.y, height), x = between(at.x, width);
+    T y_rest = sub_rn(static_cast<T>(1), y.part), x_rest = sub_rn(static_cast<T>(1), x.part);
+    T factor = mask != nullptr ? to_opmath(mask[tap]) : static_cast<T>(1);
+    compensated_sum<T> along_y = {}, along_x = {}, along_mask = {};
+    int64_t first = (image_and_group - image * offset_groups) * per_group;
+    for (int64_t c = first; c < first + per_group; ++c) {
+      const scalar_t* plane = input + (image * channels + c) * height * width;
+      Corners<T> v = corners_of(plane, y, x, height, width);
+      T grad = to_opmath(grad_columns[((c * kernel + k) * images + image) * outputs + p]);
+      T slope_y = add_rn(mul_rn(x.part, sub_rn(v.high_high, v.low_high)),
+                         mul_rn(x_rest, sub_rn(v.high_low, v.low_low)));
+      T slope_x = add_rn(mul_rn(y.part, sub_rn(v.high_high, v.high_low)),
+                         mul_rn(y_rest, sub_rn(v.low_high, v.low_low)));
+      along_y.add(mul_rn(mul_rn(factor, slope_y), grad));
+      along_x.add(mul_rn(mul_rn(factor, slope_x), grad));
+      if (mask != nullptr) {
+        along_mask.add(mul_rn(grad, interpolated(v, at, y, x, height, width)));
+      }
+    }
+    int64_t place = 2 * before * outputs + p;
+    grad_offset[place] = from_opmath<scalar_t>(along_y.rounded());
+    grad_offset[place + outputs] = from_opmath<scalar_t>(along_x.rounded());
+    if (mask != nullptr) grad_mask[tap] = from_opmath<scalar_t>(along_mask.rounded());
+  }
+}

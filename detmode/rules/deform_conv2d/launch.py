@@ -1,0 +1,155 @@
+"""Launcher of the backward of deformable convolution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, headroom, launch
+
+DTYPES = (torch.float16, torch.float32, torch.float64)
+"""What torchvision's CUDA kernels take."""
+IMAGES = 32
+"""Images whose columns are in memory at once, as in torchvision."""
+
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    entries=tuple(
+        f"deform_{part}<{ctype(dtype)}>"
+        for part in ("sample", "observe", "accumulate", "finish", "move")
+        for dtype in DTYPES
+    ),
+)
+
+
+def deform_conv2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    groups: int,
+    offset_groups: int,
+    use_mask: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``torchvision::_deform_conv2d_backward``, for float16, float32 and float64.
+
+    Returns:
+        The gradients of ``input``, ``weight``, ``offset``, ``mask`` and ``bias``, contiguous.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    _check(grad, input, weight, offset, mask if use_mask else None, bias, groups, offset_groups)
+    grad, input, weight, offset = (x.contiguous() for x in (grad, input, weight, offset))
+    kept_mask = mask.contiguous() if use_mask else None
+    grad_input, grad_offset = empty_like(input), empty_like(offset)
+    grad_mask = empty_like(mask, memory_format=torch.contiguous_format)
+    if not use_mask:
+        grad_mask.zero_()
+    flat_weight = weight.view(groups, weight.shape[0] // groups, weight.shape[1:].numel())
+    # Blocks of images add up in float: torchvision rounds each time.
+    total = torch.zeros(
+        flat_weight.shape,
+        dtype=torch.promote_types(weight.dtype, torch.float32),
+        device=weight.device,
+    )
+    (height, width), (kernel_h, kernel_w) = input.shape[2:], weight.shape[2:]
+    out_h, out_w = grad.shape[2:]
+    rows = (height, kernel_h, out_h, stride_h, pad_h, dilation_h)
+    columns = (width, kernel_w, out_w, stride_w, pad_w, dilation_w)
+    for first in range(0, input.shape[0], IMAGES):
+        part = slice(first, first + IMAGES)
+        images = input[part].shape[0]
+        lies = (images, input.shape[1], offset_groups, *rows, *columns)
+        # [images, out channels, ...] as [groups, out channels of one, images * outputs].
+        given = grad[part].view(images, groups, flat_weight.shape[1], out_h * out_w)
+        given = given.permute(1, 2, 0, 3).reshape(*flat_weight.shape[:2], images * out_h * out_w)
+        taps = torch.bmm(flat_weight.transpose(1, 2), given)
+        moved = (offset[part], None if kept_mask is None else kept_mask[part])
+        _move(taps, input[part], moved, grad_offset[part], grad_mask[part], lies)
+        _add(taps, moved, grad_input[part], lies)
+        # The gradients of the taps are done with: their memory takes the taps themselves.
+        name = f"deform_sample<{ctype(input.dtype)}>"
+        launch(SOURCE, name, taps.numel(), input[part], *moved, taps, *lies)
+        total += torch.bmm(given, taps.transpose(1, 2))
+    grad_weight = total.to(weight.dtype).view(weight.shape)
+    return grad_input, grad_weight, grad_offset, grad_mask, grad.sum((0, 2, 3))
+
+
+Moved = tuple[Tensor, Tensor | None]
+"""offset and, where it is used, mask."""
+
+
+def _move(
+    taps: Tensor,
+    input: Tensor,
+    moved: Moved,
+    grad_offset: Tensor,
+    grad_mask: Tensor,
+    lies: tuple[int, ...],
+) -> None:
+    """Fill ``grad_offset`` and, where mask is used, ``grad_mask``."""
+    name = f"deform_move<{ctype(input.dtype)}>"
+    threads = grad_offset.numel() // 2
+    launch(SOURCE, name, threads, taps, input, *moved, grad_offset, grad_mask, *lies)
+
+
+def _add(taps: Tensor, moved: Moved, grad_input: Tensor, lies: tuple[int, ...]) -> None:
+    """Fill ``grad_input``."""
+    n, name = grad_input.numel(), ctype(grad_input.dtype)
+    keys, sums = accumulator_buffers(n, grad_input.dtype, grad_input.device)
+    # Each tap of a channel may meet at one pixel, once.
+    bits = headroom(taps.numel() // max(grad_input.shape[:2].numel(), 1))
+    launch(SOURCE, f"deform_observe<{name}>", taps.numel(), taps, *moved, keys, *lies)
+    launch(
+        SOURCE, f"deform_accumulate<{name}>", taps.numel(), taps, *moved, keys, sums, bits, *lies
+    )
+    launch(SOURCE, f"deform_finish<{name}>", n, keys, sums, grad_input, n, bits)
+
+
+def _check(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    bias: Tensor,
+    groups: int,
+    offset_groups: int,
+) -> None:
+    name = "deform_conv2d_backward"
+    if not grad.dim() == input.dim() == weight.dim() == 4:
+        raise RuntimeError(f"{name}: grad, input and weight should have 4 dimensions")
+    if groups < 1 or offset_groups < 1 or input.shape[1] % offset_groups:
+        raise RuntimeError(f"{name}: {input.shape[1]} channels do not fall into groups")
+    batch, kernel, outputs = input.shape[0], weight.shape[2:].numel(), grad.shape[2:]
+    expected = {
+        "grad": (grad, (batch, weight.shape[0], *outputs)),
+        "weight": (weight, (weight.shape[0], input.shape[1] // groups, *weight.shape[2:])),
+        "offset": (offset, (batch, 2 * offset_groups * kernel, *outputs)),
+        "mask": (mask, (batch, offset_groups * kernel, *outputs)),
+        "bias": (bias, (weight.shape[0],)),
+    }
+    for argument, (tensor, shape) in expected.items():
+        if tensor is None:
+            continue
+        if tensor.shape != shape:
+            raise RuntimeError(
+                f"{name}: {argument} should have shape {list(shape)}, but got {list(tensor.shape)}"
+            )
+        if tensor.dtype != input.dtype or tensor.device != input.device:
+            raise RuntimeError(f"{name}: {argument} should have the dtype and device of input")
+    if weight.shape[0] % groups or input.shape[1] % groups:
+        raise RuntimeError(f"{name}: weight's channels do not fall into {groups} groups")
+    if input.dtype not in DTYPES:
+        raise NotImplementedError(f'"{name}" not implemented for {input.dtype}')

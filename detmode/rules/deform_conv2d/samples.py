@@ -1,0 +1,123 @@
+"""Samples of the backward of deformable convolution: they bind once torchvision is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from detmode.rules.deform_conv2d import reference
+from detmode.rules.deform_conv2d.launch import DTYPES
+from detmode.sample import Maker, Sample
+
+OP = "torchvision::_deform_conv2d_backward"
+NAN, INF = float("nan"), float("inf")
+
+NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operator takes no dimension"}
+REFERENCE = {OP: reference.deform_conv2d_backward}
+
+Pair = tuple[int, int]
+
+
+def _arguments(
+    m: Maker,
+    shape: tuple[int, ...] = (2, 4, 5, 6),
+    out_channels: int = 4,
+    kernel: Pair = (3, 3),
+    stride: Pair = (1, 1),
+    padding: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+    offset_groups: int = 1,
+    use_mask: bool = True,
+    spread: int = 12,
+) -> dict[str, Any]:
+    """Offsets of up to ``spread`` quarters of a pixel: places meet, and fall outside."""
+    images, channels = shape[:2]
+    out = [
+        (shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1
+        for d in (0, 1)
+    ]
+    taps = offset_groups * kernel[0] * kernel[1]
+    offset = m.integers(-spread, spread + 1, images, 2 * taps, *out).to(m.dtype) / 4
+    return {
+        "grad": m.normal(images, out_channels, *out),
+        "input": m.normal(*shape),
+        "weight": m.normal(out_channels, channels // groups, *kernel),
+        "offset": offset,
+        "mask": m.normal(images, taps, *out) if use_mask else m.normal(images, 1),
+        "bias": m.normal(out_channels),
+        **{f"stride_{axis}": stride[d] for d, axis in enumerate("hw")},
+        **{f"pad_{axis}": padding[d] for d, axis in enumerate("hw")},
+        **{f"dilation_{axis}": dilation[d] for d, axis in enumerate("hw")},
+        "groups": groups,
+        "offset_groups": offset_groups,
+        "use_mask": use_mask,
+    }
+
+
+def _one_place(m: Maker) -> dict[str, Any]:
+    """All taps read at one place, between four pixels."""
+    found = _arguments(m, (1, 2, 9, 9), 3, (1, 1), padding=(0, 0))
+    y, x = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
+    found["offset"] = (4.25 - torch.stack([y, x])[None]).to(m.device, m.dtype)
+    return found
+
+
+def _stored(m: Maker, *order: int) -> dict[str, Any]:
+    """The same with the tensors stored in another order."""
+    found = _arguments(m)
+    back = [order.index(d) for d in range(4)]
+    for name in ("grad", "input", "weight", "offset", "mask"):
+        found[name] = found[name].permute(order).contiguous().permute(back)
+    return found
+
+
+def _special(m: Maker) -> dict[str, Any]:
+    found = _arguments(m, (1, 2, 6, 6), 1, (2, 2), padding=(0, 0), spread=3)
+    found["grad"].view(-1)[::7] = m.tensor([NAN, INF, -0.0, -INF])
+    return found
+
+
+def _negative_zeros(m: Maker) -> dict[str, Any]:
+    found = _arguments(m)
+    return {**found, "grad": -torch.zeros_like(found["grad"])}
+
+
+def _sample(name: str, make: Any, *covers: str, device: str = "cuda") -> Sample:
+    dtypes = DTYPES if device == "cuda" else (torch.float32,)
+    return Sample(name=name, op=OP, make=make, dtypes=dtypes, covers=covers, device=device)
+
+
+SAMPLES: tuple[Sample, ...] = (
+    _sample("overlaps", _arguments, "collisions"),
+    _sample("one_place", _one_place, "collisions"),
+    _sample("no_mask", lambda m: _arguments(m, use_mask=False)),
+    _sample("not_moved", lambda m: _arguments(m, spread=0)),
+    _sample("far_away", lambda m: _arguments(m, spread=60)),
+    _sample("strides", lambda m: _arguments(m, (1, 2, 9, 8), 2, (3, 2), (2, 3), (0, 1), (1, 2))),
+    _sample("groups", lambda m: _arguments(m, (1, 6, 4, 5), 4, groups=2, offset_groups=3)),
+    _sample("offset_groups", lambda m: _arguments(m, (2, 4, 4, 5), 2, offset_groups=2)),
+    _sample("many_images", lambda m: _arguments(m, (35, 1, 2, 3), 1, (1, 1), padding=(0, 0))),
+    _sample("no_images", lambda m: _arguments(m, (0, 4, 5, 6)), "empty"),
+    _sample("one_pixel", lambda m: _arguments(m, (1, 1, 1, 1), 1), "odd_sizes", "collisions"),
+    _sample("odd", lambda m: _arguments(m, (1, 1, 3, 63), 1, (1, 3), padding=(0, 0)), "odd_sizes"),
+    _sample("strided", lambda m: _stored(m, 3, 1, 0, 2), "non_contiguous"),
+    _sample("last", lambda m: _stored(m, 0, 2, 3, 1), "channels_last"),
+    _sample("special_values", _special),
+    _sample("negative_zeros", _negative_zeros),
+    _sample("metal", _arguments, device="mps"),
+    _sample("host", _arguments, device="cpu"),
+)
+
+
+def _bench(name: str, *arguments: Any) -> Sample:
+    return Sample(name=name, op=OP, make=lambda m: _arguments(m, *arguments), dtypes=DTYPES[:2])
+
+
+BENCH: tuple[Sample, ...] = (
+    _bench("dcn_r50_c3", (2, 128, 100, 168), 128),
+    _bench("dcn_r50_c4", (2, 256, 50, 84), 256),
+    _bench("dcn_x101_c5_groups", (2, 1024, 25, 42), 1024, (3, 3), (1, 1), (1, 1), (1, 1), 32),
+    _bench("classifier_batch_64", (64, 256, 14, 14), 256),
+)

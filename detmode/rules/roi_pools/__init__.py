@@ -1,0 +1,84 @@
+"""Backward of torchvision's pooling over regions: roi_align, roi_pool, ps_roi_align, ps_roi_pool.
+
+``torchvision.ops.RoIAlign``, ``MultiScaleRoIAlign`` and the detection models meet these. The rows
+sleep until torchvision is imported.
+
+## What varies
+
+Regions that overlap add their gradients to the pixels they share with a float ``atomicAdd``, in an
+order that changes from run to run; so do the samples and bins of one region.
+
+## What happens instead
+
+``roi_align``, ``ps_roi_align`` and ``ps_roi_pool`` gather. A block owns a tile of 8 by 32 pixels
+and finds the regions that reach it; a thread owns a pixel, in 16 channels for ``roi_align``, and
+adds up what their bins give it, regions in order, then bin rows, then bin columns. The weights of
+all samples of a bin at a pixel are two sums, one over the grid's rows and one over its columns.
+What rounding takes from the sum is added at the end. ``roi_pool`` adds to the pixel that
+``argmax`` names: a maximum of exponents per pixel, then the gradients as integers of that scale.
+float16 is computed in float. All roundings are explicit: any GPU gives the same bits.
+
+``torchvision.ops.roi_align``, which takes a slow decomposition under PyTorch's flag, calls the
+plain operator in the mode, so that its backward comes here. Since 0.29 torchvision alerts in
+Python, above the dispatcher: in the mode that alert is left to the rows below.
+
+## Cost
+
+Gathering reads ``grad`` and writes ``grad_input`` once, which is the floor; no zeros are written
+first and there is no scratch. A block reads the 5 numbers of every region, from L2. What it adds
+to a pixel grows with the regions that overlap there. ``ps_roi_align`` and ``ps_roi_pool`` read
+``channel_mapping`` once more, to check it. ``roi_pool`` reads ``grad`` and ``argmax`` twice and
+uses 12 bytes of scratch per element of ``grad_input`` (float64: 20), zeroed, written and read.
+torchvision writes zeros, and reads and writes a pixel for each sample.
+
+## Limits
+
+``channel_mapping`` must be what the forward returned; another one, an ``argmax`` outside of the
+image, or a region of an image that does not exist, traps on a GPU, where torchvision reads and
+writes out of bounds. Sample positions of ``roi_align`` in float16 are computed in float, where
+torchvision rounds them to float16. What a box reaches whose coordinates are not finite differs
+between versions of torchvision; here a sample at such a place reaches nothing. There is no
+substitute on MPS.
+"""
+
+from detmode.conditions import on
+from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.rules.roi_pools import launch
+
+_REGIONS = (
+    ("torchvision::_roi_align_backward", "roi_align_backward_kernel", launch.roi_align_backward),
+    ("torchvision::_roi_pool_backward", "roi_pool_backward_kernel", launch.roi_pool_backward),
+    (
+        "torchvision::_ps_roi_align_backward",
+        "ps_roi_align_backward_kernel",
+        launch.ps_roi_align_backward,
+    ),
+    (
+        "torchvision::_ps_roi_pool_backward",
+        "ps_roi_pool_backward_kernel",
+        launch.ps_roi_pool_backward,
+    ),
+)
+
+RULES: tuple[Rule, ...] = tuple(
+    rule
+    for op, alert, function in _REGIONS
+    for rule in (
+        Rule(
+            op=op,
+            when=on("cuda"),
+            action=Substitute(function),
+            guarantee=GPU_TO_GPU,
+            alert=alert,
+            because="regions that overlap add their gradients with a float atomicAdd",
+        ),
+        Rule(
+            op=op,
+            when=on("mps"),
+            action=Refuse(),
+            alert=alert,
+            because="regions that overlap add their gradients with a float atomicAdd",
+        ),
+        Rule(op=op, action=Allow(), because="the CPU kernels walk the regions in order"),
+    )
+)

@@ -1,0 +1,80 @@
+"""What the launchers share: checks, and the launch in which a block owns a tile of grad_input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, empty, launch, launch_blocks
+from detmode.rules.roi_pools.source import DTYPES, POOL
+
+TILE = (8, 32)
+"""Rows and columns of a block's tile, a thread for each pixel; regions.cuh says the same."""
+MAX_GRID = 65536
+
+
+def bins_of(channels: int, pooled_height: int, pooled_width: int) -> tuple[int, int, int]:
+    """What grad has of each region where a channel of the input belongs to one bin."""
+    bins = pooled_height * pooled_width
+    return (channels // bins if bins else 0, pooled_height, pooled_width)
+
+
+def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_grad: Tensor) -> None:
+    """What torchvision checks, and that nothing is read out of bounds.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    if rois.dim() != 2 or rois.shape[1] != 5:
+        raise RuntimeError(f"{name}: rois should have shape [K, 5], but got {list(rois.shape)}")
+    if grad.dtype != rois.dtype:
+        raise RuntimeError(
+            f"{name}: grad should have the same type as rois, but got {grad.dtype} and {rois.dtype}"
+        )
+    if grad.shape != (rois.shape[0], *bins):
+        raise RuntimeError(
+            f"{name}: grad should have shape {[rois.shape[0], *bins]}, but got {list(grad.shape)}"
+        )
+    for argument, tensor in like_grad.items():
+        if tensor.shape != grad.shape or tensor.dtype != torch.int32:
+            raise RuntimeError(
+                f"{name}: {argument} should be int32 of the shape of grad, "
+                f"{list(grad.shape)}, but got {tensor.dtype} {list(tensor.shape)}"
+            )
+    if any(tensor.device != grad.device for tensor in (rois, *like_grad.values())):
+        raise RuntimeError(f"{name}: all tensors should be on the same device")
+    if grad.dtype not in DTYPES:
+        raise NotImplementedError(f'"{name}" not implemented for {grad.dtype}')
+
+
+def check_mapping(channel_mapping: Tensor) -> None:
+    """That a channel of the input belongs to one bin; the GPU traps where it is not so."""
+    n = channel_mapping.numel()
+    if n:
+        launch(
+            POOL, "ps_check_mapping", n, channel_mapping.contiguous(), n, channel_mapping[0].numel()
+        )
+
+
+def gather(
+    source: Source,
+    entry: str,
+    grad: Tensor,
+    rois: Tensor,
+    shape: tuple[int, int, int, int],
+    per_thread: int,
+    *how: int | float | bool,
+) -> Tensor:
+    """grad_input of ``shape``; a thread owns a pixel in ``per_thread`` channels."""
+    if grad.numel() == 0:
+        return torch.zeros(shape, dtype=grad.dtype, device=grad.device)
+    images, channels, height, width = shape
+    grad_input = empty(shape, grad.dtype, grad.device)
+    tiles = -(-height // TILE[0]) * -(-width // TILE[1])
+    blocks = min(images * -(-channels // per_thread) * tiles, MAX_GRID)
+    tensors = (grad, rois.contiguous(), grad_input)
+    launch_blocks(source, entry, blocks, TILE[0] * TILE[1], *tensors, *grad.shape, *shape, *how)
+    return grad_input

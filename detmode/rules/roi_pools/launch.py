@@ -1,0 +1,133 @@
+"""Launchers of the backward of pooling over regions."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from detmode.cuda import accumulator_buffers, ctype, empty, headroom, launch
+from detmode.rules.roi_pools.gather import bins_of, check, check_mapping, gather
+from detmode.rules.roi_pools.source import ALIGN, CHANNELS, POOL
+
+__all__ = [
+    "ps_roi_align_backward",
+    "ps_roi_pool_backward",
+    "roi_align_backward",
+    "roi_pool_backward",
+]
+
+
+def roi_align_backward(
+    grad: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
+    """``torchvision::_roi_align_backward``, for float16, float32 and float64.
+
+    ``grad`` is [K, channels, pooled_height, pooled_width], ``rois`` [K, 5] of the same dtype: the
+    image, then x1, y1, x2, y2. The result is [batch_size, channels, height, width], contiguous.
+
+    Raises:
+        RuntimeError: shapes or dtypes do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    shape = (batch_size, channels, height, width)
+    check("roi_align_backward_kernel", grad, rois, (channels, pooled_height, pooled_width))
+    entry = f"roi_align_backward<{ctype(grad.dtype)}, {CHANNELS}, false>"
+    how = (*grad.stride(), float(spatial_scale), sampling_ratio, aligned)
+    return gather(ALIGN, entry, grad, rois, shape, CHANNELS, *how)
+
+
+def ps_roi_align_backward(
+    grad: Tensor,
+    rois: Tensor,
+    channel_mapping: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor:
+    """``torchvision::_ps_roi_align_backward``; ``channel_mapping`` is the forward's, int32.
+
+    Raises:
+        RuntimeError: shapes or dtypes do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    shape = (batch_size, channels, height, width)
+    bins = bins_of(channels, pooled_height, pooled_width)
+    check("ps_roi_align_backward_kernel", grad, rois, bins, channel_mapping=channel_mapping)
+    check_mapping(channel_mapping)
+    entry = f"roi_align_backward<{ctype(grad.dtype)}, 1, true>"
+    how = (*grad.stride(), float(spatial_scale), sampling_ratio, True)
+    return gather(ALIGN, entry, grad, rois, shape, 1, *how)
+
+
+def roi_pool_backward(
+    grad: Tensor,
+    rois: Tensor,
+    argmax: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor:
+    """``torchvision::_roi_pool_backward``; ``argmax`` is int32: a pixel, or -1 for none.
+
+    Raises:
+        RuntimeError: shapes or dtypes do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    bins = (channels, pooled_height, pooled_width)
+    check("roi_pool_backward_kernel", grad, rois, bins, argmax=argmax)
+    grad_input = empty((batch_size, channels, height, width), grad.dtype, grad.device)
+    name, n, pixels = ctype(grad.dtype), grad.numel(), height * width
+    # Every bin may have chosen the same pixel of its image and channel.
+    bits = headroom(rois.shape[0] * pooled_height * pooled_width)
+    keys, sums = accumulator_buffers(grad_input.numel(), grad.dtype, grad.device)
+    bound = (grad.contiguous(), rois.contiguous(), argmax.contiguous())
+    lies = (n, batch_size, channels, pixels, pooled_height * pooled_width)
+    launch(POOL, f"roi_pool_observe<{name}>", n, *bound, keys, *lies)
+    launch(POOL, f"roi_pool_accumulate<{name}>", n, *bound, keys, sums, *lies, bits)
+    elements = grad_input.numel()
+    launch(POOL, f"roi_pool_finish<{name}>", elements, keys, sums, grad_input, elements, bits)
+    return grad_input
+
+
+def ps_roi_pool_backward(
+    grad: Tensor,
+    rois: Tensor,
+    channel_mapping: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor:
+    """``torchvision::_ps_roi_pool_backward``; ``channel_mapping`` is the forward's, int32.
+
+    Raises:
+        RuntimeError: shapes or dtypes do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    shape = (batch_size, channels, height, width)
+    bins = bins_of(channels, pooled_height, pooled_width)
+    check("ps_roi_pool_backward_kernel", grad, rois, bins, channel_mapping=channel_mapping)
+    check_mapping(channel_mapping)
+    entry = f"ps_roi_pool_backward<{ctype(grad.dtype)}>"
+    return gather(POOL, entry, grad.contiguous(), rois, shape, 1, float(spatial_scale))
