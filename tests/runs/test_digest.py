@@ -1,0 +1,130 @@
+"""Digests: the same on every device and for every stride, and different for different bytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detmode import cuda
+from detmode.cuda.digest import SOURCE, add_digest, add_digests, finish_digests
+from detmode.cuda.launch import launch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int8, torch.bool)
+needs_compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+
+
+def finished(sums: torch.Tensor, tensor: torch.Tensor) -> bytes:
+    content: bytes = (
+        finish_digests(sums.cpu()[None], torch.tensor([tensor.nbytes])).numpy().tobytes()
+    )
+    return content
+
+
+def digest(tensor: torch.Tensor) -> bytes:
+    sums = torch.zeros(2, dtype=torch.int64, device=tensor.device)
+    add_digest(sums, tensor)
+    return finished(sums, tensor)
+
+
+def by_kernel(tensor: torch.Tensor, threads: int) -> bytes:
+    sums = torch.zeros(2, dtype=torch.int64)
+    data = tensor.contiguous().view(-1).view(torch.uint8)
+    launch(SOURCE, "digest", threads, data, sums, data.numel())
+    return finished(sums, tensor)
+
+
+def values(n: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(n)
+    return (torch.randn(n, generator=generator) * 50).to(dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 3, 8, 63, 1000, 5001])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_kernel_is_the_cpu_form(dtype: torch.dtype, n: int, seed: int | None) -> None:
+    """The CUDA kernel gives the CPU's digest, in any schedule and with any number of threads."""
+    tensor = values(n, dtype)
+    with cuda.host.schedule(seed):
+        assert by_kernel(tensor, 1) == by_kernel(tensor, 700) == digest(tensor)
+
+
+@needs_compiler
+def test_unaligned() -> None:
+    """A tensor that begins in the middle of a word has the digest of its copy."""
+    tensor = values(101, torch.int8)[1:]
+    assert by_kernel(tensor, 8) == digest(tensor) == digest(tensor.clone())
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=12))
+def test_many_at_once(sizes: list[int]) -> None:
+    """Tensors whose words lie one after the other have the digests that they have alone."""
+    tensors = [values(size, torch.float32) for size in sizes]
+    words = [
+        torch.cat([t.view(torch.uint8), torch.zeros(-t.nbytes % 8, dtype=torch.uint8)])
+        for t in tensors
+    ]
+    sums = torch.zeros(len(sizes), 2, dtype=torch.int64)
+    lengths = torch.tensor([len(each) // 8 for each in words])
+    add_digests(sums, torch.cat(words).view(torch.int64), lengths)
+    sizes_in_bytes = torch.tensor([t.nbytes for t in tensors])
+    together = finish_digests(sums, sizes_in_bytes).numpy().tobytes()
+    assert together == b"".join(digest(tensor) for tensor in tensors)
+
+
+@pytest.mark.parametrize("n", [100, 70_000])
+def test_strides_do_not_matter(n: int) -> None:
+    """A transposed, expanded, conjugated or negated view has the digest of its values."""
+    tensor = values(n, torch.complex64).view(10, -1)
+    assert digest(tensor.T) == digest(tensor.T.contiguous()) != digest(tensor)
+    assert digest(tensor[:1].expand(4, -1)) == digest(tensor[:1].repeat(4, 1))
+    assert digest(tensor.conj()) == digest(tensor.conj().resolve_conj()) != digest(tensor)
+    assert digest(tensor.conj().imag) == digest(tensor.conj().imag.resolve_neg())
+
+
+def test_every_bit_counts() -> None:
+    """Each bit that is flipped, and each pair of sign bits, gives a digest of its own."""
+    base = torch.zeros(40, dtype=torch.int32)
+    found = {digest(base)}
+    for place in range(40):
+        for bit in range(32):
+            changed = base.clone()
+            changed[place] = 1 << bit if bit < 31 else -(1 << 31)
+            found.add(digest(changed))
+    for place in range(39):
+        for other in range(place + 1, 40):
+            changed = base.clone()
+            changed[[place, other]] = -(1 << 31)
+            found.add(digest(changed))
+    assert len(found) == 1 + 40 * 32 + 40 * 39 // 2
+
+
+def test_order_counts() -> None:
+    """Each exchange of two elements gives a digest of its own."""
+    base = values(60, torch.float32)
+    found = {digest(base)}
+    for place in range(59):
+        for other in range(place + 1, 60):
+            changed = base.clone()
+            changed[[place, other]] = base[[other, place]]
+            found.add(digest(changed))
+    assert len(found) == 1 + 60 * 59 // 2
+
+
+def test_length_counts() -> None:
+    """Zeros of different length have different digests, the empty tensor too."""
+    assert len({digest(torch.zeros(n, dtype=torch.int8)) for n in range(50)}) == 50
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 63, 5001, 3_000_000])
+def test_gpu_is_the_cpu_form(dtype: torch.dtype, n: int) -> None:
+    """On a GPU a tensor has the digest that it has on the CPU."""
+    tensor = values(n, dtype)
+    assert digest(tensor.cuda()) == digest(tensor)
+    assert digest(tensor.cuda()[1:]) == digest(tensor[1:])
