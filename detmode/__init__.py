@@ -20,6 +20,7 @@ from detmode.rule import (
     Substitute,
 )
 from detmode.rules import default_rules
+from detmode.runs import Comparison, TraceError, diff, record
 from detmode.switch import (
     are_deterministic_algorithms_enabled,
     get_deterministic_debug_mode,
@@ -35,6 +36,7 @@ __all__ = [
     "GPU_TO_GPU",
     "RUN_TO_RUN",
     "Allow",
+    "Comparison",
     "DeterminismWarning",
     "DeterministicMode",
     "Guarantee",
@@ -45,12 +47,15 @@ __all__ = [
     "Rule",
     "RuleTable",
     "Substitute",
+    "TraceError",
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
     "default_rules",
+    "diff",
     "get_deterministic_debug_mode",
     "is_deterministic_algorithms_warn_only_enabled",
+    "record",
     "set_deterministic_debug_mode",
     "use_deterministic_algorithms",
 ]

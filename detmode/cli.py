@@ -1,4 +1,4 @@
-"""The command line: ``detmode run``, ``rules``, ``doctor`` and ``verify``.
+"""The command line: ``detmode run``, ``record``, ``diff``, ``rules``, ``doctor`` and ``verify``.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage; ``run`` ends as the program it ran ends.
 Nothing heavy is imported before a command needs it.
@@ -13,12 +13,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import detmode
 from detmode.program import Program, die_of_interrupt, exit_status
+
+if TYPE_CHECKING:
+    from detmode.mode import DeterministicMode
 
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
 """What must be set before Python, or CUDA, starts; a value that the user set wins."""
@@ -70,12 +74,6 @@ def _parser() -> argparse.ArgumentParser:
         "--no-substitute", action="store_true", help="PyTorch's behaviour: native path, warn, raise"
     )
     run.add_argument(
-        "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; run kernels on the host"
-    )
-    run.add_argument(
-        "--schedule-seed", type=int, metavar="N", help="shuffle the simulated blocks and threads"
-    )
-    run.add_argument(
         "--override",
         action="append",
         default=[],
@@ -83,10 +81,35 @@ def _parser() -> argparse.ArgumentParser:
         help="an operator, overload or glob to allow, warn, error, native or substitute",
     )
     run.add_argument("--report", type=Path, metavar="FILE.json", help="write the report there too")
-    run.add_argument("-m", dest="is_module", action="store_true", help="run a module")
-    run.add_argument("program", metavar="script.py", help="the script, or with -m the module")
-    rest = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="for it")
-    rest.required = False  # argparse would name it where only the program is missing
+
+    record = commands.add_parser("record", help="run a script and record every call, for diff")
+    record.set_defaults(command=_record)
+    record.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="RUN", help="a folder to make"
+    )
+    record.add_argument(
+        "--deterministic", action="store_true", help="run it under the mode, as 'detmode run' does"
+    )
+    for command in (run, record):
+        command.add_argument(
+            "--simulate",
+            choices=["cuda"],
+            help="treat CPU tensors as CUDA; kernels run on the host",
+        )
+        command.add_argument(
+            "--schedule-seed", type=int, metavar="N", help="shuffle simulated blocks and threads"
+        )
+        command.add_argument("-m", dest="is_module", action="store_true", help="run a module")
+        command.add_argument("program", metavar="script.py", help="the script, or the module")
+        rest = command.add_argument(
+            "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="for it"
+        )
+        rest.required = False  # argparse would name it where only the program is missing
+
+    diff = commands.add_parser("diff", help="where two recorded runs part")
+    diff.set_defaults(command=_diff)
+    diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")
+    diff.add_argument("second", type=Path, metavar="RUN")
 
     rules = commands.add_parser("rules", help="print the rule table")
     rules.set_defaults(command=_rules)
@@ -112,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         "--repeats", type=int, default=20, metavar="N", help="runs of each sample (default: 20)"
     )
 
-    for table in (rules, doctor, verify):
+    for table in (rules, doctor, verify, diff):
         table.add_argument("--format", choices=["table", "json"], default="table")
     return parser
 
@@ -122,14 +145,36 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, arguments: list[str]) -> int:
     overrides = _overrides(options.override)
-    if options.schedule_seed is not None and options.simulate is None:
-        raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
     if options.report is not None and not options.report.absolute().parent.is_dir():
         raise UsageError(f"--report: there is no folder {options.report.absolute().parent}")
     _restart_with_environment(arguments)
-    program_arguments = ["--" if each == _DASHES else each for each in options.arguments]
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    mode = _mode(
+        options,
+        warn_only=options.warn_only,
+        substitute=not options.no_substitute,
+        overrides=overrides,
+    )
+    failure = _execute(program, mode)
+    status = exit_status(failure)
+    report = mode.report()
+    print(f"\n{report}", file=sys.stderr)
+    if options.report is not None:
+        _write(options.report, report.to_json() + "\n")
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status
+
+
+def _program(options: argparse.Namespace) -> Program | int:
+    """The program to run; what to exit with where it is no Python."""
+    if options.schedule_seed is not None and options.simulate is None:
+        raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
+    arguments = ["--" if each == _DASHES else each for each in options.arguments]
     try:
-        program = Program(options.program, program_arguments, is_module=options.is_module)
+        return Program(options.program, arguments, is_module=options.is_module)
     except OSError as error:
         raise UsageError(f"cannot open {options.program!r}: {error.strerror}") from error
     except ImportError as error:
@@ -138,6 +183,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         error.__traceback__ = None
         return exit_status(error)
 
+
+def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
     from detmode.mode import DeterministicMode
 
     simulate, seed = options.simulate, options.schedule_seed
@@ -149,32 +196,58 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
             print(f"detmode: note: not simulating CUDA: {reason}", file=sys.stderr)
             simulate = seed = None
     try:
-        mode = DeterministicMode(
-            options.warn_only,
-            substitute=not options.no_substitute,
-            overrides=overrides,
-            simulate=simulate,
-            schedule_seed=seed,
-        )
+        return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
+
+def _execute(program: Program, *contexts: AbstractContextManager[object]) -> BaseException | None:
+    """Run a program in contexts; what Python itself would meet at the top of it."""
     failure: BaseException | None = None
     try:
-        with mode:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
             program.run()
-    except BaseException as error:  # what Python itself would meet at the top of a program
+    except BaseException as error:
         failure = error
     if sys.stdout is not None:
         sys.stdout.flush()
+    return failure
+
+
+# record and diff
+
+
+def _record(options: argparse.Namespace, arguments: list[str]) -> int:
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.runs.recording import record
+    from detmode.runs.trace_file import TraceError
+
+    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    failure = _execute(program, *modes, record(options.output))
+    if isinstance(failure, TraceError):
+        raise UsageError(str(failure))
     status = exit_status(failure)
-    report = mode.report()
-    print(f"\n{report}", file=sys.stderr)
-    if options.report is not None:
-        _write(options.report, report.to_json() + "\n")
+    print(f"detmode: recorded to {options.output}", file=sys.stderr)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
     return status
+
+
+def _diff(options: argparse.Namespace, arguments: list[str]) -> int:
+    from detmode.runs.diff import diff
+    from detmode.runs.trace_file import TraceError
+
+    try:
+        comparison = diff(options.first, options.second)
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    print(comparison.to_json() if options.format == "json" else comparison)
+    return 0 if comparison.identical else 1
 
 
 def _overrides(pairs: Sequence[str]) -> dict[str, str]:

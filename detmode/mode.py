@@ -22,6 +22,7 @@ from detmode import cuda, messages
 from detmode.call import Call, validate
 from detmode.detours import Detours
 from detmode.higher_order import let_pass
+from detmode.observers import observers
 from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
 from detmode.plan import Plan, matches, names_of
 from detmode.recorder import Recorder
@@ -340,7 +341,11 @@ class DeterministicMode(TorchDispatchMode):
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     with unfilled():
                         validate(func, call.arguments)
-                        return run_substitute(action.function, func, call.arguments)
+                        run = functools.partial(
+                            run_substitute, action.function, func, call.arguments
+                        )
+                        seen_by = observers()
+                        return seen_by[-1].observe(func, args, kwargs, run) if seen_by else run()
                 self._say_once(unavailable, f"no substitutes on this machine: {unavailable}")
             action = rule.natively
         if isinstance(action, Refuse):

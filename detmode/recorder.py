@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 
 import torch
 
@@ -13,10 +12,8 @@ from detmode.call import Call
 from detmode.plan import Plan
 from detmode.report import Record, Report
 from detmode.rule import Native, Rule
-from detmode.sites import Note, Site, Trace, caller_of_backward, site_of, user_frame
+from detmode.sites import Site, Trace, backward_site, site_of, user_frame
 from detmode.table import Row
-
-_current_node = torch._C._current_autograd_node
 
 
 class Recorder:
@@ -53,7 +50,7 @@ class Recorder:
         record = self._by_place.get(key)
         new_site = None
         if record is None:
-            site = site_of(frame) if frame is not None else _backward_site(note)
+            site = site_of(frame) if frame is not None else backward_site(note)
             line = (plan.name, action, site.text)
             record = self._rows.get(line)
             if record is None:
@@ -91,18 +88,6 @@ def _guarantee(rule: Rule | None, action: str) -> str | None:
         return str(rule.guarantee)
     # Without the substitute only what PyTorch's own path promises is left.
     return "run_to_run" if action == "native" and isinstance(rule.natively, Native) else None
-
-
-def _backward_site(note: Note | None) -> Site:
-    if note is not None:
-        return note.site
-    node = _current_node()
-    name = f"<{node.name()}>" if node is not None else "<unknown>"
-    frame = caller_of_backward()
-    if frame is None:
-        return Site(name)
-    # The line that called backward; the modules there are not those of the forward call.
-    return replace(site_of(frame), module=None)
 
 
 def _describe(tensor: torch.Tensor) -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 
 import torch
@@ -229,6 +229,19 @@ def site_of(frame: FrameType) -> Site:
         )
         _sites[key] = site
     return site
+
+
+def backward_site(note: Note | None) -> Site:
+    """The site of a call in a backward: that of the forward call, or what else is known."""
+    if note is not None:
+        return note.site
+    node = _current_node()
+    name = f"<{node.name()}>" if node is not None else "<unknown>"
+    frame = caller_of_backward()
+    if frame is None:
+        return Site(name)
+    # The line that called backward; the modules there are not those of the forward call.
+    return replace(site_of(frame), module=None)
 
 
 def in_compiled_function() -> bool:

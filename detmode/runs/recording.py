@@ -1,0 +1,279 @@
+"""Recording a run: every aten call with the digests of its tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from detmode.call import tensors_in
+from detmode.higher_order import let_pass
+from detmode.observers import observers
+from detmode.plan import overload_name
+from detmode.runs.digests import Digests
+from detmode.runs.trace_file import Writer
+from detmode.sites import backward_site, site_of, trace, user_frame
+
+_ALLOCATIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_quantized",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+    )
+)
+"""Operators that give memory which nobody has written."""
+_BATCH = 512
+_LONG = 200
+_PLAIN = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+
+
+class record(TorchDispatchMode):
+    """Records every call of a block to a folder, for ``detmode diff``.
+
+    Args:
+        path: a folder that does not exist yet, or is empty.
+
+    Raises:
+        TraceError: the folder cannot be written, or is not empty.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        TorchDispatchMode.__init__(self)
+        self._path = path
+        self._writer: Writer | None = None
+        self._digests = Digests()
+        self._forms: dict[Any, int] = {}
+        self._plans: dict[Any, _Plan] = {}
+        # The storages that nobody has written since they were made. A weak reference keeps the
+        # address from being given to another storage.
+        self._undefined: dict[int, StorageWeakRef] = {}
+        self._calls = 0
+
+    def __enter__(self) -> record:
+        let_pass(type(self))
+        self._writer = Writer(self._path, _about())
+        self._trace = trace()
+        self._busy = False
+        observers().append(self)
+        TorchDispatchMode.__enter__(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with ExitStack() as undo:
+            assert self._writer is not None
+            undo.callback(self._writer.close, error is None)
+            undo.callback(self._flush)
+            undo.callback(observers().remove, self)
+            undo.callback(super().__exit__, kind, error, traceback)
+
+    def _flush(self) -> None:
+        assert self._writer is not None
+        self._writer.flush(self._digests.take())
+        self._undefined = {
+            address: storage
+            for address, storage in self._undefined.items()
+            if not storage.expired()
+        }
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._busy or not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        return self.observe(func, args, kwargs, lambda: func(*args, **kwargs))
+
+    def observe(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Record one call, which ``run`` makes; what it calls in turn is not recorded."""
+        if self._busy:
+            return run()
+        plan = self._plans.get(func)
+        if plan is None:
+            plan = self._plans[func] = _Plan(func)
+        writer = self._writer
+        assert writer is not None
+        inputs = tensors_in((*args, *kwargs.values()))
+        seeded = _generator_state(inputs, kwargs) if plan.seeded else None
+        before = self._add(inputs)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+            self._trace.remember_call((plan.name,))
+        frame = user_frame()
+        site = site_of(frame) if frame is not None else backward_site(self._trace.current_note())
+        self._busy = True
+        try:
+            result = run()
+        finally:
+            self._busy = False
+        written = plan.written(args, kwargs)
+        outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
+        if self._undefined or plan.allocates:
+            self._note_written(written, plan.allocates)
+            # A view of an input is not written.
+            known = {tensor.untyped_storage()._cdata for tensor in inputs}
+            fresh = [each for each in outputs if each.untyped_storage()._cdata not in known]
+            self._note_written(fresh, plan.allocates)
+        after, mutated = self._add(outputs), self._add(written)
+        if seeded is not None:
+            self._digests.add(seeded)
+        writer.call(
+            [
+                writer.number(plan.name),
+                writer.number(site.text),
+                None if site.module is None else writer.number(site.module),
+                before,
+                after,
+                mutated,
+                int(seeded is not None),
+                _plain(args, kwargs),
+            ]
+        )
+        self._calls += 1
+        if self._digests.full or self._calls % _BATCH == 0:
+            self._flush()
+        return result
+
+    def _add(self, tensors: list[Tensor]) -> list[int]:
+        """Add the tensors' digests; the numbers of their forms."""
+        assert self._writer is not None
+        forms = []
+        for tensor in tensors:
+            key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+            form = self._forms.get(key)
+            if form is None:
+                form = self._forms[key] = self._writer.number(_form(tensor))
+            forms.append(form)
+            if self._undefined and tensor.untyped_storage()._cdata in self._undefined:
+                self._digests.add_undefined()
+            else:
+                self._digests.add(tensor)
+        return forms
+
+    def _note_written(self, tensors: list[Tensor], allocates: bool) -> None:
+        for tensor in tensors:
+            if allocates:
+                reference = StorageWeakRef(tensor.untyped_storage())
+                self._undefined[reference.cdata] = reference
+            else:
+                self._undefined.pop(tensor.untyped_storage()._cdata, None)
+
+
+class _Plan:
+    """What is known of an overload: its name, and which of its arguments it writes."""
+
+    __slots__ = ("_positions", "allocates", "name", "seeded")
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        schema = func._schema
+        self.name = overload_name(func)
+        self.allocates = schema.name in _ALLOCATIONS
+        self.seeded = torch.Tag.nondeterministic_seeded in func.tags
+        self._positions = [
+            (position, argument.name)
+            for position, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+
+    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The tensors that the call writes, in lists too."""
+        if not self._positions:
+            return []
+        return tensors_in(
+            args[position] if position < len(args) else kwargs.get(name)
+            for position, name in self._positions
+        )
+
+
+def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The arguments that are no tensors, as text; a long one ends in a digest of it."""
+    parts = [_text(value) for value in args]
+    parts += [f"{name}={_text(value)}" for name, value in kwargs.items()]
+    text = ", ".join(parts)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... {_digest_of(text.encode())}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "_"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    # Objects without a text of their own print their address, which no two runs share.
+    return repr(value) if isinstance(value, _PLAIN) else type(value).__name__
+
+
+def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
+    """The state of the generator that a random operator is about to use."""
+    generator = kwargs.get("generator")
+    if generator is None:
+        device = inputs[0].device if inputs else torch.device(kwargs.get("device") or "cpu")
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            generator = torch.cuda.default_generators[index]
+        else:
+            generator = torch.default_generator
+    state: Tensor = generator.get_state()
+    return state
+
+
+def _among(tensor: Tensor, tensors: list[Tensor]) -> bool:
+    return any(tensor is other for other in tensors)
+
+
+def _form(tensor: Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype}{list(tensor.shape)} strides {list(tensor.stride())} {tensor.device}"
+
+
+def _about() -> dict[str, Any]:
+    """What a trace says of its run beside the calls."""
+    states = {"torch": torch.default_generator.get_state()}
+    if torch.cuda.is_initialized():
+        for number, generator in enumerate(torch.cuda.default_generators):
+            states[f"cuda:{number}"] = generator.get_state()
+    generators = {name: _digest_of(state.numpy().tobytes()) for name, state in states.items()}
+    generators["python"] = _digest_of(repr(random.getstate()).encode())
+    if "numpy" in sys.modules:
+        state = sys.modules["numpy"].random.get_state(legacy=False)
+        generators["numpy"] = _digest_of(repr(state).encode())
+    return {
+        "torch": torch.__version__,
+        "arguments": sys.argv,
+        "generators": generators,
+        "rank": os.environ.get("RANK"),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _digest_of(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

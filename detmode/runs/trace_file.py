@@ -1,0 +1,268 @@
+"""A run on disk: what was called, and the digests of what went in and came out.
+
+A trace is a folder. ``trace.json`` says what was run, ``calls.jsonl`` has a line for each call, and
+``digests.bin`` 16 bytes for each tensor. Lines are written when their digests are, in batches, so
+that what a killed run leaves can be read up to its last batch. docs/trace-format.md is the format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count
+from pathlib import Path
+from typing import IO, Any
+
+FORMAT = "detmode-trace"
+VERSION = 1
+DIGEST_BYTES = 16
+UNDEFINED = bytes(DIGEST_BYTES)
+"""Stands for memory that nobody has written: it may hold anything, and is equal to itself."""
+_MOST_BYTES_A_LINE = 1 << 20
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read or written: one line, naming the file and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The tensors of one side of a call: how each looks, and its digest."""
+
+    forms: tuple[str, ...]
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call of a run.
+
+    Args:
+        number: counted from 0.
+        overload: "aten::add.Tensor".
+        site: "file:line" of the user's code; of a backward operator, of its forward call.
+        module: the ``nn.Module`` path, where one is known.
+        inputs: all tensor arguments, before the call.
+        outputs: the results, after it.
+        mutated: the arguments that the call writes, after it.
+        arguments: those that are no tensors, as text, "_" in a tensor's place.
+        generator: for a random operator, the digest of its generator's state before the call.
+    """
+
+    number: int
+    overload: str
+    site: str
+    module: str | None
+    inputs: Tensors
+    outputs: Tensors
+    mutated: Tensors
+    arguments: str
+    generator: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What calls have in common that differ in numbers only.
+
+    Args:
+        overload: as in :class:`CallRecord`, and so ``site`` and ``module``.
+        sides: the forms of inputs, outputs and mutated arguments.
+        digests: how many digests belong to each call.
+    """
+
+    overload: str
+    site: str
+    module: str | None
+    sides: tuple[tuple[str, ...], ...]
+    digests: int
+
+    @classmethod
+    def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
+        """The shape of a line.
+
+        Raises:
+            ValueError, TypeError, LookupError: the line is not one of a trace.
+        """
+        overload, site, module, *sides, random = numbers
+
+        def text(number: Any) -> str:
+            if type(number) is not int or number < 0:
+                raise ValueError
+            return texts[number]
+
+        if len(sides) != 3 or random not in (0, 1):
+            raise ValueError
+        forms = tuple(tuple(text(number) for number in side) for side in sides)
+        module = None if module is None else text(module)
+        return cls(text(overload), text(site), module, forms, sum(map(len, forms)) + random)
+
+
+class Writer:
+    """Writes a trace.
+
+    Args:
+        path: a folder that does not exist, or is empty.
+        about: what ``trace.json`` says beside format and version.
+
+    Raises:
+        TraceError: the folder cannot be made, or has files in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], about: dict[str, Any]) -> None:
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if any(self.path.iterdir()):
+                raise TraceError(f"{self.path} is not empty; name a folder that does not exist yet")
+            head = {"format": FORMAT, "version": VERSION, **about}
+            (self.path / "trace.json").write_text(json.dumps(head, indent=1) + "\n")
+            self._calls: IO[str] = (self.path / "calls.jsonl").open("w", encoding="utf-8")
+            self._digests: IO[bytes] = (self.path / "digests.bin").open("wb")
+        except OSError as error:
+            raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
+        self._numbers: dict[str, int] = {}
+        self._lines: list[str] = []
+
+    def number(self, text: str) -> int:
+        """The number that stands for a text in later lines."""
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self._numbers)
+            self._lines.append(json.dumps({"text": text}))
+        return number
+
+    def call(self, fields: list[Any]) -> None:
+        """Add a line: ``[overload, site, module, inputs, outputs, mutated, random,
+        arguments]``.
+
+        Texts are numbers, ``inputs``, ``outputs`` and ``mutated`` lists of the forms' numbers.
+        """
+        self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
+
+    def flush(self, digests: bytes) -> None:
+        """Write the lines so far, after the digests that they have added."""
+        self._digests.write(digests)
+        self._digests.flush()
+        if self._lines:
+            self._calls.write("\n".join(self._lines) + "\n")
+            self._calls.flush()
+            self._lines.clear()
+
+    def close(self, ended: bool) -> None:
+        """Write how the run ended, and close the files."""
+        self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
+        self._calls.close()
+        self._digests.close()
+
+
+class Reader:
+    """Reads a trace, a call at a time.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        TraceError: there is no trace, or its format or version is another one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        file = self.path / "trace.json"
+        try:
+            about = json.loads(file.read_bytes()[:_MOST_BYTES_A_LINE])
+        except OSError as error:
+            raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{file} is not JSON; is it a trace?") from error
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise TraceError(f"{file} is no trace of detmode")
+        if about.get("version") != VERSION:
+            raise TraceError(
+                f"{file} has version {about.get('version')!r}, and this detmode reads {VERSION}: "
+                "read it with the detmode that wrote it"
+            )
+        self.about: dict[str, Any] = about
+        self.complete = False
+        """Whether the run closed its trace; known once all calls are read."""
+
+    def calls(self, wanted: Container[int] | None = None) -> Iterator[CallRecord]:
+        """The calls in order, up to the last one that is whole; or those with wanted numbers.
+
+        Raises:
+            TraceError: a line that no trace has.
+        """
+        for number, (shape, arguments, digests) in enumerate(self.scan()):
+            if wanted is None or number in wanted:
+                yield _record(number, shape, arguments, digests)
+
+    def scan(self) -> Iterator[tuple[Shape, str, bytes]]:
+        """Of each call its shape, its plain arguments, and its digests one after the other.
+
+        Raises:
+            TraceError: a line that no trace has.
+        """
+        texts: list[str] = []
+        shapes: dict[Any, Shape] = {}
+        try:
+            with (
+                (self.path / "calls.jsonl").open("rb") as lines,
+                (self.path / "digests.bin").open("rb") as digests,
+            ):
+                for at in count(1):
+                    line = lines.readline(_MOST_BYTES_A_LINE)
+                    if not line.endswith(b"\n"):
+                        return  # the end, or a line that was being written
+                    try:
+                        parsed = json.loads(line)
+                        value = parsed.get("call")
+                        if value is not None:
+                            *numbers, arguments = value
+                            key = _frozen(numbers)
+                            shape = shapes.get(key)
+                            if shape is None:
+                                shape = shapes[key] = Shape.of(key, texts)
+                            if not isinstance(arguments, str):
+                                raise TypeError
+                            wanted = shape.digests * DIGEST_BYTES
+                            read = digests.read(wanted)
+                            if len(read) < wanted:
+                                return
+                        elif "end" in parsed:
+                            self.complete = parsed["end"] == "complete"
+                            return
+                        else:
+                            texts.append(str(parsed["text"]))
+                            continue
+                    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                        raise TraceError(
+                            f"{self.path / 'calls.jsonl'}:{at} is not a line of a trace"
+                        ) from None
+                    yield shape, arguments, read
+        except OSError as error:
+            raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
+
+
+def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> CallRecord:
+    each = list(split(digests))
+    ends = list(accumulate(len(side) for side in shape.sides))
+    inputs, outputs, mutated = (
+        Tensors(side, tuple(each[begin:end]))
+        for side, begin, end in zip(shape.sides, (0, *ends), ends)
+    )
+    generator = each[-1] if len(each) > ends[-1] else None
+    return CallRecord(
+        number, shape.overload, shape.site, shape.module, inputs, outputs, mutated, arguments,
+        generator,
+    )  # fmt: skip
+
+
+def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
+
+
+def split(digests: bytes) -> Iterator[bytes]:
+    """The digests that lie one after the other."""
+    for begin in range(0, len(digests), DIGEST_BYTES):
+        yield digests[begin : begin + DIGEST_BYTES]

@@ -1,0 +1,60 @@
+"""Aligning sequences: nothing is lost, what is the same meets, and as little as can be is left."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detmode.runs.align import Pair, align
+
+sequences = st.lists(st.integers(1, 4), max_size=30)
+
+
+def by_kind(a: list[int], b: list[int]) -> list[Pair]:
+    """Aligned by the kinds alone: no two calls are the same to the byte."""
+    whole = list(range(-len(a), 0)), list(range(1, len(b) + 1))
+    return list(align((a, b), whole, whole))
+
+
+def fewest_left_over(a: list[int], b: list[int]) -> int:
+    """By dynamic programming over all prefixes."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        above, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(above[j - 1] if x == y else 1 + min(above[j], row[j - 1]))
+    return row[-1]
+
+
+@given(sequences, sequences)
+def test_alignment_is_whole_and_shortest(a: list[int], b: list[int]) -> None:
+    """Every call of both runs appears once, in order; pairs are alike; the fewest are left over."""
+    pairs = by_kind(a, b)
+    assert [i for i, _ in pairs if i is not None] == list(range(len(a)))
+    assert [j for _, j in pairs if j is not None] == list(range(len(b)))
+    assert all(a[i] == b[j] for i, j in pairs if i is not None and j is not None)
+    assert sum(i is None or j is None for i, j in pairs) == fewest_left_over(a, b)
+
+
+def test_a_batch_tells_which_step_is_left_over() -> None:
+    """Steps look alike; the one whose batch the other run has not is left over."""
+    step = [1, 2, 3]
+    kinds = step * 3, step * 4
+    # The first call of each step loads its batch; the second run has another at the beginning.
+    whole = [10, -1, -2, 20, -3, -4, 30, -5, -6], [5, 1, 2, 10, 3, 4, 20, 5, 6, 30, 7, 8]
+    pairs = list(align(kinds, whole, whole))
+    assert pairs[:4] == [(None, 0), (None, 1), (None, 2), (0, 3)]
+    assert pairs[-1] == (8, 11)
+
+
+def test_runs_without_likeness() -> None:
+    """Long runs that have nothing in common are all left over, and it does not take long."""
+    pairs = by_kind([1] * 5000, [2] * 5000)
+    assert len(pairs) == 10000
+
+
+def test_far_stretch() -> None:
+    """A stretch that is longer than a shortest script is looked for is passed over."""
+    common = [1, 2, 3, 4] * 50
+    pairs = by_kind(common, [9] * 3000 + common)
+    assert sum(i is not None and j is not None for i, j in pairs) == len(common)

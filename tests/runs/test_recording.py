@@ -1,0 +1,189 @@
+"""What a recording holds of a call, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import detmode
+from detmode import DeterministicMode, cuda, diff, record
+from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
+
+needs_compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def calls(path: Path, *overloads: str) -> list[CallRecord]:
+    """The recorded calls, of some overloads or of all."""
+    return [call for call in Reader(path).calls() if not overloads or call.overload in overloads]
+
+
+def test_in_place_call(path: Path) -> None:
+    """A mutated argument is an input before, and mutated after; it is no output."""
+    x = torch.ones(3)
+    with record(path):
+        x.add_(1)
+        x.clone()
+    add, clone = calls(path)
+    assert (add.overload, add.arguments) == ("aten::add_.Tensor", "_, 1")
+    assert add.inputs.digests != add.mutated.digests == clone.inputs.digests
+    assert add.outputs.digests == ()
+    assert add.inputs.forms == ("float32[3] strides [1] cpu",)
+
+
+def test_out_and_lists(path: Path) -> None:
+    """``out=``, and each tensor of a foreach operator's list, is mutated."""
+    x, out = torch.ones(3), torch.zeros(3)
+    several = [torch.ones(2), torch.ones(4)]
+    with record(path):
+        torch.add(x, x, out=out)
+        torch._foreach_mul_(several, 2.0)
+        torch.cat([*several, out]).sum()
+    add, each, cat, _ = calls(path)
+    assert len(add.mutated.digests) == 1
+    assert add.outputs.digests == ()
+    assert len(each.mutated.digests) == 2
+    assert cat.inputs.digests == (*each.mutated.digests, *add.mutated.digests)
+
+
+def test_fused_optimizer(path: Path) -> None:
+    """A fused optimizer's parameters, moments and steps are mutated, and seen."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model(torch.ones(1, 3)).sum().backward()
+    with record(path):
+        optimizer.step()
+    (fused,) = calls(path, "aten::_fused_adamw_.default")
+    # Two parameters, their gradients, and two moments of each.
+    assert len(fused.mutated.digests) >= 8
+    before = dict(zip(fused.inputs.digests, range(99)))
+    assert any(digest not in before for digest in fused.mutated.digests)
+
+
+def test_memory_that_nobody_wrote(path: Path, tmp_path: Path) -> None:
+    """What ``empty`` gives, and a view of it, is undefined until it is written."""
+    other = tmp_path / "other"
+    for each, rest in ((path, 1.0), (other, 2.0)):
+        full = torch.full((64,), rest)
+        del full  # its memory may be given out again
+        with record(each):
+            x = torch.empty(64)
+            half = x[:32]
+            x.fill_(3)
+            half.clone()
+    empty, view, fill, clone = calls(path)
+    assert empty.outputs.digests == view.outputs.digests == fill.inputs.digests == (UNDEFINED,)
+    assert UNDEFINED not in (*fill.mutated.digests, *clone.inputs.digests)
+    assert diff(path, other).identical
+
+
+def test_random_operator(path: Path) -> None:
+    """A random operator has the digest of its generator's state, the given one or the default."""
+    generator = torch.Generator().manual_seed(1)
+    with record(path):
+        torch.rand(3)
+        torch.rand(3)
+        torch.rand(3, generator=generator)
+        torch.ones(3)
+    *randoms, ones = calls(path)
+    assert ones.generator is None
+    assert len({call.generator for call in randoms} - {None}) == 3
+
+
+def test_sites_and_modules(path: Path) -> None:
+    """A backward operator has the line and the module of its forward call."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    with record(path):
+        loss = model(torch.ones(1, 3)).sum()
+        loss.backward()
+    forward, backward = calls(path, "aten::tanh.default", "aten::tanh_backward.default")
+    assert forward.site == backward.site
+    assert forward.site.rpartition(":")[0] == __file__
+    assert forward.module is not None
+    assert forward.module.startswith("Sequential")
+
+
+def test_non_tensor_arguments(path: Path) -> None:
+    """Numbers, dtypes and lists are there as text; a long text ends in its digest."""
+    with record(path):
+        torch.arange(9).view(3, 3).sum(1, dtype=torch.float64)
+        torch.zeros(2)[[1]] = 4.0
+    assert [call.arguments for call in calls(path, "aten::view.default")] == ["_, [3, 3]"]
+    assert [call.arguments for call in calls(path, "aten::sum.dim_IntList")] == [
+        "_, [1], dtype=torch.float64"
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode_is_inside", [False, True])
+def test_substituted_call_is_one_call(mode_is_inside: bool, path: Path) -> None:
+    """A substitute is recorded as the operator that it stands for, wherever the mode is entered."""
+    x, index = torch.zeros(3), torch.tensor([0, 0, 2])
+    mode = DeterministicMode(simulate="cuda")
+    first, second = (record(path), mode) if mode_is_inside else (mode, record(path))
+    with first, second:
+        x.index_add_(0, index, torch.ones(3))
+    assert [call.overload for call in calls(path)] == [
+        "aten::ones.default",
+        "aten::index_add_.default",
+    ]
+    assert [row.action for row in mode.records] == ["substitute"]
+    assert x.tolist() == [2, 0, 1]
+
+
+def test_large_and_strided_tensors(path: Path) -> None:
+    """Tensors that are digested where they are give what a copy of their values gives."""
+    x = torch.randn(300, 300)
+    with record(path):
+        x.t().clone()
+        (x + 0).t()
+    turned, clone, add, view = calls(path)
+    assert clone.inputs.digests == clone.outputs.digests == view.outputs.digests
+    assert turned.inputs.digests == add.outputs.digests == view.inputs.digests
+    assert turned.inputs.digests != turned.outputs.digests
+
+
+def test_reading_what_nobody_wrote(path: Path, tmp_path: Path) -> None:
+    """Two runs that read uninitialised memory part there, and diff says so."""
+    other = tmp_path / "other"
+    for each, byte in ((path, 0x3F), (other, 0x40)):
+        with record(each):
+            x = torch.empty(64)
+            ctypes.memset(x.data_ptr(), byte, x.nbytes)
+            x.exp()
+    comparison = diff(path, other)
+    assert comparison.parting is not None
+    assert comparison.parting.call.overload == "aten::exp.default"
+    assert "memory that nobody has written" in str(comparison)
+
+
+def test_results_are_the_same(path: Path) -> None:
+    """Recording changes no result and no random number, and ends with its block."""
+    torch.manual_seed(0)
+    expected = torch.rand(5).sin()
+    torch.manual_seed(0)
+    with record(path):
+        found = torch.rand(5).sin()
+    assert torch.equal(found, expected)
+    torch.ones(3)
+    assert [call.overload for call in calls(path)] == ["aten::rand.default", "aten::sin.default"]
+
+
+def test_record_twice(path: Path) -> None:
+    """A recording cannot be entered again: its folder is not empty any more."""
+    recording = record(path)
+    with recording:
+        torch.ones(1)
+    with pytest.raises(detmode.TraceError, match="is not empty"), recording:
+        pass
+    assert len(calls(path)) == 1

@@ -1,0 +1,173 @@
+"""Traces on disk: what a killed run leaves can be read, and what is no trace is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import detmode
+from detmode import TraceError, cli, diff, record
+from detmode.runs.trace_file import Reader
+
+ENDLESS = """
+import sys, torch, detmode
+with detmode.record(sys.argv[1]):
+    print("begun", flush=True)
+    x = torch.ones(8)
+    while True:
+        x = x * 1.0001
+"""
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("traces") / "run"
+    torch.manual_seed(0)
+    with record(path):
+        x = torch.rand(5)
+        for _ in range(5):
+            x = (x + 1).sin()
+    return path
+
+
+@pytest.mark.parametrize("after", [0.05, 0.3, 0.6])
+def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
+    """A run that is killed leaves its calls up to the last batch, and diff says it was cut off."""
+    path = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(detmode.__file__).parent.parent)},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    calls_file = path / "calls.jsonl"
+    deadline = time.monotonic() + 60
+    while not calls_file.stat().st_size and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(after)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    reader = Reader(path)
+    calls = list(reader.calls())
+    assert len(calls) >= 500
+    assert not reader.complete
+    assert {call.overload for call in calls[1:]} == {"aten::mul.Tensor"}
+    comparison = diff(path, path)
+    assert comparison.identical
+    assert comparison.incomplete == (str(path), str(path))
+
+
+@pytest.mark.parametrize("part", ["calls.jsonl", "digests.bin"])
+def test_truncated_trace_is_readable(part: str, trace: Path, tmp_path: Path) -> None:
+    """Cut anywhere, a trace is read up to the cut."""
+    whole = list(Reader(trace).calls())
+    size = (trace / part).stat().st_size
+    for cut in range(0, size, 37):
+        copy = tmp_path / f"{cut}"
+        shutil.copytree(trace, copy)
+        os.truncate(copy / part, cut)
+        reader = Reader(copy)
+        calls = list(reader.calls())
+        assert calls == whole[: len(calls)]
+        assert len(calls) < len(whole) or part == "calls.jsonl"
+
+
+def refusal(trace: Path, other: Path) -> str | None:
+    """What a trace is refused with; None if it is read. Anything but TraceError is an error."""
+    try:
+        diff(trace, other)
+    except TraceError as error:
+        return str(error)
+    return None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObject) -> None:
+    """Whatever bytes are in its files, a trace is read or refused with one line."""
+    copy = tmp_path / f"copy{random.getrandbits(60)}"
+    shutil.copytree(trace, copy)
+    part = copy / data.draw(st.sampled_from(["trace.json", "calls.jsonl", "digests.bin"]))
+    content = bytearray(part.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        begin = data.draw(st.integers(0, len(content)))
+        end = min(len(content), begin + data.draw(st.integers(0, 8)))
+        content[begin:end] = data.draw(
+            st.one_of(st.binary(max_size=8), st.sampled_from([b"[" * 3000, b"-1", b"1e999", b"{}"]))
+        )
+    part.write_bytes(content)
+    said = refusal(trace, copy)
+    assert said is None or (str(copy) in said and "\n" not in said)
+    shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no trace at"),
+        ("not JSON", "is not JSON"),
+        ("[]", "is no trace of detmode"),
+        ('{"format": "detmode-trace", "version": 2}', "reads 1"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_unreadable_is_one_line_and_exit_code_2(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is no trace ends ``detmode diff`` with one line and exit code 2."""
+    path = tmp_path / "run"
+    path.mkdir()
+    if content is not None:
+        (path / "trace.json").write_text(content)
+    assert cli.main(["diff", str(path), str(path)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
+    assert said in line
+
+
+def test_exit_codes(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Identical runs give 0, different ones 1, as a table and as JSON."""
+    torch.manual_seed(1)
+    with record(tmp_path / "other"):
+        torch.rand(5)
+    assert cli.main(["diff", str(trace), str(trace)]) == 0
+    assert "the runs are identical" in capsys.readouterr().out
+    assert cli.main(["diff", "--format", "json", str(trace), str(tmp_path / "other")]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["identical"]
+    assert found["parting"]["overload"] == "aten::rand.default"
+    assert found["parting"]["kind"] == "seed"
+
+
+def test_folder_with_files_is_refused(tmp_path: Path) -> None:
+    """A folder that holds something is left as it is."""
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(TraceError, match="is not empty"), record(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    torch.zeros(1)  # no mode is left on
+
+
+def test_error_in_the_block(tmp_path: Path) -> None:
+    """A block that raises leaves its calls, and is not complete."""
+    with pytest.raises(ZeroDivisionError), record(tmp_path / "run"):
+        torch.ones(3)
+        1 / 0  # noqa: B018
+    reader = Reader(tmp_path / "run")
+    assert [call.overload for call in reader.calls()] == ["aten::ones.default"]
+    assert not reader.complete
