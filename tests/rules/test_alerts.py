@@ -4,7 +4,7 @@ import pytest
 import table_facts as facts
 
 from detmode.messages import CUBLAS
-from detmode.rule import parse_version
+from detmode.rule import Refuse, parse_version
 
 UNREACHABLE = {
     "adaptive_avg_pool2d_backward_out_cuda": "the out variant is a wrapper of the functional one, "
@@ -50,6 +50,23 @@ def test_cuda_and_cpu_alerts(version: str) -> None:
         f"no row has the alerts {missing} of PyTorch {version}: add it to the row of its operator "
         "in detmode/rules/<room>/__init__.py, or say in UNREACHABLE why no call reaches it"
     )
+
+
+@pytest.mark.parametrize("version", facts.VERSIONS)
+def test_no_alert_is_the_last_word(version: str) -> None:
+    """Whatever PyTorch alerts on, on CUDA or the CPU, runs: no row with its name refuses."""
+    known = {*facts.FACTS[version]["cpu"], *facts.FACTS[version]["cuda"]}
+    refused = {
+        row.rule.op: facts.room_file(row)
+        for row in facts.rows()
+        if row.rule.holds_for(parse_version(version))
+        and isinstance(row.rule.action, Refuse)
+        and "'mps'" not in str(row.rule.when)
+        and not known.isdisjoint(
+            row.rule.alert if isinstance(row.rule.alert, tuple) else (row.rule.alert,)
+        )
+    }
+    assert not refused, f"{refused}: give the row a substitute"
 
 
 @pytest.mark.parametrize("version", facts.VERSIONS)

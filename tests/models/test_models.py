@@ -1,0 +1,74 @@
+"""Training steps of whole models: none raises, and no schedule changes a bit."""
+
+import hashlib
+
+import pytest
+import torch
+from steps import TRAININGS
+
+from detmode import DeterministicMode, cuda
+
+MODELS = [pytest.param(name, id=name) for name in TRAININGS]
+
+pytestmark = [
+    pytest.mark.skipif(
+        cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+    ),
+    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
+]
+
+
+def train(name: str, steps: int = 2) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses and the final state of a model, from one seed."""
+    torch.manual_seed(0)
+    training = TRAININGS[name][0]()
+    optimizer = torch.optim.AdamW(training.model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(steps):
+        loss = training.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, training.model.state_dict()
+
+
+def digest(state: dict[str, torch.Tensor]) -> str:
+    """Of the bytes of all parameters and buffers."""
+    content = hashlib.sha256()
+    for tensor in state.values():
+        content.update(tensor.numpy().tobytes())
+    return content.hexdigest()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_step_is_reproducible(name: str) -> None:
+    """In strict mode two training steps give the same weights for program order and 5 schedules."""
+    digests = set()
+    for seed in (None, 1, 2, 3, 4, 5):
+        with DeterministicMode(simulate="cuda", schedule_seed=seed) as mode:
+            losses, state = train(name)
+        assert {record.action for record in mode.records} <= {"substitute", "native"}
+        met = {record.room for record in mode.records if record.action == "substitute"}
+        assert met >= TRAININGS[name][1]
+        digests.add((digest(state), *losses))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_step_is_that_of_the_cpu(name: str) -> None:
+    """The substitutes train as ATen's CPU kernels do, up to roundings."""
+    expected, _ = train(name)
+    with DeterministicMode(simulate="cuda"):
+        losses, _ = train(name)
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_step_raises_without_substitutes(name: str) -> None:
+    """With PyTorch alone, the same step cannot be run under the flag."""
+    with (
+        DeterministicMode(simulate="cuda", substitute=False),
+        pytest.raises(RuntimeError, match="does not have a deterministic implementation"),
+    ):
+        train(name, steps=1)
