@@ -579,6 +579,19 @@ def test_warns(each: Alerting) -> None:
     assert [record.alert for record in mode.records if record.action == "warn"] == [each.caller]
 
 
+@pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+@each_of(ALERTING)
+def test_runs_substituted(each: Alerting) -> None:
+    """With substitutes the call runs in strict mode, forward and backward, without a word."""
+    mode = DeterministicMode(simulate="cuda")
+    assert alert_given(each.run, mode) == []
+    actions = {(record.overload, record.action) for record in mode.records}
+    assert (each.op, "substitute") in actions
+    assert {action for _, action in actions} <= {"substitute", "native"}
+
+
 @each_of(each for each in ALERTING if each.name not in WITHOUT_FAKE_TENSORS)
 def test_fake_cuda_tensors_raise(each: Alerting) -> None:
     """Fake CUDA tensors meet the same message, without simulate and without a GPU."""

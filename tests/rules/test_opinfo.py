@@ -1,0 +1,239 @@
+"""PyTorch's own sample inputs for every operator it tests, forward and backward, as if on CUDA."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import table_facts as facts
+import torch
+from hypothesis import settings
+from torch.utils._pytree import tree_leaves
+
+from detmode import DeterministicMode, cuda
+from detmode.rule import Substitute
+from detmode.table import TORCH_VERSION
+from detmode.verify.claims import same_bits
+
+with warnings.catch_warnings():
+    # PyTorch's test package imports what is deprecated.
+    warnings.simplefilter("ignore")
+    pytest.importorskip("expecttest")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+pytestmark = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+
+DTYPES = (torch.float32, torch.complex64, torch.int64)
+FURTHER = (torch.float16, torch.bfloat16, torch.float64, torch.complex128, torch.bool, torch.uint8)
+
+
+def dtypes_of(op: Any) -> tuple[torch.dtype, ...]:
+    """What the operator is run in: all that its CPU kernels take in the full profile."""
+    full = settings.get_current_profile_name() == "full"
+    supported = op.supported_dtypes("cpu")
+    return tuple(dtype for dtype in DTYPES + (FURTHER if full else ()) if dtype in supported)
+
+
+def name_of(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+OPS = [
+    pytest.param(number, dtype, id=f"{name_of(op)}-{str(dtype).removeprefix('torch.')}")
+    for number, op in enumerate(op_db)
+    for dtype in dtypes_of(op)
+]
+
+
+TIES = {("median", 1), ("nanmedian", 1), ("mode", 1), ("kthvalue", 1)}
+"""Results that are indices: of equal elements the CPU may name another than the first."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the samples of an operator gave.
+
+    Args:
+        failures: what went wrong, one text each.
+        substituted: the overloads that were substituted.
+    """
+
+    failures: tuple[str, ...]
+    substituted: frozenset[str]
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def gradients(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], *, again: bool
+) -> list[torch.Tensor]:
+    """Gradients of the inputs that reach the outputs; ``again``: those of the gradients too."""
+    # Small whole numbers of both signs: a gradient at the wrong place shows.
+    along = [((torch.arange(t.numel()) * 5) % 7 - 3).view(t.shape).to(t.dtype) for t in outputs]
+    found = torch.autograd.grad(outputs, inputs, along, allow_unused=True, create_graph=again)
+    first = [gradient for gradient in found if gradient is not None]
+    second = [gradient for gradient in first if gradient.requires_grad]
+    return first + (gradients(second, inputs, again=False) if second else [])
+
+
+def run(
+    op: Any, sample: Any, *, twice: bool = False
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Results and gradients; ``twice``: the gradients of the gradients too, where it has them."""
+    torch.manual_seed(1)
+    result = op(sample.input, *sample.args, **sample.kwargs)
+    outputs = [t for t in tensors(sample.output_process_fn_grad(result)) if t.requires_grad]
+    inputs = [t for t in tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
+    if not outputs or not inputs:
+        return tensors(result), []
+    return tensors(result), gradients(outputs, inputs, again=twice and op.supports_gradgrad)
+
+
+def substituted(mode: DeterministicMode) -> frozenset[str]:
+    return frozenset(each.overload for each in mode.records if each.action == "substitute")
+
+
+def check(op: Any, sample: Any) -> tuple[str | None, frozenset[str]]:
+    """Run a sample under the mode: what is wrong with it, and what was substituted."""
+    mode = DeterministicMode(simulate="cuda")
+    try:
+        with mode:
+            run(op, sample)
+    except Exception as error:
+        try:
+            run(op, sample)
+        except Exception:
+            return None, frozenset()  # not for the CPU
+        return f"raises {error}", frozenset()
+    met = substituted(mode)
+    if not met:
+        return None, met
+    twice = True
+    try:
+        aten = run(op, sample, twice=True)
+    except RuntimeError:
+        # Some say that they have a second derivative, and have none.
+        aten, twice = run(op, sample), False
+    runs = []
+    for seed in (None, 1):
+        with DeterministicMode(simulate="cuda", schedule_seed=seed) as mode:
+            runs.append(run(op, sample, twice=twice))
+        met |= substituted(mode)
+    same = all(same_bits(*pair) for pair in zip(*runs))
+    if not same:
+        return "gives other bits in another schedule", met
+    truth = run(op, widened(sample), twice=twice)
+    for number, (mine, theirs, true) in enumerate(zip(*map(flat, (runs[0], aten, truth)))):
+        if (op.name, number) in TIES:
+            continue
+        allowed = 2 * largest_error(theirs, true) + roundings(mine, true)
+        error = largest_error(mine, true)
+        if mine.shape != theirs.shape or not error <= allowed:
+            return f"gives tensor {number} with an error of {error:.3g}, not {allowed:.3g}", met
+    return None, met
+
+
+def flat(results: tuple[list[torch.Tensor], list[torch.Tensor]]) -> list[torch.Tensor]:
+    return [*results[0], *results[1]]
+
+
+def widened(sample: Any) -> Any:
+    """The sample in float64 or complex128."""
+
+    def widen(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not (
+            value.is_floating_point() or value.is_complex()
+        ):
+            return value
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        return value.detach().to(wide).requires_grad_(value.requires_grad)
+
+    return sample.transform(widen)
+
+
+def largest_error(values: torch.Tensor, truth: torch.Tensor) -> float:
+    """Of finite elements; infinite where others are not what they are in truth."""
+    if not (values.is_floating_point() or values.is_complex()):
+        return 0.0 if torch.equal(values, truth.to(values.dtype)) else math.inf
+    wide = values.detach().to(truth.dtype)
+    special = ~(torch.isfinite(wide) & torch.isfinite(truth))
+    if not torch.equal(torch.isnan(wide) & special, torch.isnan(truth) & special):
+        return math.inf
+    errors = torch.where(special, 0, (wide - truth.detach()).abs())
+    return errors.max().item() if errors.numel() else 0.0
+
+
+def roundings(values: torch.Tensor, truth: torch.Tensor) -> float:
+    """A few roundings of the largest finite element."""
+    if not (values.is_floating_point() or values.is_complex()) or not truth.numel():
+        return 0.0
+    largest = torch.where(torch.isfinite(truth), truth.detach().abs(), 0).max().item()
+    return 4 * torch.finfo(values.dtype).eps * largest
+
+
+@cache
+def outcome(number: int, dtype: torch.dtype) -> Outcome:
+    """All samples of ``op_db[number]``, under the mode and by ATen's CPU kernels."""
+    op = op_db[number]
+    torch.manual_seed(0)
+    wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    failures: list[str] = []
+    reached: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for position, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=wants_grad)):
+            failure, met = check(op, sample)
+            reached |= met
+            if failure is not None:
+                failures.append(f"sample {position} {failure}")
+    return Outcome(tuple(failures), frozenset(reached))
+
+
+@pytest.mark.parametrize(("number", "dtype"), OPS)
+def test_samples(number: int, dtype: torch.dtype) -> None:
+    """In strict mode no sample raises; substituted, it agrees with ATen, in any schedule."""
+    found = outcome(number, dtype)
+    assert not found.failures, f"{len(found.failures)} samples fail; the first: {found.failures[0]}"
+
+
+WITHOUT_SAMPLES = {
+    "aten::_embedding_bag_dense_backward": "autograd calls the other one",
+    "aten::resize": "it is substituted for quantized tensors only",
+    "aten::_index_put_impl": "index_put comes as itself",
+    "aten::_unsafe_index_put": "only compiled graphs call it",
+    "aten::_upsample_bicubic2d_aa_backward": "PyTorch has none for its forward",
+    "aten::adaptive_avg_pool3d_backward.grad_input": "autograd calls the functional one",
+    "aten::cudnn_grid_sampler_backward": "it has no CPU kernel",
+    "aten::logcumsumexp": "it is substituted for one row, and no sample is one",
+}
+"""Substituted operators that no sample of PyTorch's reaches, and why."""
+
+
+def test_every_substitute_is_met() -> None:
+    """PyTorch's samples reach every substitute."""
+    met = {
+        name
+        for number, op in enumerate(op_db)
+        for dtype in DTYPES
+        if dtype in op.supported_dtypes("cpu")
+        for name in outcome(number, dtype).substituted
+    }
+    listed = {
+        row.rule.op
+        for row in facts.rows()
+        if isinstance(row.rule.action, Substitute)
+        and row.rule.op.startswith("aten::")
+        and row.rule.holds_for(TORCH_VERSION)
+    }
+    # In-place variants count for their operator.
+    bases = {name.partition(".")[0].removesuffix("_") for name in met}
+    missing = {op for op in listed if op.partition(".")[0] not in bases}
+    assert sorted(missing - set(WITHOUT_SAMPLES)) == []
