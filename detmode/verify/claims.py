@@ -122,7 +122,7 @@ def check_truth(case: Case, device: str = "host") -> Errors:
     worst = Errors(0.0, None if aten is None else 0.0)
     for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
         theirs = None if aten is None else aten[position]
-        if not mine.is_floating_point() and has_reference(case):
+        if _counts(mine) and has_reference(case):
             # Which integers is for the room to say: of equal values ATen's CPU kernel may take
             # another index.
             theirs = None
@@ -212,7 +212,7 @@ def _errors(
     """Largest errors of finite elements, and the error that is allowed."""
     ours = ours.detach().cpu()
     aten = None if aten is None else aten.detach().cpu()
-    if not (ours.is_floating_point() or ours.is_complex()):
+    if _counts(ours):
         expected = truth if aten is None else aten
         wrong = 0.0 if torch.equal(ours, expected.to(ours.dtype)) else math.inf
         return Errors(wrong, None), 0.0
@@ -235,6 +235,11 @@ def _errors(
     roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
     rounding = roundings * limit.eps * scale + limit.smallest_normal * limit.eps
     return Errors(error, error_of_aten), FACTOR * (error_of_aten or 0.0) + rounding
+
+
+def _counts(tensor: torch.Tensor) -> bool:
+    """Whether the tensor holds integers or bools, which are right or wrong."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _largest(values: torch.Tensor) -> float:
