@@ -1,7 +1,7 @@
 """A training that saves in the middle of an epoch, and goes on from there in another process.
 
-``python resuming.py FOLDER WORKERS PART...``: the part ``whole`` saves on its way to the end, ``second``
-goes on from there, and ``forgetful`` too, but without the state of the global generators.
+``python resuming.py FOLDER WORKERS PART...``: the part ``whole`` saves on its way to the end,
+``second`` goes on from there, and ``forgetful`` too, but without the global generators' state.
 """
 
 import random
