@@ -21,6 +21,13 @@ from detmode.rule import (
 )
 from detmode.rules import default_rules
 from detmode.runs import Comparison, TraceError, diff, record
+from detmode.seeding import (
+    dataloader_kwargs,
+    rng_state,
+    seed_everything,
+    seed_worker,
+    set_rng_state,
+)
 from detmode.switch import (
     are_deterministic_algorithms_enabled,
     get_deterministic_debug_mode,
@@ -51,12 +58,17 @@ __all__ = [
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
+    "dataloader_kwargs",
     "default_rules",
     "diff",
     "get_deterministic_debug_mode",
     "is_deterministic_algorithms_warn_only_enabled",
     "record",
+    "rng_state",
+    "seed_everything",
+    "seed_worker",
     "set_deterministic_debug_mode",
+    "set_rng_state",
     "use_deterministic_algorithms",
 ]
 

@@ -1,0 +1,217 @@
+"""Random numbers that are the same in two runs: seeds, data loader workers, saved generators."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import random
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+_LARGEST = 2**32 - 1
+"""Of the seeds that NumPy takes; Python and PyTorch take these too."""
+
+_ALWAYS = ("python", "torch")
+_WHERE_PRESENT = ("numpy", "cuda")
+
+
+def seed_everything(seed: int) -> torch.Generator:
+    """Seed the global generators of Python, NumPy and PyTorch, the last on all devices.
+
+    NumPy is seeded where it can be imported, whether or not the program has imported it yet. CUDA
+    is not initialised: PyTorch keeps the seed until it is. What has a state of its own cannot be
+    reached: a ``numpy.random.Generator``, a ``random.Random``, a ``torch.Generator``.
+
+    Args:
+        seed: 0 to 2**32 - 1.
+
+    Returns:
+        A new CPU generator, seeded with ``seed``, for a ``DataLoader`` or a sampler. What is drawn
+        from it does not move PyTorch's global generator.
+
+    Raises:
+        TypeError: ``seed`` is not an integer.
+        ValueError: ``seed`` is out of range.
+    """
+    seed = _checked(seed)
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy_random = _numpy_random()
+    if numpy_random is not None:
+        numpy_random.seed(seed)
+    return _generator(seed)
+
+
+def seed_worker(worker_id: int) -> None:
+    """Seed Python's and NumPy's global generators in a worker of a ``DataLoader``.
+
+    For ``DataLoader(worker_init_fn=seed_worker)``. The seed is the one that PyTorch gave the
+    worker: drawn from the loader's generator once for each epoch, plus ``worker_id``. A worker that
+    is a thread shares the global generators with the whole process; they are left alone there.
+
+    Args:
+        worker_id: as ``DataLoader`` passes it.
+
+    Raises:
+        RuntimeError: called outside a worker, where it would seed the program's own generators.
+    """
+    worker = get_worker_info()
+    if worker is None:
+        raise RuntimeError(
+            "seed_worker() was called outside a DataLoader worker; pass it on instead: "
+            "DataLoader(..., worker_init_fn=detmode.seed_worker)"
+        )
+    if getattr(worker, "worker_method", "multiprocessing") == "thread":
+        return
+    seed = worker.seed % (_LARGEST + 1)
+    random.seed(seed)
+    numpy_random = _numpy_random()
+    if numpy_random is not None:
+        numpy_random.seed(seed)
+
+
+def dataloader_kwargs(seed: int) -> dict[str, Any]:
+    """The arguments with which a ``DataLoader`` gives the same batches in every run.
+
+    ``DataLoader(data, shuffle=True, num_workers=4, **dataloader_kwargs(0))``: the order of samples
+    and the seeds of workers then come from a generator that nothing else draws from.
+
+    Args:
+        seed: 0 to 2**32 - 1. Ranks of a distributed run need different ones.
+
+    Returns:
+        ``worker_init_fn``, which is :func:`seed_worker`, and ``generator``, a new CPU generator.
+        Two loaders with the same generator disturb each other: call it for each.
+
+    Raises:
+        TypeError: ``seed`` is not an integer.
+        ValueError: ``seed`` is out of range.
+    """
+    return {"worker_init_fn": seed_worker, "generator": _generator(_checked(seed))}
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of every global generator, to be put back with :func:`set_rng_state`.
+
+    It holds tensors, numbers, strings, tuples, lists and dictionaries only, so that
+    ``torch.load(..., weights_only=True)`` reads it from a checkpoint.
+
+    Returns:
+        By name: ``"python"``, ``"torch"`` (the CPU), ``"numpy"`` where NumPy can be imported, and
+        ``"cuda"``, one state for each device, where CUDA is initialised. Generators of other
+        devices are not in it.
+    """
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy_random = _numpy_random()
+    if numpy_random is not None:
+        state["numpy"] = _plain(numpy_random.get_state(legacy=False))
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Put every global generator back to where it was.
+
+    A generator that ``state`` does not hold stays as it is; a key can be deleted for that. CUDA is
+    initialised if ``state`` holds its generators.
+
+    Args:
+        state: what :func:`rng_state` gave. Its tensors may have been loaded to any device.
+
+    Raises:
+        TypeError: ``state`` is not a mapping.
+        ValueError: ``state`` did not come from :func:`rng_state`, or holds a generator that this
+            process does not have: NumPy's of that kind, or those of more CUDA devices.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be what rng_state() gives, not {type(state).__name__}")
+    missing = [name for name in _ALWAYS if name not in state]
+    unknown = [name for name in state if name not in (*_ALWAYS, *_WHERE_PRESENT)]
+    if missing or unknown:
+        raise ValueError(
+            f"state must be what rng_state() gives: it lacks {missing} and has {unknown}"
+        )
+    if "numpy" in state:
+        _check_numpy(state["numpy"])
+    on_cuda = state.get("cuda", ())
+    if len(on_cuda) > torch.cuda.device_count():
+        raise ValueError(
+            f"state holds generators of {len(on_cuda)} CUDA devices, but this process sees "
+            f"{torch.cuda.device_count()}; make more visible, or delete state['cuda']"
+        )
+    numpy_random = _numpy_random()
+    if "numpy" in state and numpy_random is not None:
+        numpy_random.set_state(_with_arrays(state["numpy"]))
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    torch.set_rng_state(state["torch"].cpu())
+    if on_cuda:
+        # At its initialisation PyTorch seeds last: a state that waits for it would be lost.
+        torch.cuda.init()
+        torch.cuda.set_rng_state_all([each.cpu() for each in on_cuda])
+
+
+def _checked(seed: int) -> int:
+    try:
+        if isinstance(seed, bool):
+            raise TypeError
+        value = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed must be an int, not {type(seed).__name__}") from None
+    if not 0 <= value <= _LARGEST:
+        raise ValueError(
+            f"seed must be from 0 to 2**32 - 1, which Python, NumPy and PyTorch all take, "
+            f"but is {value}"
+        )
+    return value
+
+
+def _check_numpy(state: Mapping[str, Any]) -> None:
+    numpy_random = _numpy_random()
+    if numpy_random is None:
+        raise ValueError(
+            "state holds NumPy's generator, but NumPy cannot be imported; install it, or delete "
+            "state['numpy']"
+        )
+    here = numpy_random.get_state(legacy=False)["bit_generator"]
+    if state["bit_generator"] != here:
+        raise ValueError(
+            f"state holds NumPy's global generator of kind {state['bit_generator']}, but here it "
+            f"is {here}; call numpy.random.set_bit_generator as before, or delete state['numpy']"
+        )
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator(device="cpu").manual_seed(seed)
+
+
+def _numpy_random() -> ModuleType | None:
+    """``numpy.random``, where there is NumPy.
+
+    It is imported if it was not: imported later, its global generator would begin anywhere.
+    """
+    try:
+        return importlib.import_module("numpy.random")
+    except ImportError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy state without NumPy's types."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _with_arrays(value: Any) -> Any:
+    """The same with arrays again; bit generators convert them to the words that they have."""
+    if isinstance(value, Mapping):
+        return {name: _with_arrays(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return importlib.import_module("numpy").array(value, dtype="uint64")
+    return value

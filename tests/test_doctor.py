@@ -1,0 +1,378 @@
+"""What the doctor says of a setting follows the setting."""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import detmode
+from detmode.doctor import Finding, findings, numerics, software
+
+
+def finding(subject: str) -> Finding:
+    (found,) = [each for each in findings() if each.subject == subject]
+    return found
+
+
+def subjects() -> list[str]:
+    return [each.subject for each in findings()]
+
+
+@pytest.fixture
+def setting() -> Iterator[Callable[[Callable[[Any], object], Any, Any], None]]:
+    """Sets what is no attribute, and sets it back."""
+    undo: list[Callable[[], object]] = []
+
+    def change(write: Callable[[Any], object], old: Any, new: Any) -> None:
+        undo.append(lambda: write(old))
+        write(new)
+
+    yield change
+    for each in reversed(undo):
+        each()
+
+
+def test_every_row_is_whole() -> None:
+    """Each row has a subject of its own, a state and an effect."""
+    rows = findings()
+    assert len({row.subject for row in rows}) == len(rows) >= 20
+    assert all(row.subject and row.state and row.effect and row.remedy != "" for row in rows)
+    assert json.loads(json.dumps([row.as_text() for row in rows])) == [r.as_text() for r in rows]
+
+
+ENVIRONMENT = [
+    ("CUBLAS_WORKSPACE_CONFIG", ":16:8", "CUBLAS_WORKSPACE_CONFIG", "not set"),
+    ("PYTHONHASHSEED", "5", "PYTHONHASHSEED", "random"),
+    ("NCCL_ALGO", "^NVLS", "NCCL_ALGO", "NVLS"),
+    ("NCCL_ALGO", "Ring,Tree", "NCCL_ALGO", "^Ring"),
+    ("NCCL_NVLS_ENABLE", "0", "NCCL_NVLS_ENABLE", "1"),
+    ("MKL_CBWR", "COMPATIBLE", "MKL_CBWR", None),
+    ("MKL_DYNAMIC", "FALSE", "MKL_DYNAMIC", "TRUE"),
+    ("OMP_DYNAMIC", "false", "OMP_DYNAMIC", "true"),
+    ("OMP_NUM_THREADS", "1", "CPU threads", None),
+    ("MKL_NUM_THREADS", "1", "CPU threads", None),
+    ("ATEN_CPU_CAPABILITY", "default", "CPU instructions", None),
+]
+
+
+@pytest.mark.parametrize(("variable", "good", "subject", "bad"), ENVIRONMENT)
+def test_environment(
+    variable: str, good: str, subject: str, bad: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A good value needs no remedy; another one, or none, needs one that names the variable."""
+    if variable.startswith("MKL_") and not torch.backends.mkl.is_available():
+        pytest.skip("this PyTorch is built without MKL")
+    for each in {name for name, *_ in ENVIRONMENT}:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, good)
+    assert finding(subject).remedy is None
+    if bad is None:
+        monkeypatch.delenv(variable)
+    else:
+        monkeypatch.setenv(variable, bad)
+    found = finding(subject)
+    assert found.remedy is not None
+    assert variable in found.remedy or variable == "MKL_NUM_THREADS"
+    assert bad is None or bad in found.state
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "1"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+        ("NVIDIA_TF32_OVERRIDE", "0"),
+    ],
+)
+def test_only_where_it_is_set(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is for debugging has a row only where it is on."""
+    monkeypatch.delenv(variable, raising=False)
+    assert variable not in subjects()
+    monkeypatch.setenv(variable, value)
+    assert finding(variable).remedy == f"unset {variable}"
+
+
+def test_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both settings count."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    assert finding("cuDNN").remedy is None
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert finding("cuDNN").remedy is not None
+    assert finding("cuDNN").state == "deterministic=True, benchmark=True"
+
+
+def test_recurrent_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With cuDNN they need a workspace; the RNN's own values are accepted."""
+    subject = "cuDNN recurrent networks"
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
+    assert finding(subject).state == "no cuDNN"
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    assert finding(subject).remedy is not None
+    assert "91002" in finding(subject).state
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2")
+    assert finding(subject).remedy is None
+
+    def broken() -> None:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "version", broken)
+    assert "incompatibility" in finding(subject).effect
+
+
+PRECISION = """
+import torch
+from detmode.doctor import findings
+def state():
+    print(*[each.state for each in findings() if each.subject == "float32 precision"])
+state()
+torch.set_float32_matmul_precision("high"); state()
+torch.set_float32_matmul_precision("highest"); torch.backends.cudnn.allow_tf32 = False; state()
+if hasattr(torch.backends.cudnn, "conv"):
+    torch.backends.cudnn.conv.fp32_precision = "tf32"; state()
+    torch.backends.cuda.matmul.fp32_precision = "tf32"; state()
+"""
+
+
+def test_precision() -> None:
+    """The older functions and the newer settings are both read, in any mixture.
+
+    In another process: PyTorch does not let them be put back.
+    """
+    printed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRECISION], capture_output=True, text=True
+    )
+    assert (
+        printed.stdout.splitlines()
+        == [
+            "matmul float32, convolution tf32, RNN tf32",
+            "matmul tf32, convolution tf32, RNN tf32",
+            "matmul float32, convolution float32, RNN float32",
+            "matmul float32, convolution tf32, RNN float32",
+            "matmul tf32, convolution tf32, RNN float32",
+        ][: 5 if hasattr(torch.backends.cudnn, "conv") else 3]
+    ), printed.stderr
+
+
+def test_reduced_precision_reductions(setting: Callable[..., None]) -> None:
+    """Each of the settings is named while it is on."""
+    matmul = torch.backends.cuda.matmul
+    for name in (
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+    ):
+        setting(partial(setattr, matmul, name), getattr(matmul, name), False)
+    assert finding("float16 and bfloat16 matmul").remedy is None
+    matmul.allow_bf16_reduced_precision_reduction = True
+    found = finding("float16 and bfloat16 matmul")
+    assert found.state == "allow_bf16_reduced_precision_reduction"
+    assert found.remedy is not None
+
+
+def test_tunable_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is asked where it can be, the variable where it cannot."""
+    monkeypatch.setattr(torch._C, "_cuda_tunableop_is_enabled", lambda: True, raising=False)
+    assert finding("TunableOp").state == "on"
+    monkeypatch.setattr(torch._C, "_cuda_tunableop_is_enabled", None)
+    monkeypatch.setenv("PYTORCH_TUNABLEOP_ENABLED", "1")
+    assert finding("TunableOp").remedy is not None
+    monkeypatch.delenv("PYTORCH_TUNABLEOP_ENABLED")
+    assert finding("TunableOp").remedy is None
+
+
+def test_attention(setting: Callable[..., None]) -> None:
+    """CuDNN's backend needs a remedy; without fused ones the effect is that of products."""
+    backends = torch.backends.cuda
+    for write, old in (
+        (backends.enable_cudnn_sdp, backends.cudnn_sdp_enabled()),
+        (backends.enable_flash_sdp, backends.flash_sdp_enabled()),
+        (backends.enable_mem_efficient_sdp, backends.mem_efficient_sdp_enabled()),
+    ):
+        setting(write, old, True)
+    assert "enable_cudnn_sdp(False)" in str(finding("attention backends").remedy)
+    backends.enable_cudnn_sdp(False)
+    assert finding("attention backends").remedy is None
+    assert "outside the mode" in finding("attention backends").effect
+    backends.enable_flash_sdp(False)
+    backends.enable_mem_efficient_sdp(False)
+    assert finding("attention backends").state == "math"
+    assert "products" in finding("attention backends").effect
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_fill(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have a price: a write, or a doubt."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", fill)
+    found = finding("fill_uninitialized_memory")
+    assert found.state == str(fill)
+    assert f"fill_uninitialized_memory={not fill}" in str(found.remedy)
+
+
+def test_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor's settings where it is imported, else the variables that it will read."""
+    subject = "torch.compile (inductor)"
+    config = SimpleNamespace(deterministic=False, max_autotune=True)
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", config)
+    assert finding(subject).state == "deterministic=False, max_autotune=True"
+    config.deterministic = True
+    assert finding(subject).remedy is None
+    monkeypatch.delitem(sys.modules, "torch._inductor.config")
+    monkeypatch.setenv("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING", "1")
+    assert finding(subject).state == "deterministic=False, coordinate_descent_tuning=True"
+    monkeypatch.setenv("TORCHINDUCTOR_DETERMINISTIC", "1")
+    assert finding(subject).remedy is None
+    assert "torch._inductor.config" not in sys.modules
+
+
+def test_compiler_has_these_settings() -> None:
+    """The names are inductor's own: a look at a name that is gone would always say False."""
+    from torch._inductor import config
+
+    assert hasattr(config, "max_autotune")
+    assert hasattr(config, "max_autotune_gemm")
+    assert hasattr(config, "coordinate_descent_tuning")
+
+
+def test_seeds_are_not_guessed() -> None:
+    """A seeded program looks as one that is not; the row says so, and the remedies exist."""
+    before = finding("seeds")
+    state = detmode.rng_state()
+    detmode.seed_everything(0)
+    assert finding("seeds") == before
+    detmode.set_rng_state(state)
+    assert "cannot be told" in before.effect
+    for subject in ("seeds", "DataLoader generators"):
+        remedy = str(finding(subject).remedy)
+        assert any(f"detmode.{name}(" in remedy for name in detmode.__all__)
+
+
+def test_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start method is read, and not fixed by reading it."""
+    fixed = multiprocessing.get_start_method(allow_none=True)
+    finding("DataLoader workers")
+    assert multiprocessing.get_start_method(allow_none=True) == fixed
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "fork")
+    assert finding("DataLoader workers").remedy is None
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: None)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn", "fork"])
+    assert finding("DataLoader workers").state == "started by spawn"
+    assert "neither the mode" in finding("DataLoader workers").effect
+
+
+@pytest.mark.skipif(os.name != "posix", reason="C's environment is read on POSIX")
+def test_nccl_as_pytorch_sets_it() -> None:
+    """PyTorch sets NCCL_ALGO past Python's os.environ; the row shows it all the same."""
+    code = (
+        "import ctypes; from detmode.doctor import findings; "
+        "ctypes.CDLL(None).setenv(b'NCCL_ALGO', b'^NVLS', 1); "
+        "print(*[each.state for each in findings() if each.subject == 'NCCL_ALGO'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NCCL_ALGO"}
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert printed.stdout.strip() == "^NVLS", printed.stderr
+
+
+def test_threads(setting: Callable[..., None]) -> None:
+    """The number is PyTorch's, not the variable's."""
+    threads = torch.get_num_threads()
+    setting(torch.set_num_threads, threads, threads + 1)
+    assert finding("CPU threads").state.startswith(f"{threads + 1} (")
+
+
+def test_pytorch_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PyTorch that the table was not checked against is said."""
+    monkeypatch.setattr(torch, "__version__", "2.7.1")
+    assert "2.8 to" in str(finding("PyTorch").remedy)
+
+
+class Driver:
+    """A CUDA driver with two GPUs of different models."""
+
+    names = (b"NVIDIA A", b"NVIDIA B")
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        device._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, name: Any, length: int, device: ctypes.c_int) -> int:
+        name.value = self.names[device.value]
+        return 0
+
+
+def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs are named by the driver, without a context; different models have a row of their own."""
+
+    def no_context(*arguments: object) -> None:
+        raise AssertionError("the doctor initialised CUDA")
+
+    monkeypatch.setattr(torch.cuda, "_lazy_init", no_context)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(software.cuda, "unavailable", lambda device: None)
+    monkeypatch.setattr(software.ctypes, "CDLL", Driver)
+    rows = {row.subject: row for row in software.LOOKS[1]()}
+    assert rows["GPU"].state == "NVIDIA A, NVIDIA B"
+    assert rows["GPU models"].remedy == "choose one model with CUDA_VISIBLE_DEVICES"
+
+
+def test_gpus_without_the_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver cannot be asked, the GPUs are counted."""
+
+    def missing(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr(software.ctypes, "CDLL", missing)
+    assert software._gpu_names(2) == ["of unknown model"] * 2
+
+
+def test_looking_imports_nothing_heavy_and_leaves_cuda_alone() -> None:
+    """Neither CUDA's state in PyTorch, nor the start method, nor a heavy module is touched."""
+    code = (
+        "import sys, torch, multiprocessing, detmode; from detmode.doctor import findings; "
+        "before = set(sys.modules); findings(); "
+        "assert not torch.cuda.is_initialized(); "
+        "assert multiprocessing.get_start_method(allow_none=True) is None; "
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before}, "
+        "*[name for name in set(sys.modules) - before if 'inductor' in name])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert printed.returncode == 0, printed.stderr
+    heavy = {"torch._inductor.config", "sympy", "triton"}
+    heavy |= set() if torch.cuda.is_available() else {"cupy"}
+    assert heavy.isdisjoint(printed.stdout.split())
+
+
+def test_precision_before_pytorch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the newer settings the older functions are read."""
+    if hasattr(torch.backends.cudnn, "conv"):
+        backends = SimpleNamespace(
+            cuda=SimpleNamespace(matmul=None), cudnn=SimpleNamespace(allow_tf32=False)
+        )
+        monkeypatch.setattr(
+            numerics,
+            "torch",
+            SimpleNamespace(backends=backends, get_float32_matmul_precision=lambda: "medium"),
+        )
+    else:
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    expected = {"matmul": "bf16", "convolution": "float32", "RNN": "float32"}
+    assert numerics._float32_precisions() == expected
