@@ -11,6 +11,7 @@ import torch
 
 from detmode import rules
 from detmode.conditions import ALWAYS
+from detmode.rule import Substitute
 from detmode.rules import default_rules, room_table, rooms
 from detmode.table import Row, resolve
 from detmode.variants import functional_signature, variant_of
@@ -157,6 +158,17 @@ def test_out_alert_has_an_out_variant(row: Row) -> None:
         f"{facts.room_file(row)}: {facts.label(row.rule)} has two alerts, "
         "but the operator has no out variant: name one"
     )
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_silent_substitute_says_otherwise(row: Row) -> None:
+    """Where PyTorch has no alert, a row says what the call is without its substitute."""
+    action = row.rule.action
+    if isinstance(action, Substitute) and row.rule.alert is None:
+        assert action.otherwise is not None, (
+            f"{facts.room_file(row)}: {facts.label(row.rule)}: give Substitute "
+            "otherwise=Native() or Refuse()"
+        )
 
 
 def overloads(base: str) -> list[torch._ops.OpOverload]:

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import table_facts as facts
@@ -19,8 +20,8 @@ from detmode.rule import Substitute
 from detmode.table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 
-with warnings.catch_warnings():
-    # PyTorch's test package imports what is deprecated.
+# PyTorch's test package imports what is deprecated, and forbids settings to the whole process.
+with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
     warnings.simplefilter("ignore")
     pytest.importorskip("expecttest")
     from torch.testing._internal.common_methods_invocations import op_db

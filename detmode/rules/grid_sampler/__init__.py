@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward),
+        action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse()),
         guarantee=GPU_TO_GPU,
         until="2.12",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
