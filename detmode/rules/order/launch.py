@@ -53,7 +53,7 @@ def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tenso
 def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::nanmedian.dim``: the median of what is not NaN; NaN where nothing else is there.
 
-    Returns, raises: as `median`.
+    Returns, raises: as ``median``.
     """
     return _select("nanmedian", self, dim, keepdim, NANMEDIAN)
 
