@@ -75,8 +75,7 @@ PRIMITIVES = Source(
         "reduce_in_order<1024>",
         "segment_sum<float, 8>",
         "segment_sum<double, 64>",
-        "elect<true>",
-        "elect<false>",
+        "elect",
         "from_float<half>",
         "from_float<bfloat16>",
         "to_float<half>",
@@ -95,19 +94,16 @@ PRIMITIVES = Source(
         "compensated<double>",
         "chosen<float, 1>",
         "chosen<float, 3>",
-        *(f"radix_keys<{ctype(dtype)}>" for dtype in (*FLOATING, *INTEGRAL)),
     ),
 )
-
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 REDUCTIONS = Source(
     __file__,
     "reductions.cu",
     entries=tuple(
         f"{kernel}<{ctype(dtype)}>"
-        for kernel in ("row_product", "extremum_observe", "extremum_finish")
-        for dtype in FLOATING + INTEGERS
+        for kernel in ("row_product", "radix_keys", "extremum_observe", "extremum_finish")
+        for dtype in FLOATING + INTEGRAL
     ),
 )
 

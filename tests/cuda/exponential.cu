@@ -20,3 +20,17 @@ __global__ void scaled_numbers(const scalar_t* __restrict__ input, scalar_t* __r
     sums[i] = rounded(scaled_product(sum, scaled_exp(own[3], scalar_t(0))));
   }
 }
+
+template <typename scalar_t>
+__global__ void exponentials_nonpositive(const scalar_t* __restrict__ input,
+                                         scalar_t* __restrict__ output, int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    output[i] = exp_nonpositive(input[i]);
+  }
+}
+
+template <typename scalar_t>
+__global__ void logarithms(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
+                           int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) output[i] = log_normal(input[i]);
+}

@@ -4,7 +4,6 @@
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "owner.cuh"
-#include "radix_key.cuh"
 #include "segment_reduce.cuh"
 
 // Block b reduces the elements of its row, one to a thread.
@@ -13,8 +12,8 @@ __global__ void row_sum(const scalar_t* __restrict__ input, scalar_t* __restrict
                         int64_t columns) {
   int64_t column = threadIdx.x;
   scalar_t value = column < columns ? input[blockIdx.x * columns + column] : scalar_t(0);
-  scalar_t total = block_reduce_all<threads>(value, sum_op<scalar_t>(), scalar_t(0));
-  if (threadIdx.x == threads - 1) output[blockIdx.x] = total;
+  scalar_t total = block_reduce<threads>(value, sum_op<scalar_t>(), scalar_t(0));
+  if (threadIdx.x == 0) output[blockIdx.x] = total;
 }
 
 struct Concatenation {
@@ -57,14 +56,9 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
   }
 }
 
-template <bool last>
 __global__ void elect(const int64_t* __restrict__ index, int64_t* __restrict__ owners, int64_t n) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    if (last) {
-      elect_last(owners, index[i], i);
-    } else {
-      elect_first(owners, index[i], i);
-    }
+    elect_last(owners, index[i], i);
   }
 }
 
@@ -82,7 +76,7 @@ __global__ void to_float(const scalar_t* __restrict__ input, float* __restrict__
   for (int64_t i = thread_index(); i < n; i += thread_count()) output[i] = to_opmath(input[i]);
 }
 
-// offset(i) of a row-major position in a tensor of four dimensions, by both helpers; floor helpers.
+// offset(i) of a row-major position in a tensor of four dimensions, by its coordinates.
 __global__ void positions(const int64_t* __restrict__ sizes, const int64_t* __restrict__ strides,
                           int64_t* __restrict__ output, int64_t n) {
   const int64_t shape[4] = {sizes[0], sizes[1], sizes[2], sizes[3]};
@@ -91,7 +85,7 @@ __global__ void positions(const int64_t* __restrict__ sizes, const int64_t* __re
     unravel<4>(i, shape, at);
     int64_t offset = 0;
     for (int d = 0; d < 4; ++d) offset += at[d] * strides[d];
-    output[i] = offset == strided_offset(i, 4, sizes, strides) ? offset : -1;
+    output[i] = offset;
   }
 }
 // The coordinates of given positions, and their quotient by the fastest size.
@@ -109,9 +103,7 @@ __global__ void large_positions(const int64_t* __restrict__ values,
 __global__ void divisions(const int64_t* __restrict__ values, int64_t* __restrict__ output,
                           int64_t n, int64_t divisor) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    output[3 * i] = floor_div(values[i], divisor);
-    output[3 * i + 1] = floor_mod(values[i], divisor);
-    output[3 * i + 2] = ceil_div(values[i], divisor);
+    output[i] = ceil_div(values[i], divisor);
   }
 }
 
@@ -158,21 +150,4 @@ __global__ void chosen(const scalar_t* __restrict__ grad_output,
   gather_chosen<per_thread>(
       grad_output, indices, grad_input, {outer, inner, t_in, h_in, w_in, t_out, h_out, w_out},
       [&](int axis, int64_t) -> window_range { return {0, out[axis], step}; });
-}
-
-// The key of each value, less the smallest int64, so that keys compare as int64; what the key gives
-// back; whether it is a NaN's; and the key with zeros merged.
-template <typename scalar_t>
-__global__ void radix_keys(const scalar_t* __restrict__ input, int64_t* __restrict__ keys,
-                           scalar_t* __restrict__ back, bool* __restrict__ nans,
-                           int64_t* __restrict__ merged, int64_t n) {
-  constexpr uint64_t smallest = uint64_t(1) << 63;
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    auto key = radix_key<scalar_t>::of(input[i]);
-    keys[i] = static_cast<int64_t>(static_cast<uint64_t>(key) ^ smallest);
-    back[i] = radix_key<scalar_t>::value_of(key);
-    nans[i] = radix_key<scalar_t>::nan(key);
-    merged[i] =
-        static_cast<int64_t>(static_cast<uint64_t>(radix_key<scalar_t>::merged(key)) ^ smallest);
-  }
 }

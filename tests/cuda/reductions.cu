@@ -36,3 +36,20 @@ __global__ void extremum_finish(const typename extremum<scalar_t>::key_t* __rest
     }
   }
 }
+
+// The key of each value, less the smallest int64, so that keys compare as int64; what the key gives
+// back; whether it is a NaN's; and the key with zeros merged.
+template <typename scalar_t>
+__global__ void radix_keys(const scalar_t* __restrict__ input, int64_t* __restrict__ keys,
+                           scalar_t* __restrict__ back, bool* __restrict__ nans,
+                           int64_t* __restrict__ merged, int64_t n) {
+  constexpr uint64_t smallest = uint64_t(1) << 63;
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    auto key = radix_key<scalar_t>::of(input[i]);
+    keys[i] = static_cast<int64_t>(static_cast<uint64_t>(key) ^ smallest);
+    back[i] = radix_key<scalar_t>::value_of(key);
+    nans[i] = radix_key<scalar_t>::nan(key);
+    merged[i] =
+        static_cast<int64_t>(static_cast<uint64_t>(radix_key<scalar_t>::merged(key)) ^ smallest);
+  }
+}

@@ -1,5 +1,4 @@
-// Launches of scan.cuh and exp_log.cuh, for their tests.
-#include "exp_log.cuh"
+// Launches of scan.cuh, for its tests.
 #include "scan.cuh"
 
 // Runs of positions: joining two shows whether the later one goes on where the earlier one ends.
@@ -37,22 +36,4 @@ __global__ void scan(const typename scan_t::input_t* __restrict__ input,
                      typename scan_t::input_t* __restrict__ output, int32_t* __restrict__ marks,
                      int32_t* __restrict__ totals, int64_t nodes, int64_t n, int64_t stride) {
   scan_tile<scan_t, threads, rows, vec>(input, output, marks, totals, nodes, n, stride);
-}
-
-template <typename T>
-__global__ void exponentials(const T* __restrict__ input, T* __restrict__ output, int64_t n) {
-  for (int64_t i = thread_index(); i < n; i += thread_count())
-    output[i] = exp_nonpositive(input[i]);
-}
-template <typename T>
-__global__ void logarithms(const T* __restrict__ input, T* __restrict__ output, int64_t n) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) output[i] = log_normal(input[i]);
-}
-// input[i] * 2^(i - zero).
-template <typename T>
-__global__ void powers(const T* __restrict__ input, T* __restrict__ output, int64_t n,
-                       int64_t zero) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    output[i] = times_power_of_two(input[i], static_cast<int>(i - zero));
-  }
 }

@@ -1,4 +1,4 @@
-"""exponential.cuh: its error, its ends, and that it asks nothing of a GPU's own functions."""
+"""exponential.cuh: errors, ends, and that it asks nothing of a GPU's own functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ SOURCE = Source(
     __file__,
     "exponential.cu",
     entries=tuple(
-        f"{name}<{ctype(dtype)}>" for name in ("exponentials", "scaled_numbers") for dtype in DTYPES
+        f"{name}<{ctype(dtype)}>"
+        for name in ("exponentials", "exponentials_nonpositive", "logarithms", "scaled_numbers")
+        for dtype in DTYPES
     ),
 )
 getcontext().prec = 60
@@ -29,12 +31,10 @@ needs_compiler = pytest.mark.skipif(
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-def exponentials(values: Tensor) -> Tensor:
-    """`fixed_exp` of each value."""
+def apply(name: str, values: Tensor) -> Tensor:
+    """A function of each value."""
     output = torch.empty_like(values)
-    launch(
-        SOURCE, f"exponentials<{ctype(values.dtype)}>", values.numel(), values, output, len(values)
-    )
+    launch(SOURCE, f"{name}<{ctype(values.dtype)}>", len(values), values, output, len(values))
     return output
 
 
@@ -68,7 +68,7 @@ def test_within_one_place(dtype: torch.dtype) -> None:
         ]
     )
     values = values.to(dtype)
-    got = exponentials(values)
+    got = apply("exponentials", values)
     limit = Decimal(torch.finfo(dtype).max)
     worst = max(
         error_in_places(mine, exact(value), dtype)
@@ -86,7 +86,7 @@ def test_ends(dtype: torch.dtype) -> None:
     values = [math.inf, -math.inf, math.nan, 0.0, -0.0, info.max, info.min, info.tiny, 800.0]
     values += [-800.0, 1e5, -1e5]
     tensor = torch.tensor(values, dtype=dtype)
-    got, expected = exponentials(tensor), torch.exp(tensor)
+    got, expected = apply("exponentials", tensor), torch.exp(tensor)
     assert torch.equal(got.nan_to_num(-1.0), expected.nan_to_num(-1.0))
     assert not got.signbit()[[0, 1, 3, 4]].any()
 
@@ -133,6 +133,49 @@ def test_scaled_ends(dtype: torch.dtype) -> None:
     assert sums[0].item() == 0.0
     assert sums[1].isnan()
     assert sums[2].item() == pytest.approx(1.0)
+
+
+def worst(got: Tensor, exact: Tensor) -> float:
+    """The largest error in units of the last place."""
+    spacing = torch.nextafter(exact.abs(), torch.tensor(math.inf, dtype=exact.dtype)) - exact.abs()
+    return float(((got - exact).abs() / spacing).max())
+
+
+@needs_compiler
+@by_dtype
+def test_nonpositive(dtype: torch.dtype) -> None:
+    """About one unit in the last place, down to the smallest normal numbers; then 0."""
+    least = -87.0 if dtype is torch.float32 else -708.0
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.rand(20000, generator=generator, dtype=torch.float64)
+    near = torch.ldexp(-spread, torch.arange(20000) % 60 - 55)
+    values = torch.cat([least * spread, near.clamp(min=least)]).to(dtype)
+    got = apply("exponentials_nonpositive", values)
+    if dtype is torch.float32:
+        assert worst(got.double(), values.double().exp()) * 2.0**-29 < 1.2
+    else:
+        assert worst(got, values.exp()) <= 2
+    edges = torch.tensor([0.0, -0.0, least - 1, -math.inf, math.nan], dtype=dtype)
+    assert apply("exponentials_nonpositive", edges)[:4].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert apply("exponentials_nonpositive", edges)[4].isnan()
+
+
+@needs_compiler
+@by_dtype
+def test_logarithm(dtype: torch.dtype) -> None:
+    """About one unit in the last place, also close to 1, where the logarithm is small."""
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.rand(20000, generator=generator, dtype=torch.float64)
+    wide = torch.ldexp(1 + spread, torch.arange(20000) % 240 - 120)
+    near = 1 + torch.ldexp(spread - 0.5, -(torch.arange(20000) % 20))
+    values = torch.cat([wide, near, torch.tensor([1.0])]).to(dtype)
+    got = apply("logarithms", values)
+    if dtype is torch.float32:
+        assert worst(got.double(), values.double().log()) * 2.0**-29 < 1.2
+    else:
+        assert worst(got, values.log()) <= 2
+    assert got[-1] == 0.0
+    assert apply("logarithms", torch.tensor([math.nan], dtype=dtype)).isnan()
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])

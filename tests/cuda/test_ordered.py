@@ -1,4 +1,4 @@
-"""ordered.cuh: maxima and minima by integer atomics."""
+"""ordered.cuh: keys in the order of the values, and maxima and minima by integer atomics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from cuda_sources import FLOATING, INTEGERS, REDUCTIONS, pattern
+from cuda_sources import FLOATING, INTEGRAL, REDUCTIONS, pattern
 
-from detmode.cuda import ctype, host, launch
+from detmode.cuda import ctype, empty, host, launch
 
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -46,7 +46,7 @@ def ascending(dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dtype", FLOATING + INTEGERS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATING + INTEGRAL, ids=str)
 def test_order_is_that_of_the_values(dtype: torch.dtype, largest: bool) -> None:
     """Of two neighbours in the dtype's order the right one stays, -0.0 below 0.0, to the bit."""
     values = ascending(dtype)
@@ -77,7 +77,7 @@ def test_nan_wins(dtype: torch.dtype, largest: bool) -> None:
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dtype", FLOATING + INTEGERS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATING + INTEGRAL, ids=str)
 def test_no_schedule_changes_bits(dtype: torch.dtype, largest: bool) -> None:
     """Two thousand values onto thirty destinations; the ten that meet none keep their bits."""
     generator = torch.Generator().manual_seed(0)
@@ -105,3 +105,45 @@ def test_all_of_int64_has_keys() -> None:
     values = torch.tensor([lowest, lowest, lowest + 1])
     got = extrema(torch.tensor([5, 5]), torch.tensor([0, 1, 1]), values, True)
     assert got.tolist() == [5, lowest + 1]
+
+
+def every_kind_of(dtype: torch.dtype) -> torch.Tensor:
+    """All 8 and 16-bit values; of wider dtypes random bits, and the ends of each range."""
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    if dtype.itemsize <= 2:
+        end = 2 ** (8 * dtype.itemsize - 1)
+        return torch.arange(-end, end).to(words).view(dtype)
+    ends = torch.iinfo(words)
+    generator = torch.Generator().manual_seed(0)
+    anything = torch.randint(ends.min, ends.max, (4000,), dtype=words, generator=generator)
+    edges = torch.tensor([ends.min, ends.min + 1, -1, 0, 1, ends.max], dtype=words)
+    values = torch.cat([anything, edges]).view(dtype)
+    if dtype.is_floating_point:
+        special = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan")]
+        values = torch.cat([values, torch.tensor(special, dtype=dtype)])
+    return values
+
+
+@pytest.mark.parametrize("dtype", [*FLOATING, *INTEGRAL], ids=str)
+def test_radix_keys(dtype: torch.dtype) -> None:
+    """Keys are in the order of the values, NaN last and -0.0 before 0.0, and give them back."""
+    values = every_kind_of(dtype)
+    n = values.numel()
+    keys, merged = (empty((n,), torch.int64, "cpu") for _ in range(2))
+    back, nans = empty((n,), dtype, "cpu"), empty((n,), torch.bool, "cpu")
+    launch(REDUCTIONS, f"radix_keys<{ctype(dtype)}>", n, values, keys, back, nans, merged, n)
+    assert torch.equal(nans, values.isnan())
+    assert back[nans].isnan().all()
+    assert pattern(back[~nans]) == pattern(values[~nans])
+    assert keys[nans].unique().numel() <= 1
+    order = keys.argsort(stable=True)
+    below, above = values[order][:-1], values[order][1:]
+    assert ((below <= above) | above.isnan()).all()
+    same = keys[order][:-1] == keys[order][1:]
+    signs = (below == 0) & (above == 0) & ~same
+    assert torch.equal(same | signs, (below == above) | (below.isnan() & above.isnan()))
+    if dtype.is_floating_point:
+        assert (below[signs].signbit() & ~above[signs].signbit()).all()
+        zero = keys[(values == 0) & ~values.signbit()][0]
+        assert (merged[values == 0] == zero).all()
+    assert torch.equal(merged[values != 0], keys[values != 0])

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import FLOATING, INTEGERS, REDUCTIONS
+from cuda_sources import FLOATING, INTEGRAL, REDUCTIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +100,7 @@ def test_special_values(dtype: torch.dtype, split: int) -> None:
     assert got[~numbers].view(words).unique().numel() == 1
 
 
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("dtype", INTEGRAL, ids=str)
 def test_integers_wrap(dtype: torch.dtype) -> None:
     """Integers are multiplied modulo the dtype's range."""
     limits = torch.iinfo(dtype)

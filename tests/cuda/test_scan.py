@@ -1,29 +1,24 @@
-"""scan.cuh and exp_log.cuh: scans in a fixed order, and the functions that they need."""
+"""scan.cuh: scans in a fixed order."""
 
 from __future__ import annotations
 
 import importlib.util
-import math
 
 import pytest
 import torch
 from cuda_sources import pattern
 
-from detmode.cuda import Source, compile_for, ctype, empty, host, launch, launch_blocks
+from detmode.cuda import Source, compile_for, empty, host, launch_blocks
 
 # Threads, rows and elements at once: tiles of 32 and of 256 elements.
 SHAPES = ((32, 1, 1), (64, 2, 2))
-TYPES = ("float", "double")
 SCANS = Source(
     __file__,
     "scan.cu",
-    entries=(
-        *(
-            f"scan<{of}, {threads}, {rows}, {vec}>"
-            for of in ("runs", "float_sums")
-            for threads, rows, vec in SHAPES
-        ),
-        *(f"{name}<{T}>" for name in ("exponentials", "logarithms", "powers") for T in TYPES),
+    entries=tuple(
+        f"scan<{of}, {threads}, {rows}, {vec}>"
+        for of in ("runs", "float_sums")
+        for threads, rows, vec in SHAPES
     ),
 )
 
@@ -90,72 +85,3 @@ def test_elements_lie_anywhere() -> None:
     assert torch.equal(scan("runs", strided, SHAPES[1]), torch.arange(4000))
     ones = torch.ones(1).expand(500)
     assert torch.equal(scan("float_sums", ones, SHAPES[1]), torch.arange(1.0, 501.0))
-
-
-def apply(name: str, values: torch.Tensor, *arguments: int) -> torch.Tensor:
-    output = empty(values.shape, values.dtype, "cpu")
-    n = values.numel()
-    launch(SCANS, f"{name}<{ctype(values.dtype)}>", n, values, output, n, *arguments)
-    return output
-
-
-def worst(got: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest error in units of the last place."""
-    spacing = torch.nextafter(exact.abs(), torch.tensor(math.inf, dtype=exact.dtype)) - exact.abs()
-    return float(((got - exact).abs() / spacing).max())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_exponential(dtype: torch.dtype) -> None:
-    """About one unit in the last place, down to the smallest normal numbers; then 0."""
-    least = -87.0 if dtype is torch.float32 else -708.0
-    generator = torch.Generator().manual_seed(0)
-    spread = torch.rand(20000, generator=generator, dtype=torch.float64)
-    near = torch.ldexp(-spread, torch.arange(20000) % 60 - 55)
-    values = torch.cat([least * spread, near.clamp(min=least)]).to(dtype)
-    got = apply("exponentials", values)
-    if dtype is torch.float32:
-        assert worst(got.double(), values.double().exp()) * 2.0**-29 < 1.2
-    else:
-        assert worst(got, values.exp()) <= 2
-    edges = torch.tensor([0.0, -0.0, least - 1, -math.inf, math.nan], dtype=dtype)
-    assert apply("exponentials", edges)[:4].tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert apply("exponentials", edges)[4].isnan()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_logarithm(dtype: torch.dtype) -> None:
-    """About one unit in the last place, also close to 1, where the logarithm is small."""
-    generator = torch.Generator().manual_seed(0)
-    spread = torch.rand(20000, generator=generator, dtype=torch.float64)
-    wide = torch.ldexp(1 + spread, torch.arange(20000) % 240 - 120)
-    near = 1 + torch.ldexp(spread - 0.5, -(torch.arange(20000) % 20))
-    values = torch.cat([wide, near, torch.tensor([1.0])]).to(dtype)
-    got = apply("logarithms", values)
-    if dtype is torch.float32:
-        assert worst(got.double(), values.double().log()) * 2.0**-29 < 1.2
-    else:
-        assert worst(got, values.log()) <= 2
-    assert got[-1] == 0.0
-    assert apply("logarithms", torch.tensor([math.nan], dtype=dtype)).isnan()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_powers_of_two(dtype: torch.dtype) -> None:
-    """Exact where the product is normal, rounded once where it is denormal, else 0 or infinite."""
-    zero = 1200 if dtype is torch.float64 else 200
-    for value in (1.0, 1.0 + 2.0**-20, -1.7, 0.0, -0.0, math.inf):
-        values = torch.full((2 * zero,), value, dtype=dtype)
-        exponents = torch.arange(2 * zero) - zero
-        low = (values.double() * torch.exp2(exponents.clamp(-600, 600).double())).to(dtype)
-        got = apply("powers", values, zero)
-        within = exponents.abs() <= 600
-        assert pattern(got[within]) == pattern(low[within])
-        if dtype is torch.float64:
-            expected = [math.ldexp(value, e) if e < 1023 else None for e in exponents.tolist()]
-            for mine, true in zip(got.tolist(), expected, strict=True):
-                assert true is None or (mine, math.copysign(1, mine)) == (
-                    true,
-                    math.copysign(1, true),
-                )
-    assert apply("powers", torch.full((2 * zero,), math.nan, dtype=dtype), zero).isnan().all()

@@ -14,7 +14,7 @@
 //               out[destination] = accumulator<scalar_t>::finish(keys, limbs, destination,
 //               headroom);
 //
-// `headroom` is headroom_bits(n) for n no less than the number of addends of any destination, the
+// `headroom` is ceil(log2(n + 1)) for n no less than the number of addends of any destination, the
 // initial value included where it is one. It is at most 36; the same in launches 2 and 3.
 //
 // Against a sum of float64 or of exact rationals: an addend is rounded to 2^(headroom - 62) of the
@@ -24,11 +24,6 @@
 
 #include "dtype.cuh"
 #include "index.cuh"
-
-// The bits that n addends of one size can carry over: ceil(log2(n + 1)).
-static __device__ __forceinline__ int64_t headroom_bits(int64_t n) {
-  return n <= 0 ? 0 : 64 - __clzll(n);
-}
 
 namespace accumulator_detail {
 

@@ -17,14 +17,6 @@ struct sum_op {
   static __device__ __forceinline__ scalar_t identity() { return -scalar_t(0); }
 };
 
-template <typename scalar_t>
-struct product_op {
-  __device__ __forceinline__ scalar_t operator()(scalar_t earlier, scalar_t later) const {
-    return earlier * later;
-  }
-  static __device__ __forceinline__ scalar_t identity() { return scalar_t(1); }
-};
-
 // __shfl_down_sync of all 32 lanes for any type of whole 32-bit words.
 template <typename T>
 static __device__ __forceinline__ T shuffle_down(T value, int delta) {
@@ -79,16 +71,4 @@ static __device__ __forceinline__ T block_reduce(T value, Op op, T identity) {
 template <int threads, typename T, typename Op>
 static __device__ __forceinline__ T block_reduce(T value, Op op) {
   return block_reduce<threads>(value, op, static_cast<T>(Op::identity()));
-}
-
-// The reduction of the block's values, in every thread.
-template <int threads, typename T, typename Op>
-static __device__ __forceinline__ T block_reduce_all(T value, Op op, T identity) {
-  __shared__ __align__(16) unsigned char storage[sizeof(T)];
-  T* total = reinterpret_cast<T*>(storage);
-  value = block_reduce<threads>(value, op, identity);
-  __syncthreads();
-  if (threadIdx.x == 0) *total = value;
-  __syncthreads();
-  return *total;
 }

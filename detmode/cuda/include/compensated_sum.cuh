@@ -1,11 +1,7 @@
-// A sum by one thread, in float or double, with the error of one rounding.
+// Sums in float or double with the error of one rounding: by one thread, and joined of parts.
 #pragma once
 
 #include "dtype.cuh"
-
-// False for infinities and NaN.
-static __device__ __forceinline__ bool is_finite(float value) { return sub_rn(value, value) == 0; }
-static __device__ __forceinline__ bool is_finite(double value) { return sub_rn(value, value) == 0; }
 
 // What rounding took from `total = add_rn(a, b)`, exactly.
 template <typename acc_t>
@@ -43,5 +39,32 @@ struct compensated_sum {
     acc_t rest = add_rn(fma_rn(-quotient, divisor, high), low);
     if (is_finite(rest)) quotient = add_rn(quotient, div_rn(rest, divisor));
     return add_rn(static_cast<acc_t>(0), quotient);
+  }
+};
+
+// Sums that are joined of parts; -0.0 is what adds nothing. plain_sum is for a T with bits to
+// spare.
+template <typename T>
+struct plain_sum {
+  T value;
+  static __device__ __forceinline__ plain_sum of(T x) { return plain_sum{x}; }
+  __device__ __forceinline__ plain_sum plus(plain_sum x) const {
+    return plain_sum{add_rn(value, x.value)};
+  }
+  __device__ __forceinline__ T total() const { return value; }
+};
+// `low` collects what the additions to `high` round away.
+template <typename T>
+struct paired_sum {
+  T high, low;
+  static __device__ __forceinline__ paired_sum of(T x) { return paired_sum{x, T(0)}; }
+  __device__ __forceinline__ paired_sum plus(paired_sum x) const {
+    T sum = add_rn(high, x.high), lost = lost_in_sum(high, x.high, sum);
+    return paired_sum{sum, add_rn(low, add_rn(x.low, lost))};
+  }
+  __device__ __forceinline__ T total() const {
+    // Past an infinity or a NaN, `low` means nothing; and -0.0 + 0.0 would be 0.0.
+    bool counts = low != 0 && is_finite(low) && is_finite(high);
+    return counts ? add_rn(high, low) : high;
   }
 };

@@ -178,6 +178,10 @@ static __device__ __forceinline__ bool is_nan(bfloat16 value) {
   return (value.bits & 0x7fffu) > 0x7f80u;
 }
 
+// False for infinities and NaN.
+static __device__ __forceinline__ bool is_finite(float value) { return sub_rn(value, value) == 0; }
+static __device__ __forceinline__ bool is_finite(double value) { return sub_rn(value, value) == 0; }
+
 // Limits. `lowest` and `highest` are the infinities for floating-point types and the ends of the
 // range for integers, which is what amin, amax and max pooling start from.
 template <typename scalar_t>
@@ -226,3 +230,10 @@ struct limits<bfloat16> {
   }
   static __device__ __forceinline__ bfloat16 nan() { return bfloat16(limits<float>::nan()); }
 };
+
+// A float or double as a scalar_t. One NaN for all: the hardware's own may differ.
+template <typename scalar_t, typename T>
+static __device__ __forceinline__ scalar_t narrowed(T value) {
+  if (is_nan(value)) return limits<scalar_t>::nan();
+  return from_opmath<scalar_t>(static_cast<opmath_t<scalar_t>>(value));
+}

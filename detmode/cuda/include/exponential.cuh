@@ -1,14 +1,12 @@
-// exp() with the same bits on every GPU and on the host, and numbers of any size to multiply it by.
+// exp() and log() with the same bits on every GPU, with every version of CUDA, and on the host, and
+// numbers of any size to multiply an exp() by.
 //
 // CUDA's expf ends in the instruction ex2.approx, whose last bit is the GPU's own. Here every
-// operation is rounded explicitly, and there is no log(): sums of exponentials need none where
-// exponents are kept beside mantissas.
+// operation is rounded explicitly. Products and sums of exponentials need no log() where exponents
+// are kept beside mantissas.
 #pragma once
 
-#include "compensated_sum.cuh"
-#include "dtype.cuh"
-#include "index.cuh"
-#include "types.cuh"
+#include "significand.cuh"
 
 // mantissa * 2^exponent, not negative. The mantissa is in [1, 2), or it is 0, infinity or NaN, and
 // the exponent then NO_EXPONENT.
@@ -22,43 +20,17 @@ static constexpr int64_t NO_EXPONENT = -(int64_t(1) << 62);
 
 namespace exponential_detail {
 
+// 2^exponent for exponents up to exponent_limit; 0 below those of normal numbers.
 template <typename T>
-struct format;
-template <>
-struct format<float> {
-  static constexpr int bias = 127, digits = 23;
-  static constexpr uint32_t exponent_mask = 0xff;
-  using word = uint32_t;
-  static __device__ __forceinline__ word to_bits(float value) { return float_to_bits(value); }
-  static __device__ __forceinline__ float from_bits(word bits) { return bits_to_float(bits); }
-};
-template <>
-struct format<double> {
-  static constexpr int bias = 1023, digits = 52;
-  static constexpr uint64_t exponent_mask = 0x7ff;
-  using word = uint64_t;
-  static __device__ __forceinline__ word to_bits(double value) { return double_to_bits(value); }
-  static __device__ __forceinline__ double from_bits(word bits) { return bits_to_double(bits); }
-};
-
-// 2^exponent for exponents up to the bias; 0 below the normal ones.
-template <typename T>
-static __device__ __forceinline__ T power_of_two(int64_t exponent) {
-  using F = format<T>;
-  typename F::word biased = static_cast<typename F::word>(max_index(exponent, -F::bias) + F::bias);
-  return F::from_bits(biased << F::digits);
+static __device__ __forceinline__ T power_or_zero(int64_t exponent) {
+  return power_of_two<T>(max_index(exponent, -exponent_limit<T>));
 }
 
 // `mantissa` is a normal number, 0, infinity or NaN.
 template <typename T>
 static __device__ __forceinline__ scaled<T> normalized(T mantissa, int64_t exponent) {
-  using F = format<T>;
-  typename F::word word = F::to_bits(mantissa);
-  typename F::word biased = (word >> F::digits) & F::exponent_mask;
-  if (biased == 0 || biased == F::exponent_mask) return {mantissa, NO_EXPONENT};
-  constexpr typename F::word one = static_cast<typename F::word>(F::bias) << F::digits;
-  constexpr typename F::word fraction = (static_cast<typename F::word>(1) << F::digits) - 1;
-  return {F::from_bits((word & fraction) | one), exponent + static_cast<int64_t>(biased) - F::bias};
+  if (has_no_exponent(mantissa)) return {mantissa, NO_EXPONENT};
+  return {significand_of(mantissa), exponent + exponent_of(mantissa)};
 }
 
 // The series of exp to the degree whose next term is below the last place for |x| < 0.35.
@@ -89,13 +61,28 @@ static __device__ __forceinline__ double series(double x) {
   return fma_rn(sum, x, 1.0);
 }
 
-// high + low is n ln 2 + rest, |rest| < 0.35: exp is 2^n times the series. The sum with 1.5 times a
-// power of two rounds to an integer.
-static __device__ __forceinline__ scaled<double> exp_of(double high, double low) {
+// exp(high + low) = value * 2^n, where high + low is n ln 2 + rest, |rest| < 0.35, and value is the
+// series of rest. The sum with 1.5 times a power of two rounds to an integer.
+template <typename T>
+struct reduced {
+  T value, n;
+};
+static __device__ __forceinline__ reduced<double> reduced_exp(double high, double low) {
   double n = sub_rn(fma_rn(high, 1.4426950408889634, 6755399441055744.0), 6755399441055744.0);
   double rest = fma_rn(-n, 0.6931471805599453, high);
   rest = add_rn(fma_rn(-n, 2.3190468138462996e-17, rest), low);
-  return normalized(series(rest), static_cast<int64_t>(n));
+  return {series(rest), n};
+}
+static __device__ __forceinline__ reduced<float> reduced_exp(float high, float low) {
+  float n = sub_rn(fma_rn(high, 1.44269502f, 12582912.0f), 12582912.0f);
+  float rest = fma_rn(-n, 0.693147182f, high);
+  rest = add_rn(fma_rn(-n, -1.90465430e-9f, rest), low);
+  return {series(rest), n};
+}
+
+static __device__ __forceinline__ scaled<double> exp_of(double high, double low) {
+  reduced<double> exp = reduced_exp(high, low);
+  return normalized(exp.value, static_cast<int64_t>(exp.n));
 }
 static __device__ __forceinline__ scaled<float> exp_of(float high, float low) {
   // From here on an integer's distance to high / ln 2 would be felt.
@@ -103,11 +90,27 @@ static __device__ __forceinline__ scaled<float> exp_of(float high, float low) {
     scaled<double> wide = exp_of(static_cast<double>(high), static_cast<double>(low));
     return normalized(static_cast<float>(wide.mantissa), wide.exponent);
   }
-  float n = sub_rn(fma_rn(high, 1.44269502f, 12582912.0f), 12582912.0f);
-  float rest = fma_rn(-n, 0.693147182f, high);
-  rest = add_rn(fma_rn(-n, -1.90465430e-9f, rest), low);
-  return normalized(series(rest), static_cast<int64_t>(n));
+  reduced<float> exp = reduced_exp(high, low);
+  return normalized(exp.value, static_cast<int64_t>(exp.n));
 }
+
+// Below `least`, exp is under the smallest normal number, or close to it. n ln 2 is exact in its
+// high part for the exponents of T. The terms are those that matter for log.
+template <typename T>
+struct ends;
+template <>
+struct ends<float> {
+  static constexpr float least = -87.0f;
+  static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440054690583e-4f;
+  static constexpr int log_terms = 5;
+};
+template <>
+struct ends<double> {
+  static constexpr double least = -708.0;
+  static constexpr double ln2_high = 6.93147180369123816490e-01;
+  static constexpr double ln2_low = 1.90821492927058770002e-10;
+  static constexpr int log_terms = 11;
+};
 
 }  // namespace exponential_detail
 
@@ -134,29 +137,58 @@ static __device__ __forceinline__ scaled<T> scaled_product(scaled<T> a, scaled<T
 // (a + b) + c.
 template <typename T>
 static __device__ __forceinline__ scaled<T> scaled_sum(scaled<T> a, scaled<T> b, scaled<T> c) {
-  using exponential_detail::power_of_two;
+  using exponential_detail::power_or_zero;
   int64_t exponent = max_index(max_index(a.exponent, b.exponent), c.exponent);
-  T sum = mul_rn(a.mantissa, power_of_two<T>(a.exponent - exponent));
-  sum = fma_rn(b.mantissa, power_of_two<T>(b.exponent - exponent), sum);
-  sum = fma_rn(c.mantissa, power_of_two<T>(c.exponent - exponent), sum);
+  T sum = mul_rn(a.mantissa, power_or_zero<T>(a.exponent - exponent));
+  sum = fma_rn(b.mantissa, power_or_zero<T>(b.exponent - exponent), sum);
+  sum = fma_rn(c.mantissa, power_or_zero<T>(c.exponent - exponent), sum);
   return exponential_detail::normalized(sum, exponent);
 }
 
 // The number as a T, rounded once: into denormals and zero, or to infinity.
 template <typename T>
 static __device__ __forceinline__ T rounded(scaled<T> value) {
-  using exponential_detail::power_of_two;
-  constexpr int bias = exponential_detail::format<T>::bias;
   if (value.exponent == NO_EXPONENT) return value.mantissa;
-  if (value.exponent > bias) return limits<T>::highest();
-  int64_t normal = max_index(value.exponent, 1 - bias);
-  // The second factor is 1 but for denormals.
-  return mul_rn(mul_rn(value.mantissa, power_of_two<T>(normal)),
-                power_of_two<T>(value.exponent - normal));
+  return times_power_of_two(value.mantissa, value.exponent);
 }
 
-// exp(x), to about one place of the last digit.
+// exp(x), to about one unit in the last place.
 template <typename T>
 static __device__ __forceinline__ T fixed_exp(T x) {
   return rounded(scaled_exp(x, T(0)));
+}
+
+// fixed_exp(x) for x <= 0, but 0 where that would be denormal, or close to it: fewer steps.
+template <typename T>
+static __device__ __forceinline__ T exp_nonpositive(T x) {
+  constexpr T least = exponential_detail::ends<T>::least;
+  if (!(x >= least)) return x < least ? T(0) : x;
+  exponential_detail::reduced<T> exp = exponential_detail::reduced_exp(x, T(0));
+  return mul_rn(exp.value, power_of_two<T>(static_cast<int64_t>(exp.n)));
+}
+
+// log(x) for a positive, normal, finite x, to about one unit in the last place. NaN is NaN.
+template <typename T>
+static __device__ __forceinline__ T log_normal(T x) {
+  using constants = exponential_detail::ends<T>;
+  if (!(x > 0)) return x;
+  int e = exponent_of(x);
+  T f = significand_of(x);
+  if (f > static_cast<T>(1.4142135623730951)) {
+    f = mul_rn(f, static_cast<T>(0.5));
+    e += 1;
+  }
+  // With r = f - 1, which is exact, and z = r / (2 + r), |z| < 0.172:
+  // log(f) = 2 z + z (2 z^2 / 3 + 2 z^4 / 5 + ...), and 2 z = r - r^2 / 2 + z r^2 / 2.
+  T r = sub_rn(f, T(1));
+  T z = div_rn(r, add_rn(r, T(2))), square = mul_rn(z, z);
+  T half_square = mul_rn(mul_rn(static_cast<T>(0.5), r), r);
+  T series = static_cast<T>(2.0 / (2 * constants::log_terms + 1));
+#pragma unroll
+  for (int k = constants::log_terms - 1; k >= 1; --k) {
+    series = fma_rn(series, square, static_cast<T>(2.0 / (2 * k + 1)));
+  }
+  T count = static_cast<T>(e);
+  T low = fma_rn(z, fma_rn(series, square, half_square), mul_rn(count, constants::ln2_low));
+  return fma_rn(count, constants::ln2_high, add_rn(r, sub_rn(low, half_square)));
 }

@@ -35,16 +35,9 @@ static __device__ __forceinline__ int64_t clamp_index(int64_t value, int64_t low
   return min_index(max_index(value, low), high);
 }
 
-// `divisor` is positive in the four below.
+// `divisor` is positive in the two below.
 static __device__ __forceinline__ int64_t ceil_div(int64_t value, int64_t divisor) {
   return value / divisor + (value % divisor > 0 ? 1 : 0);
-}
-static __device__ __forceinline__ int64_t floor_div(int64_t value, int64_t divisor) {
-  return value / divisor - (value % divisor < 0 ? 1 : 0);
-}
-static __device__ __forceinline__ int64_t floor_mod(int64_t value, int64_t divisor) {
-  int64_t rest = value % divisor;
-  return rest < 0 ? rest + divisor : rest;
 }
 // A quotient of two non-negative 31-bit numbers without the GPU's slow 64-bit division.
 static __device__ __forceinline__ int64_t quick_div(int64_t value, int64_t divisor) {
@@ -66,19 +59,6 @@ static __device__ __forceinline__ void unravel(int64_t linear, const int64_t (&s
     linear = quotient;
   }
   coordinates[0] = linear;
-}
-// The same with `sizes` and `strides` read from memory: the offset of a row-major position in a
-// strided tensor.
-static __device__ __forceinline__ int64_t strided_offset(int64_t linear, int64_t dims,
-                                                         const int64_t* sizes,
-                                                         const int64_t* strides) {
-  int64_t offset = 0;
-  for (int64_t d = dims - 1; d > 0; --d) {
-    int64_t quotient = quick_div(linear, sizes[d]);
-    offset += (linear - quotient * sizes[d]) * strides[d];
-    linear = quotient;
-  }
-  return dims > 0 ? offset + linear * strides[0] : 0;
 }
 
 // 64-bit integer atomics under one name; CUDA declares most of them for unsigned types only.

@@ -1,15 +1,8 @@
-// Maxima and minima by integer atomics: keys, integers in the order of the values.
+// Values as integers in their order, so that a selection can go by digits, and a maximum be an
+// integer's: no order of threads changes that one, and every GPU has its atomics in hardware.
 //
-// An integer maximum does not depend on the order of threads, and every GPU has it in hardware. A
-// NaN has the largest key, for a minimum too, so that it wins as in ATen; and -0.0 lies below 0.0,
-// so that the bits of the result do not depend on which of the two came first.
-//
-//   launch 1: extremum<scalar_t>::observe(keys, destination, value, largest);
-//   launch 2: if (extremum<scalar_t>::any(keys, destination))
-//               output[destination] = extremum<scalar_t>::finish(keys, destination, largest);
-//
-// Keys start at the smallest key_t, which means that nothing was observed. For int32_t and int64_t
-// it is a value's key as well: of the lowest value for a maximum, of the highest for a minimum.
+// For floating-point values: -inf < ... < -0.0 < 0.0 < ... < inf < NaN. All NaNs have one key, the
+// largest. For integers the key is the value less the smallest of its type.
 #pragma once
 
 #include "dtype.cuh"
@@ -17,69 +10,117 @@
 
 namespace ordered_detail {
 
-// The bits of a floating-point value as a signed integer of the same width, and back.
-static __device__ __forceinline__ int16_t word_of(half x) { return static_cast<int16_t>(x.bits); }
-static __device__ __forceinline__ int16_t word_of(bfloat16 x) {
-  return static_cast<int16_t>(x.bits);
-}
-static __device__ __forceinline__ int32_t word_of(float x) {
-  return static_cast<int32_t>(float_to_bits(x));
-}
-static __device__ __forceinline__ int64_t word_of(double x) {
-  return static_cast<int64_t>(double_to_bits(x));
-}
-static __device__ __forceinline__ void from_word(int16_t word, half& x) {
-  x.bits = static_cast<uint16_t>(word);
-}
-static __device__ __forceinline__ void from_word(int16_t word, bfloat16& x) {
-  x.bits = static_cast<uint16_t>(word);
-}
-static __device__ __forceinline__ void from_word(int32_t word, float& x) {
-  x = bits_to_float(static_cast<uint32_t>(word));
-}
-static __device__ __forceinline__ void from_word(int64_t word, double& x) {
-  x = bits_to_double(static_cast<uint64_t>(word));
-}
+template <int bytes>
+struct word;
+template <>
+struct word<1> {
+  using type = uint8_t;
+};
+template <>
+struct word<2> {
+  using type = uint16_t;
+};
+template <>
+struct word<4> {
+  using type = uint32_t;
+};
+template <>
+struct word<8> {
+  using type = uint64_t;
+};
 
-// Negative floating-point numbers have their magnitude's bits turned round; twice is nothing.
-template <typename word_t>
-static __device__ __forceinline__ word_t turned(word_t word) {
-  return word < 0 ? static_cast<word_t>(word ^ limits<word_t>::highest()) : word;
+static __device__ __forceinline__ uint16_t bits_of(half value) { return value.bits; }
+static __device__ __forceinline__ uint16_t bits_of(bfloat16 value) { return value.bits; }
+static __device__ __forceinline__ uint32_t bits_of(float value) { return float_to_bits(value); }
+static __device__ __forceinline__ uint64_t bits_of(double value) { return double_to_bits(value); }
+
+static __device__ __forceinline__ void set_bits(half& value, uint16_t bits) { value.bits = bits; }
+static __device__ __forceinline__ void set_bits(bfloat16& value, uint16_t bits) {
+  value.bits = bits;
+}
+static __device__ __forceinline__ void set_bits(float& value, uint32_t bits) {
+  value = bits_to_float(bits);
+}
+static __device__ __forceinline__ void set_bits(double& value, uint64_t bits) {
+  value = bits_to_double(bits);
 }
 
 template <typename scalar_t, bool floating>
-struct ranking {
-  using key_t = typename conditional<sizeof(scalar_t) == 8, int64_t, int32_t>::type;
-  static __device__ __forceinline__ bool is_nan(scalar_t) { return false; }
-  static __device__ __forceinline__ key_t rank(scalar_t value) { return value; }
-  static __device__ __forceinline__ scalar_t value_of(key_t rank, bool) {
-    return static_cast<scalar_t>(rank);
+struct mapping {
+  using type = typename word<sizeof(scalar_t)>::type;
+  static constexpr type offset = limits<scalar_t>::is_signed
+                                     ? static_cast<type>(uint64_t(1) << (8 * sizeof(type) - 1))
+                                     : type(0);
+  static __device__ __forceinline__ type of(scalar_t value) {
+    return static_cast<type>(static_cast<type>(value) ^ offset);
   }
+  static __device__ __forceinline__ scalar_t value_of(type key) {
+    return static_cast<scalar_t>(static_cast<type>(key ^ offset));
+  }
+  static constexpr bool has_nan = false;
+  static __device__ __forceinline__ bool nan(type) { return false; }
+  static __device__ __forceinline__ scalar_t one_nan() { return scalar_t(0); }
+  static __device__ __forceinline__ type merged(type key) { return key; }
 };
+
 template <typename scalar_t>
-struct ranking<scalar_t, true> {
-  using key_t = typename conditional<sizeof(scalar_t) == 8, int64_t, int32_t>::type;
-  using word_t = decltype(word_of(scalar_t()));
-  static __device__ __forceinline__ bool is_nan(scalar_t value) { return ::is_nan(value); }
-  static __device__ __forceinline__ key_t rank(scalar_t value) { return turned(word_of(value)); }
-  static __device__ __forceinline__ scalar_t value_of(key_t rank, bool is_nan) {
-    if (is_nan) return limits<scalar_t>::nan();
+struct mapping<scalar_t, true> {
+  using type = typename word<sizeof(scalar_t)>::type;
+  static constexpr type sign = static_cast<type>(uint64_t(1) << (8 * sizeof(type) - 1));
+  static constexpr type all = static_cast<type>(~uint64_t(0));
+  static __device__ __forceinline__ type of(scalar_t value) {
+    if (is_nan(value)) return all;
+    type bits = bits_of(value);
+    return static_cast<type>((bits & sign) != 0 ? ~bits : bits | sign);
+  }
+  static __device__ __forceinline__ scalar_t value_of(type key) {
     scalar_t value;
-    from_word(turned(static_cast<word_t>(rank)), value);
+    set_bits(value, static_cast<type>((key & sign) != 0 ? key ^ sign : ~key));
     return value;
+  }
+  static constexpr bool has_nan = true;
+  static __device__ __forceinline__ bool nan(type key) { return key == all; }
+  static __device__ __forceinline__ scalar_t one_nan() { return limits<scalar_t>::nan(); }
+  static __device__ __forceinline__ type merged(type key) {
+    return key == static_cast<type>(sign - 1) ? sign : key;
   }
 };
 
 }  // namespace ordered_detail
 
+// radix_key<scalar_t>::type is the unsigned type of the size of scalar_t, and
+//   of(value)      its key
+//   value_of(key)  the value; of a NaN's key a NaN, whose payload is not the first one's
+//   nan(key)       whether the value is a NaN; has_nan, whether there are any
+//   one_nan()      the NaN of `limits`
+//   merged(key)    the key, with that of -0.0 replaced by that of 0.0: equal where values compare
+//                  equal, and for all NaNs
+template <typename scalar_t>
+struct radix_key : ordered_detail::mapping<scalar_t, is_floating<scalar_t>::value> {
+  static constexpr int bits = 8 * sizeof(scalar_t);
+};
+
+// Maxima and minima by integer atomics. A NaN wins as in ATen, for a minimum too; and -0.0 lies
+// below 0.0, so that the bits of the result do not depend on which of the two came first.
+//
+//   launch 1: extremum<scalar_t>::observe(keys, destination, value, largest);
+//   launch 2: if (extremum<scalar_t>::any(keys, destination))
+//               output[destination] = extremum<scalar_t>::finish(keys, destination, largest);
+//
+// Keys start at the smallest key_t, which means that nothing was observed. For int32_t and int64_t
+// it is a value's key as well: of the lowest value for a maximum, of the highest for a minimum.
 template <typename scalar_t>
 struct extremum {
-  using ranks = ordered_detail::ranking<scalar_t, is_floating<scalar_t>::value>;
-  using key_t = typename ranks::key_t;
+  using radix = radix_key<scalar_t>;
+  // The atomics' integers are signed, and of 32 bits at least.
+  using key_t = typename conditional<sizeof(scalar_t) == 8, int64_t, int32_t>::type;
+  using unsigned_t = typename conditional<sizeof(scalar_t) == 8, uint64_t, uint32_t>::type;
+  static constexpr unsigned_t half_range = unsigned_t(1) << (radix::bits - 1);
 
   static __device__ __forceinline__ key_t key_of(scalar_t value, bool largest) {
-    if (ranks::is_nan(value)) return limits<key_t>::highest();
-    key_t rank = ranks::rank(value);
+    typename radix::type key = radix::of(value);
+    if (radix::nan(key)) return limits<key_t>::highest();
+    key_t rank = static_cast<key_t>(static_cast<unsigned_t>(key) - half_range);
     return largest ? rank : ~rank;
   }
   static __device__ __forceinline__ void observe(key_t* keys, int64_t destination, scalar_t value,
@@ -97,6 +138,8 @@ struct extremum {
   static __device__ __forceinline__ scalar_t finish(const key_t* keys, int64_t destination,
                                                     bool largest) {
     key_t key = keys[destination];
-    return ranks::value_of(largest ? key : ~key, key == limits<key_t>::highest());
+    if (radix::has_nan && key == limits<key_t>::highest()) return radix::one_nan();
+    unsigned_t rank = static_cast<unsigned_t>(largest ? key : ~key);
+    return radix::value_of(static_cast<typename radix::type>(rank + half_range));
   }
 };

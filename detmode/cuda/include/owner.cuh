@@ -14,11 +14,3 @@ static __device__ __forceinline__ void elect_last(int64_t* owners, int64_t desti
     atomic_max(owners + destination, position);
   }
 }
-
-// The first source wins instead; owners start at the largest int64.
-static __device__ __forceinline__ void elect_first(int64_t* owners, int64_t destination,
-                                                   int64_t position) {
-  if (position < *static_cast<volatile int64_t*>(owners + destination)) {
-    atomic_min(owners + destination, position);
-  }
-}

@@ -7,7 +7,7 @@
 // shorter sequence, sorted as well, that the next launch reduces in the same way. The last sequence
 // has one piece, whose runs are all complete. All lengths follow from n: nothing waits for the GPU.
 //
-//   lengths: n, then segment_carries<piece>(n), ... until one is at most `piece`, the last launch.
+//   lengths: n, then 2 * segment_pieces<piece>(n), ... until one is at most `piece`, the last one.
 #pragma once
 
 #include "index.cuh"
@@ -15,10 +15,6 @@
 template <int piece>
 static __device__ __forceinline__ int64_t segment_pieces(int64_t n) {
   return ceil_div(n, piece);
-}
-template <int piece>
-static __device__ __forceinline__ int64_t segment_carries(int64_t n) {
-  return 2 * ceil_div(n, piece);
 }
 
 // Walks piece `p` of the `n` elements.

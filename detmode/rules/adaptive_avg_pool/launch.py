@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from detmode.checks import check_devices, check_implemented
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, launch
 
@@ -133,10 +134,5 @@ def _check(name: str, grad_output: Tensor, self: Tensor, spatial: int) -> None:
             f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
             f"{grad_output.dtype}"
         )
-    if grad_output.device != self.device:
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got "
-            f"{grad_output.device} and {self.device}"
-        )
-    if self.dtype not in FLOATING:
-        raise NotImplementedError(f'"{name}_cuda" not implemented for {self.dtype}')
+    check_devices(name, grad_output, self)
+    check_implemented(f"{name}_cuda", self, FLOATING)

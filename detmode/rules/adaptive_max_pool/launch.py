@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from detmode.checks import check_implemented
 from detmode.conditions import FLOATING
 from detmode.cuda import Source
 from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
@@ -66,5 +67,4 @@ def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatia
             f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
             f"{grad_output.dtype}"
         )
-    if self.dtype not in FLOATING:
-        raise NotImplementedError(f'"{name}_cuda" not implemented for {self.dtype}')
+    check_implemented(f"{name}_cuda", self, FLOATING)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from detmode.checks import check_devices, check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, launch
 
@@ -125,14 +126,6 @@ def _check(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {stride} and {padding}"
         )
-    if grad_output.dtype != self.dtype:
-        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
-    if grad_output.device != self.device:
-        raise RuntimeError(
-            "avg_pool3d_backward(): Expected all tensors to be on the same device, but got "
-            f"{grad_output.device} and {self.device}"
-        )
-    if self.dtype not in FLOATING:
-        raise NotImplementedError(
-            f'"avg_pool3d_backward_out_frame" not implemented for {self.dtype}'
-        )
+    check_scalar_type(self.dtype, grad_output)
+    check_devices("avg_pool3d_backward", grad_output, self)
+    check_implemented("avg_pool3d_backward_out_frame", self, FLOATING)

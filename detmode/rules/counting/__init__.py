@@ -13,7 +13,7 @@ the bins fit, and the counts are rounded to the dtype once. The bin of an elemen
 kernel's: ``(element - min) * bins / (max - min)``, each operation rounded explicitly in the dtype;
 what lies outside ``[min, max]``, and NaN, is left out, and ``max`` belongs to the last bin.
 
-``bincount`` with weights: the weights are added by the launches of the room `index`, a maximum of
+``bincount`` with weights: the weights are added by the launches of the room ``index``, a maximum of
 exponents per bin and then whole numbers of that scale, or a stable sort where that moves fewer
 bytes. Weights of another dtype than float32 become float64, as in ATen.
 

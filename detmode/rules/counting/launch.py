@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented
 from detmode.conditions import INTEGRAL
 from detmode.cuda import Source, ctype, launch_blocks
 from detmode.rules.index.shapes import Rows
@@ -91,8 +92,7 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         RuntimeError: ``self``, ``weights`` or ``minlength`` is not possible.
         NotImplementedError: ``self`` is bool or not integral.
     """
-    if self.dtype not in INTEGRAL:
-        raise NotImplementedError(f'"bincount_cuda" not implemented for {self.dtype}')
+    check_implemented("bincount_cuda", self, INTEGRAL)
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if self.dim() == 1 and self.numel() == 0:

@@ -33,8 +33,8 @@ as in ATen.
 ## Limits
 
 The operator has float32 and float64 only, as in ATen. Labels that are no class, and lengths that do
-not fit, are a device-side assert, or where lengths are on the CPU a ``RuntimeError``; ATen reads
-beyond its tensors. Lengths in a tensor on the GPU stay there; ATen copies them to the CPU. An
+not fit, trap on a GPU, and raise on the host and where lengths are on the CPU; ATen reads beyond
+its tensors. Lengths in a tensor on the GPU stay there; ATen copies them to the CPU. An
 infinite loss gives NaN, or zero with ``zero_infinity=True``, and a class that no target has and
 whose log-probability is -inf gives NaN in a small call and zero in a large one, all as in ATen. A
 finite log-probability beyond 2^40, on either side of zero, counts as 2^40. Sorting compares each

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented, check_scalar_type
 from detmode.cuda import Source, ctype, empty, launch
 
 TARGETS = (torch.int32, torch.int64)
@@ -42,13 +43,10 @@ def check(
     if log_probs.dim() != 3:
         raise RuntimeError(f"Expected 3-dimensional log_probs, but got {list(log_probs.shape)}")
     times, samples, classes = log_probs.shape
-    if log_probs.dtype not in FLOATS:
-        raise NotImplementedError(f'"ctc_loss_backward_cuda" not implemented for {log_probs.dtype}')
+    check_implemented("ctc_loss_backward_cuda", log_probs, FLOATS)
     if targets.dtype not in TARGETS:
         raise RuntimeError(f"expected scalar type {torch.int32} but found {targets.dtype}")
-    for tensor in (grad, neg_log_likelihood, log_alpha):
-        if tensor.dtype != log_probs.dtype:
-            raise RuntimeError(f"expected scalar type {log_probs.dtype} but found {tensor.dtype}")
+    check_scalar_type(log_probs.dtype, grad, neg_log_likelihood, log_alpha)
     for tensor in (grad, targets, neg_log_likelihood, log_alpha):
         if tensor.device != log_probs.device:
             raise RuntimeError(

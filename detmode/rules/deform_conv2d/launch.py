@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented
 from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, headroom, launch
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -151,5 +152,4 @@ def _check(
             raise RuntimeError(f"{name}: {argument} should have the dtype and device of input")
     if weight.shape[0] % groups or input.shape[1] % groups:
         raise RuntimeError(f"{name}: weight's channels do not fall into {groups} groups")
-    if input.dtype not in DTYPES:
-        raise NotImplementedError(f'"{name}" not implemented for {input.dtype}')
+    check_implemented(name, input, DTYPES)

@@ -11,10 +11,10 @@ one. On MPS it adds atomically.
 
 ## What happens instead
 
-Floating gradients are added with the launches of the room `index`. Wide rows: a stable sort of the
-indices alone, in the narrowest integer type that holds them, then 64 positions of one column at a
-time in float64 (float64 itself in pairs of float64), and what pieces share in the same way, so that
-no thread walks over a frequent row. Narrow rows: integers of a common scale, in any order.
+Floating gradients are added with the launches of the room ``index``. Wide rows: a stable sort of
+the indices alone, in the narrowest integer type that holds them, then 64 positions of one column at
+a time in float64 (float64 itself in pairs of float64), and what pieces share in the same way, so
+that no thread walks over a frequent row. Narrow rows: integers of a common scale, in any order.
 ``scale_grad_by_freq`` divides the unrounded sum by the number of positions; ATen multiplies each
 gradient by the rounded reciprocal. The shapes alone choose the way, and all roundings are explicit:
 any GPU gives the same bits.
@@ -27,7 +27,7 @@ The floor is ``grad_output`` and ``indices`` read and the gradient of the weight
 rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 40 bytes for
 each position up to 32768 rows of weight, 96 up to 2**31, else 256; and for every 64 positions two
 rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost what
-the room `index` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
+the room ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
 sorted kernel, and their row is zeroed in the end.
 
 ## Limits

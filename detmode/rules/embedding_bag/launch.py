@@ -7,6 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from detmode.checks import check_devices, check_implemented
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty_like, launch
 from detmode.rules.index.positions import check_on_host
@@ -153,12 +154,5 @@ def _check(
         )
     if per_sample_weights is not None:
         raise RuntimeError(f"{name}(): per_sample_weights only go with mode='sum'")
-    if not grad.device == maximum_indices.device == bag_size.device:
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got {grad.device}, "
-            f"{maximum_indices.device} and {bag_size.device}"
-        )
-    if grad.dtype not in FLOATING:
-        raise NotImplementedError(
-            f'"embedding_bag_backward_cuda_max" not implemented for {grad.dtype}'
-        )
+    check_devices(name, grad, maximum_indices, bag_size)
+    check_implemented("embedding_bag_backward_cuda_max", grad, FLOATING)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, launch
 from detmode.rules.index.positions import check_on_host
@@ -129,7 +130,5 @@ def _check(
             f"{list(self.shape)} and output_size {list(output_size)}"
         )
     check(name, grad_output, self, indices, n)
-    if grad_output.dtype != self.dtype:
-        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
-    if self.dtype not in FLOATING:
-        raise NotImplementedError(f'"{name}_out_frame" not implemented for {self.dtype}')
+    check_scalar_type(self.dtype, grad_output)
+    check_implemented(f"{name}_out_frame", self, FLOATING)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
 from detmode.rules.grid_sampler.gradients import BILINEAR, TAPS, Sampling, grad_grid, grad_input
 
@@ -141,8 +142,5 @@ def _check(name: str, dims: int, call: Sampling, grad_output: Tensor) -> None:
             "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
             f"got {call.interpolation} and {call.padding}"
         )
-    if input.dtype not in FLOATING:
-        raise NotImplementedError(f'"{name}" not implemented for {input.dtype}')
-    for tensor in (grid, grad_output):
-        if tensor.dtype != input.dtype:
-            raise RuntimeError(f"expected scalar type {input.dtype} but found {tensor.dtype}")
+    check_implemented(name, input, FLOATING)
+    check_scalar_type(input.dtype, grid, grad_output)

@@ -2,18 +2,19 @@
 
 Met as ``Tensor.index_add_``, ``x[index] = values``, ``x.index_put_(..., accumulate=True)``, and in
 the backward of ``x[index]``, ``index_select``, ``repeat_interleave`` and ``as_strided``. The room
-`scatter` uses the same launches.
+``scatter`` uses the same launches.
 
 ## What varies
 
-ATen's CUDA kernel for `index_add` gives each element of `source` to a thread, which adds it with an
-atomic: duplicates in `index` are added in an order that changes from run to run, and each addition
-rounds. Assignments with duplicates keep whichever thread wrote last. `index_put(accumulate=True)`
-sorts and does not vary, but walks over the duplicates of a destination one by one.
+ATen's CUDA kernel for ``index_add`` gives each element of ``source`` to a thread, which adds it
+with an atomic: duplicates in ``index`` are added in an order that changes from run to run, and each
+addition rounds. Assignments with duplicates keep whichever thread wrote last.
+``index_put(accumulate=True)`` sorts and does not vary, but walks over the duplicates of a
+destination one by one.
 
 ## What happens instead
 
-Additions are substituted, in one of two ways that `shapes.py` chooses, from the shapes alone, by
+Additions are substituted, in one of two ways that ``shapes.py`` chooses, from the shapes alone, by
 the bytes that each moves. Narrow rows: a maximum of exponents per destination, then the
 addends as integers of that scale; integer additions give the same bits in any order, and the sum is
 rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows
@@ -26,20 +27,20 @@ by an integer maximum of the positions of its sources, or, where there are more 
 destinations for each source, a stable sort of the index finds the last ones; then the owners write.
 A mask alone names nothing twice, and its values are written at once.
 
-Assignments to a `self` that is not contiguous, or quantized, sums of integers, and the CPU take
+Assignments to a ``self`` that is not contiguous, or quantized, sums of integers, and the CPU take
 PyTorch's own deterministic path: a stable sort on CUDA, one thread on the CPU.
 
 ## Cost
 
-The floor is `source` and the index read once and the destinations read and written once. Narrow
-rows read `source` and index twice, and use 12 bytes of scratch per destination (float64: 20,
+The floor is ``source`` and the index read once and the destinations read and written once. Narrow
+rows read ``source`` and index twice, and use 12 bytes of scratch per destination (float64: 20,
 complex twice that), zeroed, written and read, with an integer maximum and an integer addition per
 addend.
-Wide rows read `source` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
+Wide rows read ``source`` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
 2**31, else 256; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
-A sum into a view that is not contiguous adds a copy of `self` each way.
+A sum into a view that is not contiguous adds a copy of ``self`` each way.
 
-Assignments read `values` and write each row once; values that broadcast are written out before.
+Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Each index adds 24 bytes to become a position. Positions are read twice, and each destination adds 8
 bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
 destinations, 120 up to 2**31.
@@ -47,7 +48,7 @@ destinations, 120 up to 2**31.
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. Boolean masks wait for the
-GPU (`nonzero`), as in ATen. A sum of intermediate values beyond the dtype's range gives the sum
+GPU (``nonzero``), as in ATen. A sum of intermediate values beyond the dtype's range gives the sum
 where ATen may give an infinity.
 """
 

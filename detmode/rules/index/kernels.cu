@@ -113,35 +113,12 @@ __global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t
   }
 }
 
-// A sum of float or 16-bit addends: double has 29 bits to spare. -0.0 is what adds nothing.
-struct plain_sum {
-  double value;
-  static __device__ __forceinline__ plain_sum of(double x) { return plain_sum{x}; }
-  __device__ __forceinline__ plain_sum plus(plain_sum x) const {
-    return plain_sum{add_rn(value, x.value)};
-  }
-  __device__ __forceinline__ double total() const { return value; }
-};
-// A sum of double addends: `low` collects what the additions to `high` round away.
-struct paired_sum {
-  double high, low;
-  static __device__ __forceinline__ paired_sum of(double x) { return paired_sum{x, 0.0}; }
-  __device__ __forceinline__ paired_sum plus(paired_sum x) const {
-    double sum = add_rn(high, x.high), lost = lost_in_sum(high, x.high, sum);
-    return paired_sum{sum, add_rn(low, add_rn(x.low, lost))};
-  }
-  __device__ __forceinline__ double total() const {
-    // Past an infinity or a NaN, `low` means nothing; and -0.0 + 0.0 would be 0.0.
-    bool counts = low != 0.0 && is_finite(low) && is_finite(high);
-    return counts ? add_rn(high, low) : high;
-  }
-};
-
-// The sum of one column of the rows of one destination.
+// The sum of one column of the rows of one destination, in double, which has 29 bits to spare for
+// float and 16-bit addends.
 template <typename scalar_t>
 struct row_sum {
-  using part_t =
-      typename conditional<is_same<real_t<scalar_t>, double>::value, paired_sum, plain_sum>::type;
+  using part_t = typename conditional<is_same<real_t<scalar_t>, double>::value, paired_sum<double>,
+                                      plain_sum<double>>::type;
   part_t part;
   static __device__ __forceinline__ row_sum of(opmath_t<scalar_t> x) {
     return row_sum{part_t::of(static_cast<double>(x))};
@@ -149,10 +126,7 @@ struct row_sum {
   static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
   __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
   __device__ __forceinline__ scalar_t result(int64_t count) const {
-    double x = count == 1 ? part.total() : quotient(part.total(), count);
-    // One NaN for all: the hardware's own may differ.
-    if (is_nan(x)) return limits<scalar_t>::nan();
-    return from_opmath<scalar_t>(static_cast<opmath_t<scalar_t>>(x));
+    return narrowed<scalar_t>(count == 1 ? part.total() : quotient(part.total(), count));
   }
 };
 template <typename T>

@@ -1,13 +1,13 @@
 """``index_reduce``: products, means, maxima and minima of rows by index.
 
-Met as ``Tensor.index_reduce_``, and in its backward. The rooms `scatter` and `scatter_reduce` use
-the same launches.
+Met as ``Tensor.index_reduce_``, and in its backward. The rooms ``scatter`` and ``scatter_reduce``
+use the same launches.
 
 ## What varies
 
-ATen's CUDA kernel reduces duplicates in `index` into one row by atomics: products and means are
+ATen's CUDA kernel reduces duplicates in ``index`` into one row by atomics: products and means are
 rounded in an order that changes from run to run. Where 0.0 and -0.0 meet, a maximum or a minimum is
-the one that came first. PyTorch alerts for every `reduce` and dtype, integers too.
+the one that came first. PyTorch alerts for every ``reduce`` and dtype, integers too.
 
 ## What happens instead
 
@@ -17,24 +17,24 @@ long run of duplicates. A product is a float64 significand (of float64 factors a
 an exponent of its own: nothing overflows or underflows on the way, and the product is rounded to
 the dtype at the end. Products of integers wrap, as in ATen.
 
-*Means.* The sum of the room `index` divided by the number of its addends, which is counted in
+*Means.* The sum of the room ``index`` divided by the number of its addends, which is counted in
 integers. Means of integers are made by ATen's integer operators, and rounded down.
 
-*Maxima and minima.* Values become integers in the same order, for the integer `atomicMax` that GPUs
-have: NaN wins, and -0.0 lies below 0.0.
+*Maxima and minima.* Values become integers in the same order, for the integer ``atomicMax`` that
+GPUs have: NaN wins, and -0.0 lies below 0.0.
 
 All roundings are explicit: any GPU gives the same bits.
 
 ## Cost
 
-The floor is `source` and the index read once and the destinations read and written once. A product
-reads `source` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to 2**31, else
-256; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8) are written
-and read. Maxima and minima read `source` once, with at most one integer atomic an element, and use
-4 bytes of scratch per destination (8-byte dtypes: 8), written and read; int32 and int64 without
-`include_self` write the destinations once more. Means cost what `index_add` costs, and 8 bytes more
-per destination or a search in the sorted index. A view that is not contiguous adds a copy of `self`
-each way.
+The floor is ``source`` and the index read once and the destinations read and written once. A
+product reads ``source`` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
+2**31, else 256; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8)
+are written and read. Maxima and minima read ``source`` once, with at most one integer atomic an
+element, and use 4 bytes of scratch per destination (8-byte dtypes: 8), written and read; int32 and
+int64 without ``include_self`` write the destinations once more. Means cost what ``index_add``
+costs, and 8 bytes more per destination or a search in the sorted index. A view that is not
+contiguous adds a copy of ``self`` each way.
 
 ## Limits
 

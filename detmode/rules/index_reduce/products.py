@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
-from detmode.rules.index.positions import linearize
+from detmode.rules.index.positions import of_elements
 from detmode.rules.index.shapes import PIECE, Rows, flat, sort_dtype
 from detmode.rules.index_reduce.source import SOURCE
 
@@ -27,7 +27,7 @@ def multiply_rows(
     if shape.addends == 0:
         return
     if index.numel() != shape.rows:
-        index, shape = _of_elements(index, shape), flat(shape)
+        index, shape = of_elements(index, shape), flat(shape)
     columns = shape.outer * shape.inner
     scalar = ctype(out.dtype)
     keys, order = torch.sort(index.view(-1).to(sort_dtype(shape.size)), stable=True)
@@ -54,14 +54,6 @@ def multiply_rows(
             SOURCE, f"index_reduce_multiply_carries<{scalar}>", threads,
             read_keys, read, out, carry_keys, carries, n, *lies,
         )  # fmt: skip
-
-
-def _of_elements(index: Tensor, shape: Rows) -> Tensor:
-    """Each element's destination among all, as :func:`flat` of ``shape`` wants it."""
-    grid = (shape.outer, shape.rows, shape.inner)
-    outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
-    inner = torch.arange(shape.inner, device=index.device)
-    return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
 
 
 def _words(dtype: torch.dtype) -> int:

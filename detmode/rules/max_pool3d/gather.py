@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.checks import check_devices, check_scalar_type
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, launch
 
@@ -95,10 +96,5 @@ def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial
             f"{name}(): Expected indices to have the shape of grad_output, "
             f"{list(grad_output.shape)}, but got {list(indices.shape)}"
         )
-    if indices.dtype != torch.int64:
-        raise RuntimeError(f"expected scalar type {torch.int64} but found {indices.dtype}")
-    if not grad_output.device == indices.device == self.device:
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got "
-            f"{grad_output.device}, {self.device} and {indices.device}"
-        )
+    check_scalar_type(torch.int64, indices)
+    check_devices(name, grad_output, self, indices)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from detmode.checks import check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
 from detmode.cuda import Source
 from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
@@ -83,7 +84,5 @@ def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
 def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
     name = "max_pool3d_with_indices_backward"
     check(name, grad_output, self, indices, 3)
-    if grad_output.dtype != self.dtype:
-        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
-    if self.dtype not in FLOATING:
-        raise NotImplementedError(f'"{name}_out_frame" not implemented for {self.dtype}')
+    check_scalar_type(self.dtype, grad_output)
+    check_implemented(f"{name}_out_frame", self, FLOATING)

@@ -12,7 +12,7 @@ they write is open, on the CPU (which splits the work over threads) too.
 Of the inputs of a plane with the same index the last in row-major order stays, as in a serial loop.
 On CUDA each output gets an owner by an integer maximum of the positions of its inputs, or, where
 there are more than four outputs for each input, a stable sort of the indices finds the last ones;
-then the owners write, so any GPU gives the same bits. On the CPU `scatter` writes each plane in
+then the owners write, so any GPU gives the same bits. On the CPU ``scatter`` writes each plane in
 order, several planes at once; no kernel is launched.
 
 ## Cost

@@ -27,9 +27,9 @@ copies them first, all classes. Two launches, where ATen has three and two fills
 
 ## Limits
 
-A target that is no class ends the launch, as in ATen, and is an ``IndexError`` on the CPU. In
-float16 a sum or a total weight above 65504 is infinite, as in ATen; the mean is divided before it
-is rounded, so that it need not be.
+A target that is no class traps on a GPU, as in ATen, and raises on the host. In float16 a
+sum or a total weight above 65504 is infinite, as in ATen; the mean is divided before it is rounded,
+so that it need not be.
 """
 
 from detmode.conditions import argument, on

@@ -42,7 +42,7 @@ static __device__ __forceinline__ double widened(scalar_t value) {
   return static_cast<double>(to_opmath(value));
 }
 template <typename scalar_t>
-static __device__ __forceinline__ scalar_t narrowed(double value) {
+static __device__ __forceinline__ scalar_t rounded(double value) {
   return from_opmath<scalar_t>(static_cast<opmath_t<scalar_t>>(value));
 }
 
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(THREADS)
   if (threadIdx.x == 0) {
     double loss = sums.loss.rounded();
     double weight = sums.weight.rounded();
-    *output = narrowed<scalar_t>(mean ? div_rn(loss, weight) : loss);
-    *total_weight = narrowed<scalar_t>(weight);
+    *output = rounded<scalar_t>(mean ? div_rn(loss, weight) : loss);
+    *total_weight = rounded<scalar_t>(weight);
   }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, launch_blocks
 
@@ -99,12 +100,9 @@ def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
             "input and target batch or spatial sizes don't match: target "
             f"{list(target.shape)}, input {list(self.shape)}"
         )
-    if self.dtype not in FLOATING:
-        raise NotImplementedError(f'"nll_loss2d_forward_kernel" not implemented for {self.dtype}')
-    if target.dtype != torch.int64:
-        raise RuntimeError(f"expected scalar type {torch.int64} but found {target.dtype}")
-    if weight is not None and weight.dtype != self.dtype:
-        raise RuntimeError(f"expected scalar type {self.dtype} but found {weight.dtype}")
+    check_implemented("nll_loss2d_forward_kernel", self, FLOATING)
+    check_scalar_type(torch.int64, target)
+    check_scalar_type(self.dtype, weight)
     for other in (target, weight):
         if other is not None and other.device != self.device:
             raise RuntimeError(

@@ -4,7 +4,7 @@
 // the answer digit by digit, from the top: it counts the keys that agree with what is fixed so far,
 // by their next digit. Counts and minima of integers do not depend on the order of threads.
 #include "index.cuh"
-#include "radix_key.cuh"
+#include "ordered.cuh"
 
 constexpr int64_t MEDIAN = 0, NANMEDIAN = 1;
 

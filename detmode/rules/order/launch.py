@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented
 from detmode.conditions import FLOATING, INTEGRAL
 from detmode.cuda import Source, ctype, empty, launch, launch_blocks
 
@@ -52,7 +53,7 @@ def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tenso
 def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::nanmedian.dim``: the median of what is not NaN; NaN where nothing else is there.
 
-    Returns, raises: as `median`.
+    Returns, raises: as ``median``.
     """
     return _select("nanmedian", self, dim, keepdim, NANMEDIAN)
 
@@ -80,8 +81,7 @@ def _select(
     n = self.shape[axis] if self.dim() else 1
     if kind == KTH and not 1 <= k <= n:
         raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {axis}")
-    if self.dtype not in DTYPES:
-        raise NotImplementedError(f'"{name}" not implemented for {self.dtype}')
+    check_implemented(name, self, DTYPES)
     grown = self if self.dim() else self.view(1)
     before, behind = grown.shape[:axis], grown.shape[axis + 1 :]
     kept = (1,) if keepdim and self.dim() else ()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented
 from detmode.conditions import FLOATING, INTEGRAL, on
 from detmode.rule import GPU_TO_GPU, Native, Rule, Substitute
 from detmode.rules.order.launch import axis_of, refuse_size_0
@@ -67,8 +68,7 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Te
     """
     axis = axis_of(self, dim)
     refuse_size_0("mode", self, axis)
-    if self.dtype not in (*FLOATING, *INTEGRAL, torch.bool):
-        raise NotImplementedError(f'"mode" not implemented for {self.dtype}')
+    check_implemented("mode", self, (*FLOATING, *INTEGRAL, torch.bool))
     if self.dim() == 0:
         return self.clone(), torch.zeros((), dtype=torch.int64, device=self.device)
     ordered, order = torch.sort(self.movedim(axis, -1), dim=-1, stable=True)

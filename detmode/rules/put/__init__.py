@@ -9,24 +9,24 @@ with a float ``atomicAdd`` on CUDA.
 ## What happens instead
 
 ``accumulate=False``: the last source in row-major order stays, as in a serial loop. On CUDA each
-element of `self` gets an owner by an integer maximum of the positions of its sources, or, where
+element of ``self`` gets an owner by an integer maximum of the positions of its sources, or, where
 there are more than four elements for each source, a stable sort of the index finds the last ones;
-then the owners write. On the CPU `scatter` writes them in order; no kernel is launched.
+then the owners write. On the CPU ``scatter`` writes them in order; no kernel is launched.
 
-``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the room `index`,
-which give the same bits in any order. Integers and bools add by ATen's own kernel, whose integer
-atomics commute; only its alert is left out. On the CPU ATen adds serially under the flag.
+``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the room
+``index``, which give the same bits in any order. Integers and bools add by ATen's own kernel, whose
+integer atomics commute; only its alert is left out. On the CPU ATen adds serially under the flag.
 
 Any GPU gives the same bits.
 
 ## Cost
 
-The floor is `index` and `source` read once and one element written for each. Each index adds 24
+The floor is ``index`` and ``source`` read once and one element written for each. Each index adds 24
 bytes to become a position, counted from the start. Assignments read the positions twice, and add 8
-bytes for each element of `self` and an atomic and a read for each source; a sort instead of that
-moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the room `index`. A
-`self` that is not contiguous is copied each way. On the CPU: the index is read once more for its
-bounds, and one thread writes instead of all.
+bytes for each element of ``self`` and an atomic and a read for each source; a sort instead of that
+moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the room ``index``.
+A ``self`` that is not contiguous is copied each way. On the CPU: the index is read once more for
+its bounds, and one thread writes instead of all.
 
 ## Limits
 

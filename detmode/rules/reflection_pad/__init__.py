@@ -10,11 +10,11 @@ changes from run to run.
 
 ## What happens instead
 
-1d and 3d: one thread owns an element of `grad_input` and adds its images, on each axis the one
+1d and 3d: one thread owns an element of ``grad_input`` and adds its images, on each axis the one
 before the input, the element itself and the one behind the input, in row-major order: at most
 three, in 3d at most 27. It adds in float for float16 and bfloat16, each operation rounded
 explicitly, so any GPU gives the same bits, and what rounding takes from the sum is added at its
-end. `grad_input` is contiguous, as ATen's CUDA kernels make it. Negative padding crops: what was
+end. ``grad_input`` is contiguous, as ATen's CUDA kernels make it. Negative padding crops: what was
 cut off gets zero. The kernel is that of replication padding.
 
 2d: PyTorch's own kernel, in which each input element gathers its mirror images in a fixed order.
@@ -22,16 +22,16 @@ PyTorch's documentation lists ``ReflectionPad2d`` among the operators that raise
 
 ## Cost
 
-1d and 3d: `grad_output` is read and `grad_input` written once, which is the floor. ATen's kernels
-write `grad_input` with zeros and then read and write an element once for each of its images. A
-`grad_output` that is not contiguous is copied first. 2d, natively: the gradient is read and written
-once, as by the atomic kernel.
+1d and 3d: ``grad_output`` is read and ``grad_input`` written once, which is the floor. ATen's
+kernels write ``grad_input`` with zeros and then read and write an element once for each of its
+images. A ``grad_output`` that is not contiguous is copied first. 2d, natively: the gradient is read
+and written once, as by the atomic kernel.
 
 ## Limits
 
 Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. ATen does not check that
-`grad_output` has the batch and channels of `self`, nor in 3d that a padding is less than the size
-it pads; here what does not fit is a `RuntimeError`.
+``grad_output`` has the batch and channels of ``self``, nor in 3d that a padding is less than the
+size it pads; here what does not fit is a ``RuntimeError``.
 """
 
 from detmode.conditions import on

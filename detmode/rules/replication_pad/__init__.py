@@ -10,28 +10,28 @@ run to run.
 
 ## What happens instead
 
-One thread owns an element of `grad_input` and adds the outputs that copied it in row-major order,
+One thread owns an element of ``grad_input`` and adds the outputs that copied it in row-major order,
 in float for float16 and bfloat16, each operation rounded explicitly, so any GPU gives the same
 bits. An element with more than 64 copies is added by the 32 lanes of a warp: each takes every 32nd
 copy, and their sums are joined in a fixed order. What rounding takes from a sum is added at its
-end, so the error stays that of about one rounding. `grad_input` is contiguous, as ATen's CUDA
+end, so the error stays that of about one rounding. ``grad_input`` is contiguous, as ATen's CUDA
 kernels make it. Negative padding crops: what was cut off gets zero.
 
 Under its flag PyTorch's Python replaces replication on CUDA by a decomposition whose backward is
-`index_put`. Under the mode the plain operator is called, and its backward meets this table.
+``index_put``. Under the mode the plain operator is called, and its backward meets this table.
 
 ## Cost
 
-`grad_output` is read and `grad_input` written once, which is the floor. ATen's kernels write
-`grad_input` with zeros and then read and write an element once for each of its copies. The
-decomposition's `index_put` sorts one int64 index for each output element. A `grad_output` that is
-not contiguous is copied first.
+``grad_output`` is read and ``grad_input`` written once, which is the floor. ATen's kernels write
+``grad_input`` with zeros and then read and write an element once for each of its copies. The
+decomposition's ``index_put`` sorts one int64 index for each output element. A ``grad_output`` that
+is not contiguous is copied first.
 
 ## Limits
 
 Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. In 1-D and 2-D ATen does not
-check that `grad_output` has the batch and channels of `self`; here other sizes are a
-`RuntimeError`. One warp is the most that serves an element: an input of few elements with padding
+check that ``grad_output`` has the batch and channels of ``self``; here other sizes are a
+``RuntimeError``. One warp is the most that serves an element: an input of few elements with padding
 far larger than itself (a single pixel spread over a plane) leaves most of the GPU idle.
 """
 

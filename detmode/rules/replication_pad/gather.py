@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from detmode.checks import check_devices, check_implemented, check_scalar_type
 from detmode.conditions import COMPLEX, FLOATING
 from detmode.cuda import Source, ctype, empty, launch
 
@@ -89,12 +90,6 @@ def _check(
             "Padding size should be less than the corresponding input dimension, but got: padding "
             f"{list(padding)} for input {list(self.shape)}"
         )
-    if grad_output.dtype != self.dtype:
-        raise RuntimeError(f"expected scalar type {self.dtype} but found {grad_output.dtype}")
-    if grad_output.device != self.device:
-        raise RuntimeError(
-            f"{where}(): Expected all tensors to be on the same device, but got "
-            f"{grad_output.device} and {self.device}"
-        )
-    if self.dtype not in DTYPES:
-        raise NotImplementedError(f'"{where}" not implemented for {self.dtype}')
+    check_scalar_type(self.dtype, grad_output)
+    check_devices(where, grad_output, self)
+    check_implemented(where, self, DTYPES)

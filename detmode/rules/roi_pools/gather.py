@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.checks import check_implemented
 from detmode.cuda import Source, empty, launch, launch_blocks
 from detmode.rules.roi_pools.source import DTYPES, POOL
 
@@ -46,8 +47,7 @@ def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_gra
             )
     if any(tensor.device != grad.device for tensor in (rois, *like_grad.values())):
         raise RuntimeError(f"{name}: all tensors should be on the same device")
-    if grad.dtype not in DTYPES:
-        raise NotImplementedError(f'"{name}" not implemented for {grad.dtype}')
+    check_implemented(name, grad, DTYPES)
 
 
 def check_mapping(channel_mapping: Tensor) -> None:

@@ -1,6 +1,7 @@
 // Scans of one row. The order in which elements are joined is scan.cuh's; here is what is joined.
 #include "compensated_sum.cuh"
-#include "exp_log.cuh"
+#include "exponential.cuh"
+#include "product.cuh"
 #include "scan.cuh"
 
 constexpr int THREADS = 256;
@@ -16,44 +17,12 @@ static __device__ __forceinline__ void scan_row(const typename scan_t::input_t* 
   scan_tile<scan_t, THREADS, ROWS, vec>(input, output, marks, totals, nodes, n, stride);
 }
 
-// high + low, unless `low` adds nothing: -0.0 + 0.0 would be 0.0, and past an infinity or a NaN
-// `low` means nothing.
-template <typename T>
-static __device__ __forceinline__ T sum_of_pair(T high, T low) {
-  return low != 0 && is_finite(low) && is_finite(high) ? add_rn(high, low) : high;
-}
-
-// One NaN for all: which one an operation gives may depend on the hardware.
-template <typename scalar_t>
-static __device__ __forceinline__ scalar_t rounded(opmath_t<scalar_t> x) {
-  return is_nan(x) ? limits<scalar_t>::nan() : from_opmath<scalar_t>(x);
-}
-
 // cumsum. float has too few bits for long rows: `low` collects what the additions round away.
 // 16-bit dtypes add in float, double in double.
-template <typename T>
-struct plain_sum {
-  T high;
-  static __device__ __forceinline__ plain_sum of(T x) { return plain_sum{x}; }
-  __device__ __forceinline__ plain_sum plus(plain_sum x) const {
-    return plain_sum{add_rn(high, x.high)};
-  }
-  __device__ __forceinline__ T total() const { return high; }
-};
-struct paired_sum {
-  float high, low;
-  static __device__ __forceinline__ paired_sum of(float x) { return paired_sum{x, 0.0f}; }
-  __device__ __forceinline__ paired_sum plus(paired_sum x) const {
-    float sum = add_rn(high, x.high), lost = lost_in_sum(high, x.high, sum);
-    return paired_sum{sum, add_rn(low, add_rn(x.low, lost))};
-  }
-  __device__ __forceinline__ float total() const { return sum_of_pair(high, low); }
-};
-
 template <typename scalar_t>
 struct sums {
   using input_t = scalar_t;
-  using state_t = typename conditional<is_same<scalar_t, float>::value, paired_sum,
+  using state_t = typename conditional<is_same<scalar_t, float>::value, paired_sum<float>,
                                        plain_sum<opmath_t<scalar_t>>>::type;
   static __device__ __forceinline__ state_t of(scalar_t x) { return state_t::of(to_opmath(x)); }
   static __device__ __forceinline__ state_t identity() { return state_t::of(-0.0f); }
@@ -62,7 +31,7 @@ struct sums {
   }
   // From +0.0, as on the CPU: a sum of -0.0 alone is 0.0.
   static __device__ __forceinline__ scalar_t result(state_t sum) {
-    return rounded<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()));
+    return narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()));
   }
 };
 template <typename T>
@@ -85,42 +54,19 @@ struct sums<complex<T>> {
   }
 };
 
-// cumprod. A product is kept as (high + low) * 2^exponent with 1 <= |high| < 2, so that the product
-// of a part of the row neither overflows nor underflows where that of the elements before it and
-// its own does not; `low` collects what the multiplications round away.
-static __device__ __forceinline__ int32_t exponent_sum(int32_t a, int32_t b) {
-  return static_cast<int32_t>(clamp_index(int64_t(a) + b, -(1 << 29), 1 << 29));
-}
-
+// cumprod. A product has an exponent of its own, so that the product of a part of the row neither
+// overflows nor underflows where that of the elements before it and its own does not.
 template <typename scalar_t>
 struct products {
   using input_t = scalar_t;
-  using T = opmath_t<scalar_t>;
-  struct state_t {
-    T high, low;
-    int32_t exponent;
-  };
-  static __device__ __forceinline__ state_t of(scalar_t value) {
-    T x = to_opmath(value);
-    // 2^64 makes a denormal normal.
-    bool small = x < exponent_bits<T>::power(1 - exponent_bits<T>::bias) &&
-                 -x < exponent_bits<T>::power(1 - exponent_bits<T>::bias);
-    if (x == 0 || !is_finite(x)) return state_t{x, T(0), 0};
-    if (small) x = mul_rn(x, exponent_bits<T>::power(64));
-    return state_t{significand_of(x), T(0), exponent_of(x) - (small ? 64 : 0)};
-  }
-  static __device__ __forceinline__ state_t identity() { return state_t{T(1), T(0), 0}; }
-  static __device__ __forceinline__ state_t join(state_t a, state_t b) {
-    T high = mul_rn(a.high, b.high);
-    T low = fma_rn(a.high, b.low, fma_rn(a.low, b.high, fma_rn(a.high, b.high, -high)));
-    bool carry = high >= 2 || high <= -2;
-    T scale = carry ? T(0.5) : T(1);
-    int32_t exponent = exponent_sum(a.exponent, b.exponent) + (carry ? 1 : 0);
-    return state_t{mul_rn(high, scale), mul_rn(low, scale), exponent};
+  using state_t = paired_product<opmath_t<scalar_t>>;
+  static __device__ __forceinline__ state_t of(scalar_t x) { return state_t::of(to_opmath(x)); }
+  static __device__ __forceinline__ state_t identity() { return state_t::of(1); }
+  static __device__ __forceinline__ state_t join(state_t earlier, state_t later) {
+    return earlier.times(later);
   }
   static __device__ __forceinline__ scalar_t result(state_t product) {
-    T significand = sum_of_pair(product.high, product.low);
-    return rounded<scalar_t>(times_power_of_two(significand, product.exponent));
+    return product.template result<scalar_t>();
   }
 };
 template <typename T>
@@ -128,14 +74,13 @@ struct products<complex<T>> {
   using input_t = complex<T>;
   struct state_t {
     double re, im;
-    int32_t exponent;
+    int64_t exponent;
   };
-  static __device__ __forceinline__ state_t scaled(complex<double> x, int32_t exponent) {
+  static __device__ __forceinline__ state_t scaled(complex<double> x, int64_t exponent) {
     double re = x.re < 0 ? -x.re : x.re, im = x.im < 0 ? -x.im : x.im;
     double larger = re > im ? re : im;
-    int e = larger == 0 || !is_finite(larger) ? 0 : exponent_of(larger);
-    return state_t{times_power_of_two(x.re, -e), times_power_of_two(x.im, -e),
-                   exponent_sum(exponent, e)};
+    int e = has_no_exponent(larger) ? 0 : exponent_of(larger);
+    return state_t{times_power_of_two(x.re, -e), times_power_of_two(x.im, -e), exponent + e};
   }
   static __device__ __forceinline__ state_t of(complex<T> x) {
     return scaled(complex<double>(x.re, x.im), 0);
@@ -143,12 +88,12 @@ struct products<complex<T>> {
   static __device__ __forceinline__ state_t identity() { return state_t{1.0, 0.0, 0}; }
   static __device__ __forceinline__ state_t join(state_t a, state_t b) {
     return scaled(complex<double>(a.re, a.im) * complex<double>(b.re, b.im),
-                  exponent_sum(a.exponent, b.exponent));
+                  a.exponent + b.exponent);
   }
   static __device__ __forceinline__ complex<T> result(state_t product) {
     double re = times_power_of_two(product.re, product.exponent);
     double im = times_power_of_two(product.im, product.exponent);
-    return complex<T>(rounded<T>(static_cast<T>(re)), rounded<T>(static_cast<T>(im)));
+    return complex<T>(narrowed<T>(re), narrowed<T>(im));
   }
 };
 
@@ -179,7 +124,7 @@ struct exponential_sums {
   }
   static __device__ __forceinline__ scalar_t result(state_t state) {
     bool none = state.sum == 0;
-    return rounded<scalar_t>(none ? state.largest : add_rn(state.largest, log_normal(state.sum)));
+    return narrowed<scalar_t>(none ? state.largest : add_rn(state.largest, log_normal(state.sum)));
   }
 };
 
@@ -223,7 +168,7 @@ struct exponential_sums<complex<T>> {
     double norm = fma_rn(x.re, x.re, mul_rn(x.im, x.im));
     double log_norm = norm == 0 ? limits<double>::lowest() : log_normal(norm);
     double re = fma_rn(0.5, log_norm, x.largest), im = add_rn(x.angle, atan2(x.im, x.re));
-    return complex<T>(rounded<T>(static_cast<T>(re)), rounded<T>(static_cast<T>(im)));
+    return complex<T>(narrowed<T>(re), narrowed<T>(im));
   }
 };
 

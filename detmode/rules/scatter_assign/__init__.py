@@ -5,26 +5,26 @@ Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``,
 
 ## What varies
 
-Of elements of `src` that meet in one destination, whichever thread of ATen's CUDA kernel writes
+Of elements of ``src`` that meet in one destination, whichever thread of ATen's CUDA kernel writes
 last wins.
 
 ## What happens instead
 
-Assignments: of elements with one destination the last along `dim` wins. Each destination gets an
+Assignments: of elements with one destination the last along ``dim`` wins. Each destination gets an
 owner by an integer maximum of the positions of its sources, or, where there are more than four
 destinations for each source, a stable sort of the positions finds the last ones; then the owners
-write, so any GPU gives the same bits. Where the index is expanded along the dimensions behind `dim`
-whole rows are owned. A `self` that is not contiguous, or quantized, takes PyTorch's own path
-through `index_put`; where a program turns the flag off inside the block that path does not run, and
-detmode warns in its own words.
+write, so any GPU gives the same bits. Where the index is expanded along the dimensions behind
+``dim`` whole rows are owned. A ``self`` that is not contiguous, or quantized, takes PyTorch's own
+path through ``index_put``; where a program turns the flag off inside the block that path does not
+run, and detmode warns in its own words.
 
 ## Cost
 
-The floor is `src` and `index` read once and the destinations written once. Assignments read the
+The floor is ``src`` and ``index`` read once and the destinations written once. Assignments read the
 index twice, write 8 bytes for each destination, and add an atomic and a read for each source; a
 sort instead of that moves 120 bytes for each source up to 2**31 destinations, and 64 to make its
-keys. An index that is smaller than `self` apart from `dim` adds 64 bytes for each of its elements.
-PyTorch's path makes int64 coordinates for every dimension, and sorts them.
+keys. An index that is smaller than ``self`` apart from ``dim`` adds 64 bytes for each of its
+elements. PyTorch's path makes int64 coordinates for every dimension, and sorts them.
 
 ## Limits
 

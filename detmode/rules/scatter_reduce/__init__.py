@@ -4,30 +4,30 @@ Met as ``Tensor.scatter_reduce_``, and in graph libraries.
 
 ## What varies
 
-ATen's CUDA kernels give each element of `src` to a thread: elements that meet in one destination
+ATen's CUDA kernels give each element of ``src`` to a thread: elements that meet in one destination
 are added and multiplied by atomics, in an order that changes from run to run. PyTorch's flag sends
-floating and complex sums and means to `index_put`, which builds int64 coordinates for every
+floating and complex sums and means to ``index_put``, which builds int64 coordinates for every
 dimension, sorts them and adds duplicates one by one; it alerts for products. Of 0.0 and -0.0 a
 maximum or a minimum keeps the one that came first.
 
 ## What happens instead
 
-Sums and means are substituted with the launches of the room `index`, as `scatter_add` is (see the
-room `scatter`); products, and floating maxima and minima, with those of the room `index_reduce`. A
-product of scattered elements sorts their destinations; where the index is expanded along the
-dimensions behind `dim`, as graph libraries make it, the index without its repeats. Only shapes and
-the index's strides decide, and all roundings are explicit: any GPU gives the same bits. A mean
-divides the unrounded sum by its number of addends, counted in integers.
+Sums and means are substituted with the launches of the room ``index``, as ``scatter_add`` is (see
+the room ``scatter``); products, and floating maxima and minima, with those of the room
+``index_reduce``. A product of scattered elements sorts their destinations; where the index is
+expanded along the dimensions behind ``dim``, as graph libraries make it, the index without its
+repeats. Only shapes and the index's strides decide, and all roundings are explicit: any GPU gives
+the same bits. A mean divides the unrounded sum by its number of addends, counted in integers.
 
 Sums, maxima and minima of integers do not depend on the order.
 
 ## Cost
 
-The floor is `src` and `index` read once and the destinations read and written once. Sums and means
-cost what `scatter_add` costs, a mean 8 bytes more per destination. Products, maxima and minima cost
-what they cost in `index_reduce`; a product whose index is not expanded sorts every element as a row
-of its own. A destination that is not contiguous, or larger than the index apart from `dim`, adds a
-copy each way of the part that the index covers.
+The floor is ``src`` and ``index`` read once and the destinations read and written once. Sums and
+means cost what ``scatter_add`` costs, a mean 8 bytes more per destination. Products, maxima and
+minima cost what they cost in ``index_reduce``; a product whose index is not expanded sorts every
+element as a row of its own. A destination that is not contiguous, or larger than the index apart
+from ``dim``, adds a copy each way of the part that the index covers.
 
 ## Limits
 

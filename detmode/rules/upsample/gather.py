@@ -31,7 +31,7 @@ def gather_backward(
 ) -> Tensor:
     """The gradient of an interpolation of the dimensions after the first two.
 
-    `contiguous` makes grad_input contiguous even where grad_output is channels_last.
+    ``contiguous`` makes grad_input contiguous even where grad_output is channels_last.
 
     Raises:
         NotImplementedError: a dtype that ATen does not interpolate either.
@@ -83,7 +83,7 @@ def _gather(
     axes: Sequence[Axis],
     interpolation: Interpolation,
 ) -> None:
-    """`source` is [outer, ..., inner] in memory, with the dimensions of `axes` reversed between."""
+    """``source`` is [outer, ..., inner] in memory, the dimensions of ``axes`` reversed between."""
     kernel = "upsample_gather_rows" if inner == 1 else "upsample_gather"
     entry = f"{kernel}<{ctype(source.dtype)}, {ctype(result.dtype)}, {len(axes)}>"
     sizes = [n for axis in axes for n in (axis.size, axis.out, axis.taps)]

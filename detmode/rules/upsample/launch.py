@@ -20,7 +20,7 @@ def upsample_linear1d_backward(
     align_corners: bool,
     scales: float | None = None,
 ) -> Tensor:
-    """The gradient of `torch.ops.aten.upsample_linear1d`; always contiguous."""
+    """The gradient of ``aten::upsample_linear1d``; always contiguous."""
     return gather_backward(
         LINEAR, grad_output, input_size, align_corners, (scales,), contiguous=True
     )
@@ -34,7 +34,7 @@ def upsample_bilinear2d_backward(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """The gradient of `torch.ops.aten.upsample_bilinear2d`, in grad_output's memory format."""
+    """The gradient of ``aten::upsample_bilinear2d``, in grad_output's memory format."""
     return gather_backward(LINEAR, grad_output, input_size, align_corners, (scales_h, scales_w))
 
 
@@ -46,7 +46,7 @@ def upsample_bicubic2d_backward(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """The gradient of `torch.ops.aten.upsample_bicubic2d`; always contiguous."""
+    """The gradient of ``aten::upsample_bicubic2d``; always contiguous."""
     scales = (scales_h, scales_w)
     return gather_backward(CUBIC, grad_output, input_size, align_corners, scales, contiguous=True)
 
@@ -60,6 +60,6 @@ def upsample_trilinear3d_backward(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """The gradient of `torch.ops.aten.upsample_trilinear3d`, in grad_output's memory format."""
+    """The gradient of ``aten::upsample_trilinear3d``, in grad_output's memory format."""
     scales = (scales_d, scales_h, scales_w)
     return gather_backward(LINEAR, grad_output, input_size, align_corners, scales)

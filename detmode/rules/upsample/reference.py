@@ -85,7 +85,7 @@ def cubic(o: int, size: int, scale: Fraction, align_corners: bool) -> Any:
 
 
 def convolution(x: Fraction, a: Fraction) -> Fraction:
-    """The cubic convolution's weight at distance `x`."""
+    """The cubic convolution's weight at distance ``x``."""
     x = abs(x)
     if x <= 1:
         return ((a + 2) * x - (a + 3)) * x * x + 1
@@ -93,7 +93,7 @@ def convolution(x: Fraction, a: Fraction) -> Fraction:
 
 
 def triangle(x: Fraction) -> Fraction:
-    """The bilinear filter's weight at distance `x`."""
+    """The bilinear filter's weight at distance ``x``."""
     return max(1 - abs(x), Fraction(0))
 
 

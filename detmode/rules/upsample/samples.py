@@ -34,7 +34,7 @@ def backward(
     align_corners: bool = False,
     *scales: float | None,
 ) -> dict[str, Any]:
-    """The arguments for a resize of `size` to `out` with `batch` (N, C) before."""
+    """The arguments for a resize of ``size`` to ``out`` with ``batch`` (N, C) before."""
     names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
     return {
         "grad_output": make.normal(*batch, *out),

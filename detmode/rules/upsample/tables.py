@@ -36,7 +36,7 @@ class Interpolation:
 
     Args:
         source: where its tables are written.
-        entry: the entry that writes them, with `{}` for the opmath type.
+        entry: the entry that writes them, with ``{}`` for the opmath type.
         taps: of a dimension's input size and scale, the most taps an output position has.
         clamps: taps outside the input count at its ends; otherwise there are none outside.
     """
@@ -72,7 +72,7 @@ def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> f
 def write_tables(
     interpolation: Interpolation, axes: Sequence[Axis], align_corners: bool, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The tables of `axes`, one after the other: int32 positions, weights in opmath_t."""
+    """The tables of ``axes``, one after the other: int32 positions, weights in opmath_t."""
     opmath = torch.float64 if like.dtype is torch.float64 else torch.float32
     positions = empty((sum(axis.positions for axis in axes),), torch.int32, like.device)
     weights = empty((sum(axis.out * axis.taps for axis in axes),), opmath, like.device)

@@ -5,25 +5,25 @@ deterministic path for them.
 
 ## What varies
 
-ATen's CUDA kernel gives an element of `grad_output` to a thread, which adds its share to all
-elements of `grad_input` under the filter with atomics, in an order that changes from run to run: at
-a reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)**2 (bicubic).
+ATen's CUDA kernel gives an element of ``grad_output`` to a thread, which adds its share to all
+elements of ``grad_input`` under the filter with atomics, in an order that changes from run to run:
+at a reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)**2 (bicubic).
 
 ## What happens instead
 
-A small launch writes down, for each dimension, the output positions that read an input position
-and their normalised weights, by ATen's arithmetic. Then the gathers of the room `upsample` run: one
-thread owns an element of `grad_input` and adds what reaches it in an order that depends on the
+A small launch writes down, for each dimension, the output positions that read an input position and
+their normalised weights, by ATen's arithmetic. Then the gathers of the room ``upsample`` run: one
+thread owns an element of ``grad_input`` and adds what reaches it in an order that depends on the
 sizes alone, each operation rounded explicitly, so any GPU gives the same bits. Weights stay in
 float for float16 and bfloat16, where ATen rounds them to the dtype.
 
 ## Cost
 
-The floor is `grad_output` read and `grad_input` written once. In a reduction by s, this operator's
-use, `grad_input` is s**2 times `grad_output`, and an element of it meets at most about 2 (bilinear)
-or 4 (bicubic) output positions in each dimension, read from cache; ATen adds as often to
-`grad_input`, and writes it with zeros before. A table adds `out` times
-min(2 ceil(reach * s) + 1, `in`) weights for each dimension, reach being 1 or 2.
+The floor is ``grad_output`` read and ``grad_input`` written once. In a reduction by s, this
+operator's use, ``grad_input`` is s**2 times ``grad_output``, and an element of it meets at most
+about 2 (bilinear) or 4 (bicubic) output positions in each dimension, read from cache; ATen adds as
+often to ``grad_input``, and writes it with zeros before. A table adds ``out`` times min(2
+ceil(reach * s) + 1, ``in``) weights for each dimension, reach being 1 or 2.
 
 ## Limits
 

@@ -41,7 +41,7 @@ def upsample_bilinear2d_aa_backward(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """The gradient of `torch.ops.aten._upsample_bilinear2d_aa`, in grad_output's memory format."""
+    """The gradient of ``aten::_upsample_bilinear2d_aa``, in grad_output's memory format."""
     scales = (scales_h, scales_w)
     return gather_backward(BILINEAR, grad_output, input_size, align_corners, scales)
 
@@ -54,6 +54,6 @@ def upsample_bicubic2d_aa_backward(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """The gradient of `torch.ops.aten._upsample_bicubic2d_aa`; always contiguous, as ATen's."""
+    """The gradient of ``aten::_upsample_bicubic2d_aa``; always contiguous, as ATen's."""
     scales = (scales_h, scales_w)
     return gather_backward(BICUBIC, grad_output, input_size, align_corners, scales, contiguous=True)

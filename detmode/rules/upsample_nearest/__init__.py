@@ -6,8 +6,8 @@ operators alert nowhere.
 ## What varies
 
 Only on MPS, since PyTorch 2.15: output positions that read one input position add to it atomically,
-and PyTorch alerts unless `grad_output` is empty. ATen's CUDA kernels give an element of
-`grad_input` to a thread, which adds the output positions that read it in order.
+and PyTorch alerts unless ``grad_output`` is empty. ATen's CUDA kernels give an element of
+``grad_input`` to a thread, which adds the output positions that read it in order.
 
 ## What happens instead
 
