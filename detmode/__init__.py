@@ -20,7 +20,7 @@ from detmode.rule import (
     Substitute,
 )
 from detmode.rules import default_rules
-from detmode.runs import Comparison, TraceError, diff, record
+from detmode.runs import Comparison, ProbeReport, TraceError, diff, probe, record
 from detmode.switch import (
     are_deterministic_algorithms_enabled,
     get_deterministic_debug_mode,
@@ -41,6 +41,7 @@ __all__ = [
     "DeterministicMode",
     "Guarantee",
     "Native",
+    "ProbeReport",
     "Record",
     "Refuse",
     "Report",
@@ -55,6 +56,7 @@ __all__ = [
     "diff",
     "get_deterministic_debug_mode",
     "is_deterministic_algorithms_warn_only_enabled",
+    "probe",
     "record",
     "set_deterministic_debug_mode",
     "use_deterministic_algorithms",
