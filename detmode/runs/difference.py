@@ -69,7 +69,9 @@ def _of_strided(one: Tensor, other: Tensor) -> Difference | None:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of one element the stride may be anything, and only a stride of 1 can be viewed as bytes.
+    return plain.as_strided((plain.numel(),), (1,))
 
 
 def _largest(one: Tensor, other: Tensor) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
 from detmode.sites import Site, backward_site, site_of, trace, user_frame
 
+_logger = logging.getLogger("detmode")
 _COLLECTIVES = frozenset(
     (
         *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
@@ -33,6 +35,21 @@ _COLLECTIVES = frozenset(
 """Namespaces whose operators wait for other processes."""
 _REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
 """Operators that give a tensor other memory."""
+_UNDEFINED = {
+    "aten::_batch_norm_with_update": (3,),
+    "aten::_ctc_loss": (1,),
+    "aten::_cudnn_ctc_loss": (1,),
+    "aten::_cudnn_rnn": (3, 4),
+    "aten::_efficient_attention_forward": (2, 3),
+    "aten::_flash_attention_forward": (2, 3),
+    "aten::_scaled_dot_product_cudnn_attention": (6, 7),
+    "aten::_scaled_dot_product_efficient_attention": (2, 3),
+    "aten::_scaled_dot_product_flash_attention": (6, 7),
+    "aten::cudnn_batch_norm": (3,),
+    "aten::miopen_rnn": (3, 4),
+    "aten::mkldnn_rnn_layer": (3,),
+}
+"""Outputs that only the backward takes, parts of which nobody writes: they are not compared."""
 _NO_DISPATCH = Tensor.__torch_dispatch__
 
 
@@ -119,12 +136,14 @@ class Probe(Observer):
         if reason is None:
             try:
                 with _disable_current_modes():
-                    generators = Generators(
-                        (*args, *kwargs.values()), python=func.namespace != "aten"
-                    )
+                    # What is not ATen's may use more than its schema says.
+                    others = func.namespace != "aten"
+                    generators = Generators((*args, *kwargs.values()), python=others)
                     before = generators.save()
-                    snapshot = Snapshot(args, kwargs)
-            except (CannotCopyError, RuntimeError):
+                    reads_around = func._schema.name.startswith("aten::as_strided")
+                    snapshot = Snapshot(args, kwargs, whole=others or reads_around)
+            except (CannotCopyError, RuntimeError) as error:
+                _logger.debug("%s is not copied: %r", overload.name, error)
                 reason = "not copied"
         self._busy = True
         try:
@@ -177,7 +196,8 @@ class Probe(Observer):
                 on_host |= "schedule" in names
                 with _disable_current_modes():
                     differing = _compare(expected, _data_of(func, args, kwargs, result))
-            except Exception:
+            except Exception as error:
+                _logger.debug("%s is not repeated: %r", overload.name, error)
                 if not found:
                     return self._pass_over(overload.name, "not repeated")
                 break
@@ -299,18 +319,29 @@ def _data_of(
     written. Empty where nothing is given and nothing is said to be written.
     """
     names = [argument.name for argument in func._schema.arguments]
-    written: dict[str, Tensor] = {}
-    for name, value in (*zip(names, args), *kwargs.items()):
+    declared = {
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    given = [*zip(names, args), *kwargs.items()]
+    # A tensor that is given twice has the name by which it is written.
+    given.sort(key=lambda item: item[0] not in declared)
+    arguments: dict[int, tuple[str, Tensor]] = {}
+    for name, value in given:
         if isinstance(value, Tensor):
-            written[f"mutated {name}"] = value
+            arguments.setdefault(id(value), (f"mutated {name}", value))
         elif isinstance(value, (list, tuple)):
             for position, each in enumerate(value):
                 if isinstance(each, Tensor):
-                    written[f"mutated {name}[{position}]"] = each
-    arguments = {id(tensor) for tensor in written.values()}
+                    arguments.setdefault(id(each), (f"mutated {name}[{position}]", each))
+    written = dict(arguments.values())
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
+    undefined = _UNDEFINED.get(func._schema.name, ())
     for position, value in enumerate(results):
+        if position in undefined:
+            continue
         for number, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
             name = f"output {position}"
             if isinstance(value, (list, tuple)):

@@ -38,10 +38,10 @@ class _View:
 class _Span:
     """The part of a storage that a call's tensors use: its bytes, as they were."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        reaches = [_reach(tensor) for tensor in tensors]
-        self.begin = min(begin for begin, _ in reaches)
+    def __init__(self, tensors: list[Tensor], *, whole: bool) -> None:
         storage = tensors[0].untyped_storage()
+        reaches = [(0, storage.nbytes()) if whole else _reach(tensor) for tensor in tensors]
+        self.begin = min(begin for begin, _ in reaches)
         end = min(max(end for _, end in reaches), storage.nbytes())
         # A copy at an address of the same alignment: kernels choose their path by it.
         self.shift = (storage.data_ptr() + self.begin) % _ALIGNMENT
@@ -69,13 +69,16 @@ class Snapshot:
     Args:
         args: of the call; its tensors are strided or sparse.
         kwargs: as ``args``.
+        whole: whole storages are copied, not only what the tensors reach.
 
     Raises:
         CannotCopyError: a tensor is of another kind, as quantized ones are.
         torch.OutOfMemoryError: there is no memory for a copy.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False
+    ) -> None:
         self._args, self._kwargs = _frozen(args), {k: _frozen(v) for k, v in kwargs.items()}
         # By identity: an argument that is given twice is the same tensor in a copy too.
         self._views: dict[int, _View] = {}
@@ -88,17 +91,19 @@ class Snapshot:
                 raise CannotCopyError(f"{tensor.layout} tensor of {tensor.dtype}")
             elif not tensor._is_zerotensor():
                 together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-        self._spans = {storage: _Span(tensors) for storage, tensors in together.items()}
+        self._spans = {
+            storage: _Span(tensors, whole=whole) for storage, tensors in together.items()
+        }
         for storage, tensors in together.items():
             span = self._spans[storage]
             for tensor in tensors:
-                offset = tensor.storage_offset() + (span.shift - span.begin) // tensor.itemsize
+                offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
                 self._views[id(tensor)] = _View(
                     storage,
                     tensor.dtype,
                     offset,
                     tensor.shape,
-                    tensor.stride(),
+                    tuple(map(int, tensor.stride())),
                     tensor.is_conj(),
                     tensor.is_neg(),
                 )
@@ -150,11 +155,11 @@ def _is_sparse(tensor: Tensor) -> bool:
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
     """The bytes of its storage that a tensor uses: from the first to the end of the last."""
-    begin = tensor.storage_offset() * tensor.itemsize
+    begin = int(tensor.storage_offset()) * tensor.itemsize
     if tensor.numel() == 0:
         return begin, begin
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
-    return begin, begin + (last + 1) * tensor.itemsize
+    return begin, begin + int(last + 1) * tensor.itemsize
 
 
 class Generators:
