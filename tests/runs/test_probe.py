@@ -61,6 +61,7 @@ def grow(x: Tensor) -> Tensor:
     STATE["calls"] += 1
     if STATE["calls"] == STATE["raises_at"]:
         raise RuntimeError("once too often")
+    torch.rand(())
     result = x.clone()
     result.view(-1)[: STATE["elements"]] += STATE["calls"]
     return result
@@ -441,7 +442,12 @@ def test_skip() -> None:
 def test_repeat_that_raises() -> None:
     """Where a repeat cannot be made, the call is not taken for probed, and the program goes on."""
     STATE["raises_at"] = 2
+    torch.manual_seed(0)
+    torch.rand(())
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
     report = probe(grow, torch.zeros(3))
+    assert torch.equal(torch.get_rng_state(), state)
     assert passed_over(report) == [("detmode_probe::grow.default", "not repeated", 1)]
     assert (report.probed, report.rows) == (0, ())
 
