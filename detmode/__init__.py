@@ -20,7 +20,7 @@ from detmode.rule import (
     Substitute,
 )
 from detmode.rules import default_rules
-from detmode.runs import Comparison, TraceError, diff, record
+from detmode.runs import Comparison, ProbeReport, TraceError, diff, probe, record
 from detmode.seeding import (
     dataloader_kwargs,
     rng_state,
@@ -48,6 +48,7 @@ __all__ = [
     "DeterministicMode",
     "Guarantee",
     "Native",
+    "ProbeReport",
     "Record",
     "Refuse",
     "Report",
@@ -63,6 +64,7 @@ __all__ = [
     "diff",
     "get_deterministic_debug_mode",
     "is_deterministic_algorithms_warn_only_enabled",
+    "probe",
     "record",
     "rng_state",
     "seed_everything",

@@ -1,6 +1,6 @@
-"""The command line: ``detmode run``, ``record``, ``diff``, ``rules``, ``doctor`` and ``verify``.
+"""The command line: ``detmode run``, ``record``, ``diff``, ``probe``, and what asks the table.
 
-Exit codes: 0 fine, 1 a check failed, 2 wrong usage; ``run`` ends as the program it ran ends.
+Exit codes: 0 fine, 1 a check failed, 2 wrong usage; a program that is run and fails gives its own.
 Nothing heavy is imported before a command needs it.
 """
 
@@ -23,6 +23,8 @@ from detmode.program import Program, die_of_interrupt, exit_status
 
 if TYPE_CHECKING:
     from detmode.mode import DeterministicMode
+    from detmode.report import Report
+    from detmode.runs.probe_report import ProbeReport
 
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
 """What must be set before Python, or CUDA, starts; a value that the user set wins."""
@@ -80,17 +82,34 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OP=ACTION",
         help="an operator, overload or glob to allow, warn, error, native or substitute",
     )
-    run.add_argument("--report", type=Path, metavar="FILE.json", help="write the report there too")
 
     record = commands.add_parser("record", help="run a script and record every call, for diff")
     record.set_defaults(command=_record)
     record.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RUN", help="a folder to make"
     )
-    record.add_argument(
-        "--deterministic", action="store_true", help="run it under the mode, as 'detmode run' does"
+
+    probe = commands.add_parser(
+        "probe", help="run a script, each operator several times, and list those that vary"
     )
-    for command in (run, record):
+    probe.set_defaults(command=_probe)
+    probe.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="repeats of each call (default: 3)"
+    )
+    probe.add_argument(
+        "--skip", action="append", default=[], metavar="OP", help="pass over an operator, or a glob"
+    )
+    for command in (record, probe):
+        command.add_argument(
+            "--deterministic",
+            action="store_true",
+            help="run it under the mode, as 'detmode run' does",
+        )
+    for command in (run, probe):
+        command.add_argument(
+            "--report", type=Path, metavar="FILE.json", help="write the report there too"
+        )
+    for command in (run, record, probe):
         command.add_argument(
             "--simulate",
             choices=["cuda"],
@@ -145,8 +164,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, arguments: list[str]) -> int:
     overrides = _overrides(options.override)
-    if options.report is not None and not options.report.absolute().parent.is_dir():
-        raise UsageError(f"--report: there is no folder {options.report.absolute().parent}")
+    _check_report(options)
     _restart_with_environment(arguments)
     program = _program(options)
     if isinstance(program, int):
@@ -158,8 +176,19 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         overrides=overrides,
     )
     failure = _execute(program, mode)
+    return _end(options, failure, mode.report())
+
+
+def _check_report(options: argparse.Namespace) -> None:
+    if options.report is not None and not options.report.absolute().parent.is_dir():
+        raise UsageError(f"--report: there is no folder {options.report.absolute().parent}")
+
+
+def _end(
+    options: argparse.Namespace, failure: BaseException | None, report: Report | ProbeReport
+) -> int:
+    """Say how the program ended, then what was seen; the program's exit code."""
     status = exit_status(failure)
-    report = mode.report()
     print(f"\n{report}", file=sys.stderr)
     if options.report is not None:
         _write(options.report, report.to_json() + "\n")
@@ -216,7 +245,7 @@ def _execute(program: Program, *contexts: AbstractContextManager[object]) -> Bas
     return failure
 
 
-# record and diff
+# record, diff and probe
 
 
 def _record(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -248,6 +277,25 @@ def _diff(options: argparse.Namespace, arguments: list[str]) -> int:
         raise UsageError(str(error)) from error
     print(comparison.to_json() if options.format == "json" else comparison)
     return 0 if comparison.identical else 1
+
+
+def _probe(options: argparse.Namespace, arguments: list[str]) -> int:
+    if options.repeats < 1:
+        raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
+    _check_report(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.runs.probing import Probe
+
+    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    probing = Probe(options.repeats, skip=options.skip)
+    # Outside the mode: a substituted call is probed as a whole, and counted once.
+    failure = _execute(program, probing, *modes)
+    report = probing.report()
+    status = _end(options, failure, report)
+    return status or int(report.varied)
 
 
 def _overrides(pairs: Sequence[str]) -> dict[str, str]:

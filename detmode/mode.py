@@ -22,7 +22,7 @@ from detmode import cuda, messages
 from detmode.call import Call, validate
 from detmode.detours import Detours
 from detmode.higher_order import let_pass
-from detmode.observers import observers
+from detmode.observers import observer
 from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
 from detmode.plan import Plan, matches, names_of
 from detmode.recorder import Recorder
@@ -341,11 +341,11 @@ class DeterministicMode(TorchDispatchMode):
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     with unfilled():
                         validate(func, call.arguments)
-                        run = functools.partial(
-                            run_substitute, action.function, func, call.arguments
-                        )
-                        seen_by = observers()
-                        return seen_by[-1].observe(func, args, kwargs, run) if seen_by else run()
+                        seen_by = observer()
+                        if seen_by is None:
+                            return run_substitute(action.function, func, call.arguments)
+                        run = functools.partial(_substitute, plan, action)
+                        return seen_by.observe(func, args, kwargs, run)
                 self._say_once(unavailable, f"no substitutes on this machine: {unavailable}")
             action = rule.natively
         if isinstance(action, Refuse):
@@ -460,6 +460,11 @@ def _leave(level: DeterministicMode) -> None:
     stack.remove(level)
     if stack:
         stack[-1]._innermost = True
+
+
+def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
+    """Make a call by its substitute; an observer may make it again on other tensors."""
+    return run_substitute(action.function, plan.func, plan.signature.bind(args, kwargs))
 
 
 def _where_to_launch(call: Call) -> str | None:

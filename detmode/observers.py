@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-__all__ = ["Observer", "observers"]
+__all__ = ["Observer", "is_repeated", "observer", "repeated"]
 
 
-class Observer(Protocol):
-    """Sees whole calls."""
+class Observer(TorchDispatchMode):
+    """A mode that sees whole calls, also those that a mode inside it substitutes."""
 
     def observe(
         self,
         func: torch._ops.OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        run: Callable[[], Any],
+        run: Callable[..., Any],
     ) -> Any:
-        """See one call, which ``run`` makes, and give its result."""
+        """See one call, which ``run(*args, **kwargs)`` makes, and give its result."""
+        raise NotImplementedError
 
 
-_local = threading.local()
+def observer() -> Observer | None:
+    """The innermost observer around the mode that asks; in autograd's threads too."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if isinstance(mode, Observer):
+            return mode
+    return None
 
 
-def observers() -> list[Observer]:
-    """Those of the calling thread, the innermost last."""
-    found: list[Observer] | None = getattr(_local, "observers", None)
-    if found is None:
-        found = _local.observers = []
-    return found
+class _Repeated(threading.local):
+    now: bool = False
+
+
+_repeated = _Repeated()
+
+
+@contextmanager
+def repeated() -> Iterator[None]:
+    """Calls in the block repeat one that the program made: they are counted in no report."""
+    saved, _repeated.now = _repeated.now, True
+    try:
+        yield
+    finally:
+        _repeated.now = saved
+
+
+def is_repeated() -> bool:
+    """Whether the call repeats one that the program made."""
+    return _repeated.now

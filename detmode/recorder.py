@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 import torch
 
 from detmode.call import Call
+from detmode.observers import is_repeated
 from detmode.plan import Plan
 from detmode.report import Record, Report
 from detmode.rule import Native, Rule
@@ -68,6 +69,8 @@ class Recorder:
                 )
                 self._when_new()
             self._by_place[key] = record
+        if is_repeated():
+            return record, new_site
         record.count += 1
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(

@@ -37,8 +37,9 @@ def add_digest(sums: Tensor, tensor: Tensor) -> None:
         sums: int64 of shape (2,), contiguous, on the device of ``tensor``; zero for a new digest.
         tensor: strided, of any dtype.
     """
-    data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    data = data.view(torch.uint8)
+    data = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of one element the stride may be anything, and only a stride of 1 can be viewed as bytes.
+    data = data.as_strided((data.numel(),), (1,)).view(torch.uint8)
     if data.numel() == 0:
         return
     if data.is_cuda:

@@ -18,26 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.call import tensors_in
 from detmode.higher_order import let_pass
-from detmode.observers import observers
-from detmode.plan import overload_name
+from detmode.observers import Observer
 from detmode.runs.digests import Digests
+from detmode.runs.overloads import Overload
 from detmode.runs.trace_file import Writer
 from detmode.sites import backward_site, site_of, trace, user_frame
 
-_ALLOCATIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_quantized",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-    )
-)
-"""Operators that give memory which nobody has written."""
 _BATCH = 512
 _LONG = 200
 _PLAIN = (
@@ -46,7 +32,7 @@ _PLAIN = (
 )
 
 
-class record(TorchDispatchMode):
+class record(Observer):
     """Records every call of a block to a folder, for ``detmode diff``.
 
     Args:
@@ -64,7 +50,7 @@ class record(TorchDispatchMode):
         self._writer: Writer | None = None
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: dict[Any, Overload] = {}
         # The storages that nobody has written since they were made. A weak reference keeps the
         # address from being given to another storage.
         self._undefined: dict[int, StorageWeakRef] = {}
@@ -75,7 +61,6 @@ class record(TorchDispatchMode):
         self._writer = Writer(self._path, _about())
         self._trace = trace()
         self._busy = False
-        observers().append(self)
         TorchDispatchMode.__enter__(self)
         return self
 
@@ -89,7 +74,6 @@ class record(TorchDispatchMode):
             assert self._writer is not None
             undo.callback(self._writer.close, error is None)
             undo.callback(self._flush)
-            undo.callback(observers().remove, self)
             undo.callback(super().__exit__, kind, error, traceback)
 
     def _flush(self) -> None:
@@ -107,21 +91,21 @@ class record(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._busy or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
-        return self.observe(func, args, kwargs, lambda: func(*args, **kwargs))
+        return self.observe(func, args, kwargs, func)
 
     def observe(
         self,
         func: torch._ops.OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        run: Callable[[], Any],
+        run: Callable[..., Any],
     ) -> Any:
         """Record one call, which ``run`` makes; what it calls in turn is not recorded."""
         if self._busy:
-            return run()
+            return run(*args, **kwargs)
         plan = self._plans.get(func)
         if plan is None:
-            plan = self._plans[func] = _Plan(func)
+            plan = self._plans[func] = Overload(func)
         writer = self._writer
         assert writer is not None
         inputs = tensors_in((*args, *kwargs.values()))
@@ -133,7 +117,7 @@ class record(TorchDispatchMode):
         site = site_of(frame) if frame is not None else backward_site(self._trace.current_note())
         self._busy = True
         try:
-            result = run()
+            result = run(*args, **kwargs)
         finally:
             self._busy = False
         written = plan.written(args, kwargs)
@@ -187,32 +171,6 @@ class record(TorchDispatchMode):
                 self._undefined[reference.cdata] = reference
             else:
                 self._undefined.pop(tensor.untyped_storage()._cdata, None)
-
-
-class _Plan:
-    """What is known of an overload: its name, and which of its arguments it writes."""
-
-    __slots__ = ("_positions", "allocates", "name", "seeded")
-
-    def __init__(self, func: torch._ops.OpOverload) -> None:
-        schema = func._schema
-        self.name = overload_name(func)
-        self.allocates = schema.name in _ALLOCATIONS
-        self.seeded = torch.Tag.nondeterministic_seeded in func.tags
-        self._positions = [
-            (position, argument.name)
-            for position, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-
-    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that the call writes, in lists too."""
-        if not self._positions:
-            return []
-        return tensors_in(
-            args[position] if position < len(args) else kwargs.get(name)
-            for position, name in self._positions
-        )
 
 
 def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

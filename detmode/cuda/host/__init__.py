@@ -31,6 +31,7 @@ __all__ = [
     "compile",
     "compiler",
     "launch_blocks",
+    "launches",
     "sanitizer_environment",
     "schedule",
 ]
@@ -90,6 +91,11 @@ def schedule(seed: int | None) -> Iterator[None]:
         yield
     finally:
         _schedule.seed, _schedule.launches = saved
+
+
+def launches() -> int:
+    """How many launches this OS thread has made since the innermost `schedule` began."""
+    return _schedule.launches
 
 
 _CODES = {
@@ -231,7 +237,7 @@ def launch_blocks(
     mixed = 0
     if seed is not None:
         mixed = (seed * 0x9E3779B97F4A7C15 + _schedule.launches) & 0xFFFFFFFFFFFFFFFF
-        _schedule.launches += 1
+    _schedule.launches += 1
     status, message = library.launch(
         position,
         (ctypes.c_uint * 3)(*grid),

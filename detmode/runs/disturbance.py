@@ -1,0 +1,90 @@
+"""What is varied between a call and its repeats: threads, schedules, contention."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detmode.cuda import host
+
+_LOAD_BYTES = 1 << 26
+_LOAD_LAUNCHES = 16
+
+
+class Disturbance:
+    """Varies the conditions of one repeat after the other; the first finds them as they were."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.Tensor]] = {}
+
+    @contextmanager
+    def of(self, repeat: int, devices: set[torch.device], *, on_host: bool) -> Iterator[list[str]]:
+        """The conditions of a repeat, counted from 0; what they are is in the list afterwards.
+
+        Args:
+            repeat: which one.
+            devices: those of the call's tensors.
+            on_host: whether an earlier repeat launched on the host runner.
+        """
+        names: list[str] = []
+        with ExitStack() as stack:
+            stack.enter_context(_quiet())
+            busy = repeat > 0 and self._load(devices)
+            other = repeat > 0 and not busy and not on_host
+            if other:
+                stack.enter_context(_threads(repeat))
+            # The first in the order of program: not that of the program's own schedule.
+            stack.enter_context(host.schedule(repeat or None))
+            try:
+                yield names
+            finally:
+                if busy:
+                    names.append("contention")
+                elif host.launches():
+                    names.append("schedule")
+                else:
+                    names.append("threads" if other else "again")
+
+    def _load(self, devices: set[torch.device]) -> bool:
+        """Give a second stream of each GPU something to do that outlasts a short kernel."""
+        gpus = [device for device in devices if device.type == "cuda"]
+        with _disable_current_modes():
+            for device in gpus:
+                if device not in self._streams:
+                    stream = torch.cuda.Stream(device)
+                    with torch.cuda.stream(stream):
+                        data = torch.zeros(_LOAD_BYTES // 4, device=device)
+                    self._streams[device] = stream, data
+                stream, data = self._streams[device]
+                if stream.query():
+                    with torch.cuda.stream(stream):
+                        for _ in range(_LOAD_LAUNCHES):
+                            data.add_(1)
+        return bool(gpus)
+
+
+@contextmanager
+def _threads(repeat: int) -> Iterator[None]:
+    n = torch.get_num_threads()
+    others = sorted({1, 2, n // 2} - {0, n})
+    torch.set_num_threads(others[(repeat - 1) % len(others)])
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warning is given again, nor raised by a filter that raises warnings."""
+    # Not by catch_warnings: Python would forget at which lines the program was warned.
+    saved = warnings.filters
+    warnings.filters = [("ignore", None, Warning, None, 0)]
+    try:
+        yield
+    finally:
+        warnings.filters = saved

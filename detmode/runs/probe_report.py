@@ -1,0 +1,155 @@
+"""What a probe found: the operators that differed from themselves, as a table or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from tabulate import tabulate
+
+CONDITIONS = {
+    "again": "nothing was changed",
+    "contention": "another CUDA stream was busy",
+    "schedule": "the host runner ran blocks and threads in another order",
+    "threads": "PyTorch used another number of CPU threads",
+}
+"""What was varied between a call and its repeats."""
+
+REASONS = {
+    "views": "give no data of their own",
+    "allocations": "give memory that nobody has written",
+    "collectives": "need other processes",
+    "no outputs": "give nothing that could be compared",
+    "no data": "their tensors are meta or fake tensors",
+    "higher-order operators": "run below a mode; what they call is not seen",
+    "objects": "take an object with a state of its own",
+    "skipped": "were to be passed over",
+    "raised": "raised in the program itself",
+    "CUDA graph": "were captured",
+    "unknown generator": "are random on a device whose generator is not known",
+    "not copied": "an argument could not be copied",
+    "not repeated": "a repeat raised",
+}
+"""Why a call was not probed."""
+
+
+@dataclass
+class ProbeRow:
+    """The calls of one overload at one site that differed from themselves.
+
+    Args:
+        overload: "aten::index_add_.default".
+        count: how many of its calls there were probed.
+        varied: how many of them differed from a repeat.
+        conditions: under which conditions they did, names of :data:`CONDITIONS`.
+        differing: which tensors differ: "output 0", "mutated self", "mutated params[2]".
+        elements: how many elements of one tensor differ, at most.
+        largest: the largest absolute difference; ``None`` where one cannot be given: NaN, infinity,
+            another shape.
+        site: "file:line" of the user's code; for a backward operator, of the forward call.
+        module: the ``nn.Module`` path of that call, or ``None``.
+        room: the room of the table's row for the call, or ``None`` where no table knows it.
+        action: that row's: "substitute", "native", "refuse" or "allow".
+    """
+
+    overload: str
+    count: int
+    varied: int
+    conditions: tuple[str, ...]
+    differing: tuple[str, ...]
+    elements: int
+    largest: float | None
+    site: str
+    module: str | None
+    room: str | None
+    action: str | None
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """Calls of one overload that were not probed.
+
+    Args:
+        overload: as in :class:`ProbeRow`.
+        reason: why, a name of :data:`REASONS`.
+        count: how many calls.
+    """
+
+    overload: str
+    reason: str
+    count: int
+
+
+class ProbeReport:
+    """What a probe found.
+
+    Attributes:
+        rows: the operators that varied, a tuple of :class:`ProbeRow`.
+        probed: how many calls were repeated and compared.
+        passed_over: the calls that were not, a tuple of :class:`PassedOver`.
+        repeats: how often each call was repeated.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[ProbeRow],
+        probed: int,
+        passed_over: Iterable[PassedOver],
+        repeats: int,
+    ) -> None:
+        self.rows = tuple(rows)
+        self.probed = probed
+        self.passed_over = tuple(passed_over)
+        self.repeats = repeats
+
+    @property
+    def varied(self) -> bool:
+        """Whether a call differed from its repeats."""
+        return bool(self.rows)
+
+    def __str__(self) -> str:
+        """A table, what no rule knows first; and how much was probed."""
+        parts = [self._table()] if self.rows else ["No call that was probed differed from itself."]
+        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        parts.append(f"Probed {self.probed} calls, each repeated {times}.")
+        if self.passed_over:
+            totals: dict[str, int] = {}
+            for each in self.passed_over:
+                totals[each.reason] = totals.get(each.reason, 0) + each.count
+            parts[-1] += f" Passed over {sum(totals.values())}:"
+            rows = [(count, reason, REASONS[reason]) for reason, count in totals.items()]
+            parts.append(tabulate(sorted(rows, reverse=True), tablefmt="plain"))
+        return "\n".join(parts)
+
+    def _table(self) -> str:
+        here = os.path.join(os.getcwd(), "")
+        columns = ("varied", "overload", "under", "differing", "elements", "largest", "rule")
+        lines = []
+        for row in sorted(self.rows, key=lambda row: (row.action is not None, -row.varied)):
+            largest = "-" if row.largest is None else f"{row.largest:.3g}"
+            rule = "in no rule" if row.room is None else f"{row.room}: {row.action}"
+            differing, under = ", ".join(row.differing), ", ".join(row.conditions)
+            cells = [f"{row.varied} of {row.count}", row.overload, under, differing]
+            cells += [str(row.elements), largest, rule, row.site.removeprefix(here)]
+            lines.append([*cells, row.module or ""])
+        widths = [None, None, None, 40, None, None, None, None, None]
+        return tabulate(
+            lines,
+            headers=[*columns, "site", "module"],
+            disable_numparse=True,
+            maxcolwidths=widths,
+        )
+
+    def to_json(self) -> str:
+        """A JSON object with ``rows``, ``probed``, ``passed_over`` and ``repeats``."""
+        return json.dumps(
+            {
+                "rows": [asdict(row) for row in self.rows],
+                "probed": self.probed,
+                "passed_over": [asdict(each) for each in self.passed_over],
+                "repeats": self.repeats,
+            },
+            indent=2,
+        )

@@ -1,0 +1,410 @@
+"""Probing: each operator runs again on the same inputs, and is compared with itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from detmode.call import Call, Signature, tensors_in
+from detmode.higher_order import let_pass
+from detmode.observers import Observer, repeated
+from detmode.plan import matches, names_of
+from detmode.rules import default_rules
+from detmode.runs.difference import Difference, difference
+from detmode.runs.disturbance import Disturbance
+from detmode.runs.overloads import Overload
+from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
+from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
+from detmode.sites import Site, backward_site, site_of, trace, user_frame
+
+_logger = logging.getLogger("detmode")
+_COLLECTIVES = frozenset(
+    (
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
+        *("_dtensor", "symm_mem"),
+    )
+)
+"""Namespaces whose operators wait for other processes."""
+_REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
+"""Operators that give a tensor other memory."""
+_UNDEFINED = {
+    "aten::_batch_norm_with_update": (3,),
+    "aten::_ctc_loss": (1,),
+    "aten::_cudnn_ctc_loss": (1,),
+    "aten::_cudnn_rnn": (3, 4),
+    "aten::_efficient_attention_forward": (2, 3),
+    "aten::_flash_attention_forward": (2, 3),
+    "aten::_scaled_dot_product_cudnn_attention": (6, 7),
+    "aten::_scaled_dot_product_efficient_attention": (2, 3),
+    "aten::_scaled_dot_product_flash_attention": (6, 7),
+    "aten::cudnn_batch_norm": (3,),
+    "aten::miopen_rnn": (3, 4),
+    "aten::mkldnn_rnn_layer": (3,),
+}
+"""Outputs that only the backward takes, parts of which nobody writes: they are not compared."""
+_NO_DISPATCH = Tensor.__torch_dispatch__
+
+
+class Probe(Observer):
+    """Runs each operator of a block again on the same inputs, and compares the bytes.
+
+    The program goes on with the first result of each call, and finds its arguments and random
+    generators as it would without the probe. Enter it outside other modes.
+
+    Args:
+        repeats: how often each call is repeated.
+        skip: operator or overload names, or globs of them, that are passed over.
+
+    Raises:
+        TypeError, ValueError: an argument of another type, or less than one repeat.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, repeats: int = 3, *, skip: Iterable[str] = ()) -> None:
+        TorchDispatchMode.__init__(self)
+        if isinstance(repeats, bool) or not isinstance(repeats, int):
+            raise TypeError(f"probe: repeats must be an int, got {type(repeats).__name__}")
+        if repeats < 1:
+            raise ValueError(f"probe: repeats must be at least 1, got {repeats}")
+        if isinstance(skip, str):
+            raise TypeError("probe: skip must be a list of names, got one str")
+        self._repeats = repeats
+        self._skip = tuple(skip)
+        self._overloads: dict[Any, tuple[Overload, str | None]] = {}
+        self._disturbance = Disturbance()
+        self._busy = False
+        self._probed = 0
+        self._passed_over: dict[tuple[str, str], int] = {}
+        # By overload and site: how many calls were probed, and the row once one has varied.
+        self._counts: dict[tuple[str, str], int] = {}
+        self._rows: dict[tuple[str, str], ProbeRow] = {}
+
+    def __enter__(self) -> Probe:
+        let_pass(type(self))
+        self._trace = trace()
+        TorchDispatchMode.__enter__(self)
+        return self
+
+    def report(self) -> ProbeReport:
+        """What was found so far."""
+        rows = [replace(row, count=self._counts[key]) for key, row in self._rows.items()]
+        passed_over = [PassedOver(*key, count) for key, count in self._passed_over.items()]
+        return ProbeReport(rows, self._probed, passed_over, self._repeats)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._busy:
+            return func(*args, **kwargs)
+        if not isinstance(func, torch._ops.OpOverload):
+            self._pass_over(str(func), "higher-order operators")
+            return func(*args, **kwargs)
+        if any(_is_foreign(cls) for cls in types):
+            # A subclass desugars first; the operators that it is made of are probed.
+            return NotImplemented
+        return self.observe(func, args, kwargs, func)
+
+    def observe(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+    ) -> Any:
+        """Make one call, and repeat it; what it calls in turn is not probed."""
+        if self._busy:
+            return run(*args, **kwargs)
+        known = self._overloads.get(func)
+        if known is None:
+            known = self._overloads[func] = Overload(func), self._why_never(func)
+        overload, reason = known
+        inputs = tensors_in((*args, *kwargs.values()))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+            self._trace.remember_call((overload.name,))
+        reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
+        snapshot = None
+        if reason is None:
+            try:
+                with _disable_current_modes():
+                    # What is not ATen's may use more than its schema says.
+                    others = func.namespace != "aten"
+                    generators = Generators((*args, *kwargs.values()), python=others)
+                    before = generators.save()
+                    reads_around = func._schema.name.startswith("aten::as_strided")
+                    snapshot = Snapshot(args, kwargs, whole=others or reads_around)
+            except (CannotCopyError, RuntimeError) as error:
+                _logger.debug("%s is not copied: %r", overload.name, error)
+                reason = "not copied"
+        self._busy = True
+        try:
+            try:
+                result = run(*args, **kwargs)
+            except BaseException:
+                self._pass_over(overload.name, reason or "raised")
+                raise
+            if snapshot is None or reason is not None:
+                self._pass_over(overload.name, reason or "not copied")
+                return result
+            with _disable_current_modes():
+                after = generators.save()
+            try:
+                self._repeat(func, overload, (args, kwargs, result), run, snapshot, before)
+            finally:
+                with _disable_current_modes():
+                    _set(after)
+        finally:
+            self._busy = False
+        return result
+
+    def _repeat(
+        self,
+        func: torch._ops.OpOverload,
+        overload: Overload,
+        made: tuple[tuple[Any, ...], dict[str, Any], Any],
+        run: Callable[..., Any],
+        snapshot: Snapshot,
+        before: list[Callable[[], object]],
+    ) -> None:
+        """Repeat a call that was made, and count it."""
+        with _disable_current_modes():
+            expected = _data_of(func, *made)
+        if not expected:
+            return self._pass_over(overload.name, "no outputs")
+        if any(not _has_data(tensor) for tensor in expected.values()):
+            return self._pass_over(overload.name, "no data")
+        devices = {tensor.device for tensor in expected.values()}
+        found: dict[str, Difference] = {}
+        conditions: dict[str, None] = {}
+        on_host = False
+        for repeat in range(self._repeats):
+            try:
+                with _disable_current_modes():
+                    args, kwargs = snapshot.copy()
+                    _set(before)
+                with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
+                    result = run(*args, **kwargs)
+                on_host |= "schedule" in names
+                with _disable_current_modes():
+                    differing = _compare(expected, _data_of(func, args, kwargs, result))
+            except Exception as error:
+                _logger.debug("%s is not repeated: %r", overload.name, error)
+                if not found:
+                    return self._pass_over(overload.name, "not repeated")
+                break
+            if differing:
+                conditions.update(dict.fromkeys(names))
+                _merge(found, differing)
+        self._count(func, overload, made, found, tuple(conditions))
+        return None
+
+    def _count(
+        self,
+        func: torch._ops.OpOverload,
+        overload: Overload,
+        made: tuple[tuple[Any, ...], dict[str, Any], Any],
+        found: dict[str, Difference],
+        conditions: tuple[str, ...],
+    ) -> None:
+        site = self._site()
+        key = (overload.name, site.text)
+        self._probed += 1
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if not found:
+            return
+        row = self._rows.get(key)
+        if row is None:
+            with _disable_current_modes():
+                room, action = _rule_of(func, made[0], made[1])
+            row = self._rows[key] = ProbeRow(
+                overload.name, 0, 0, (), (), 0, 0.0, site.text, site.module, room, action
+            )
+        row.varied += 1
+        row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
+        row.differing = tuple(dict.fromkeys((*row.differing, *found)))
+        row.elements = max(row.elements, *(each.elements for each in found.values()))
+        row.largest = _larger(row.largest, *(each.largest for each in found.values()))
+
+    def _site(self) -> Site:
+        frame = user_frame()
+        return site_of(frame) if frame is not None else backward_site(self._trace.current_note())
+
+    def _pass_over(self, name: str, reason: str) -> None:
+        key = (name, reason)
+        self._passed_over[key] = self._passed_over.get(key, 0) + 1
+
+    def _why_never(self, func: torch._ops.OpOverload) -> str | None:
+        """Why no call of an overload is probed, if none is."""
+        schema = func._schema
+        if matches(names_of(func, ()), self._skip):
+            return "skipped"
+        if func.namespace in _COLLECTIVES:
+            return "collectives"
+        if Overload(func).allocates:
+            return "allocations"
+        if schema.name in _REBINDING or torch.Tag.inplace_view in func.tags:
+            return "views"
+        if schema.is_mutable:
+            return None
+        if not schema.returns:
+            return "no outputs"
+        return "views" if all(each.alias_info is not None for each in schema.returns) else None
+
+
+def probe(
+    fn: Callable[..., Any], *args: Any, repeats: int = 3, skip: Iterable[str] = (), **kwargs: Any
+) -> ProbeReport:
+    """Run ``fn(*args, **kwargs)``, each operator several times, and report which ones vary.
+
+    Between the repeats of a call what can be varied is: the number of CPU threads, the schedule of
+    the host runner, the load of the GPU. The results are those that ``fn`` has by itself.
+
+    Args:
+        fn: what to run; its backward is probed if ``fn`` runs it.
+        *args: for ``fn``.
+        repeats: how often each call is repeated.
+        skip: operator or overload names, or globs of them, that are passed over.
+        **kwargs: for ``fn``.
+
+    Returns:
+        A :class:`~detmode.ProbeReport`: the operators that differed from themselves. One that
+        agreed is not proven deterministic.
+
+    Raises:
+        ValueError: ``repeats`` is less than 1.
+        Exception: what ``fn`` itself raises.
+    """
+    probing = Probe(repeats, skip=skip)
+    with probing:
+        fn(*args, **kwargs)
+    return probing.report()
+
+
+def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
+    """Why a call is not probed, as its arguments tell."""
+    if not all(_has_data(tensor) for tensor in inputs):
+        return "no data"
+    if any(isinstance(value, torch.ScriptObject) for value in values):
+        return "objects"
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return "CUDA graph"
+    if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
+        return "unknown generator"
+    return None
+
+
+def _is_foreign(cls: type) -> bool:
+    return getattr(
+        cls, "__torch_dispatch__", None
+    ) is not _NO_DISPATCH and not cls.__module__.startswith("torch._subclasses.")
+
+
+def _has_data(tensor: Tensor) -> bool:
+    return not tensor.is_meta and not isinstance(tensor, (FakeTensor, FunctionalTensor))
+
+
+def _data_of(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> dict[str, Tensor]:
+    """By name, the results of a call, and all its arguments: not every schema tells which are
+    written. Empty where nothing is given and nothing is said to be written.
+    """
+    names = [argument.name for argument in func._schema.arguments]
+    declared = {
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    given = [*zip(names, args), *kwargs.items()]
+    # A tensor that is given twice has the name by which it is written.
+    given.sort(key=lambda item: item[0] not in declared)
+    arguments: dict[int, tuple[str, Tensor]] = {}
+    for name, value in given:
+        if isinstance(value, Tensor):
+            arguments.setdefault(id(value), (f"mutated {name}", value))
+        elif isinstance(value, (list, tuple)):
+            for position, each in enumerate(value):
+                if isinstance(each, Tensor):
+                    arguments.setdefault(id(each), (f"mutated {name}[{position}]", each))
+    written = dict(arguments.values())
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    outputs = {}
+    undefined = _UNDEFINED.get(func._schema.name, ())
+    for position, value in enumerate(results):
+        if position in undefined:
+            continue
+        for number, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
+            name = f"output {position}"
+            if isinstance(value, (list, tuple)):
+                name += f"[{number}]"
+            if isinstance(each, Tensor) and id(each) not in arguments:
+                outputs[name] = each
+            elif isinstance(each, (bool, int, float, complex)):
+                outputs[name] = torch.tensor(each, dtype=_WIDEST[type(each)])
+    return {**outputs, **written} if outputs or func._schema.is_mutable else {}
+
+
+_WIDEST = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
+def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, Difference]:
+    differing = {}
+    for name in dict.fromkeys((*expected, *found)):
+        one, other = expected.get(name), found.get(name)
+        if one is None or other is None:
+            given = one if one is not None else other
+            assert given is not None
+            each: Difference | None = Difference(given.numel(), None)
+        else:
+            each = difference(one, other)
+        if each is not None:
+            differing[name] = each
+    return differing
+
+
+def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
+    for name, each in more.items():
+        known = found.get(name)
+        if known is not None:
+            elements = max(known.elements, each.elements)
+            each = Difference(elements, _larger(known.largest, each.largest))
+        found[name] = each
+
+
+def _larger(*sizes: float | None) -> float | None:
+    """The largest size; ``None`` where one of them could not be given."""
+    known = [size for size in sizes if size is not None]
+    return max(known) if len(known) == len(sizes) else None
+
+
+def _set(states: list[Callable[[], object]]) -> None:
+    for each in states:
+        each()
+
+
+def _rule_of(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str | None, str | None]:
+    """Room and action of the table's row for a call, on CUDA."""
+    rows = default_rules().get(func)
+    if not rows:
+        return None, None
+    call = Call(func, Signature(func).bind(args, kwargs), "cuda")
+    for row in rows:
+        if row.rule.when(call):
+            return row.room, type(row.rule.action).__name__.lower()
+    return None, None

@@ -1,0 +1,190 @@
+"""A call's arguments as they were before it, from which it can be made again."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.call import tensors_in
+
+_ALIGNMENT = 512
+"""What kernels look at in an address; the CUDA allocator's alignment."""
+
+
+class CannotCopyError(Exception):
+    """A tensor of a kind of which no copy can be made that is the same in every respect."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """Where a tensor's elements lie in the copy of its storage."""
+
+    storage: int
+    dtype: torch.dtype
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    is_conj: bool
+    is_neg: bool
+
+
+class _Span:
+    """The part of a storage that a call's tensors use: its bytes, as they were."""
+
+    def __init__(self, tensors: list[Tensor], *, whole: bool) -> None:
+        storage = tensors[0].untyped_storage()
+        reaches = [(0, storage.nbytes()) if whole else _reach(tensor) for tensor in tensors]
+        self.begin = min(begin for begin, _ in reaches)
+        end = min(max(end for _, end in reaches), storage.nbytes())
+        # A copy at an address of the same alignment: kernels choose their path by it.
+        self.shift = (storage.data_ptr() + self.begin) % _ALIGNMENT
+        if any((self.shift - self.begin) % tensor.itemsize for tensor in tensors):
+            self.shift = self.begin % _ALIGNMENT
+        n_bytes = max(end - self.begin, 0)
+        live = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
+        live.set_(storage, self.begin, (n_bytes,), (1,))
+        self._bytes = live.clone()
+
+    def copy(self) -> torch.UntypedStorage:
+        """A new storage; the bytes begin at ``shift``."""
+        source = self._bytes
+        whole = torch.empty(self.shift + len(source), dtype=torch.uint8, device=source.device)
+        whole[self.shift :].copy_(source)
+        return whole.untyped_storage()
+
+
+class Snapshot:
+    """The arguments of a call that is about to be made.
+
+    Storages are copied rather than tensors: strides, overlaps, and aliases among the arguments are
+    in each copy as they were.
+
+    Args:
+        args: of the call; its tensors are strided or sparse.
+        kwargs: as ``args``.
+        whole: whole storages are copied, not only what the tensors reach.
+
+    Raises:
+        CannotCopyError: a tensor is of another kind, as quantized ones are.
+        torch.OutOfMemoryError: there is no memory for a copy.
+    """
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False
+    ) -> None:
+        self._args, self._kwargs = _frozen(args), {k: _frozen(v) for k, v in kwargs.items()}
+        # By identity: an argument that is given twice is the same tensor in a copy too.
+        self._views: dict[int, _View] = {}
+        self._sparse: dict[int, Tensor] = {}
+        together: dict[int, list[Tensor]] = {}
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if tensor.layout != torch.strided and _is_sparse(tensor):
+                self._sparse[id(tensor)] = tensor.clone()
+            elif tensor.layout != torch.strided or tensor.is_quantized:
+                raise CannotCopyError(f"{tensor.layout} tensor of {tensor.dtype}")
+            elif not tensor._is_zerotensor():
+                together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+        self._spans = {
+            storage: _Span(tensors, whole=whole) for storage, tensors in together.items()
+        }
+        for storage, tensors in together.items():
+            span = self._spans[storage]
+            for tensor in tensors:
+                offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
+                self._views[id(tensor)] = _View(
+                    storage,
+                    tensor.dtype,
+                    offset,
+                    tensor.shape,
+                    tuple(map(int, tensor.stride())),
+                    tensor.is_conj(),
+                    tensor.is_neg(),
+                )
+
+    def copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments as they were, in memory of their own."""
+        storages = {number: span.copy() for number, span in self._spans.items()}
+        made: dict[int, Tensor] = {}
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                if id(value) not in made:
+                    made[id(value)] = self._tensor(value, storages)
+                return made[id(value)]
+            if isinstance(value, (list, tuple)):
+                return type(value)(copied(each) for each in value)
+            return value
+
+        kwargs = {name: copied(value) for name, value in self._kwargs.items()}
+        return tuple(copied(value) for value in self._args), kwargs
+
+    def _tensor(self, tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
+        sparse = self._sparse.get(id(tensor))
+        if sparse is not None:
+            return sparse.clone()
+        view = self._views.get(id(tensor))
+        if view is None:
+            return tensor  # zeros without memory: nothing can be written there
+        storage = storages[view.storage]
+        new = torch.empty(0, dtype=view.dtype, device=storage.device)
+        new.set_(storage, view.offset, view.shape, view.stride)
+        new = torch._conj(new) if view.is_conj else new
+        return torch._neg_view(new) if view.is_neg else new
+
+
+def _frozen(value: Any) -> Any:
+    """Lists copied: who called may change his own."""
+    return type(value)(value) if type(value) in (list, tuple) else value
+
+
+def _is_sparse(tensor: Tensor) -> bool:
+    return tensor.is_sparse or tensor.layout in (
+        torch.sparse_csr,
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+    )
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    """The bytes of its storage that a tensor uses: from the first to the end of the last."""
+    begin = int(tensor.storage_offset()) * tensor.itemsize
+    if tensor.numel() == 0:
+        return begin, begin
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return begin, begin + int(last + 1) * tensor.itemsize
+
+
+class Generators:
+    """Random generators, whose states are saved and set again.
+
+    Args:
+        values: a call's arguments, some of which may be generators.
+        python: Python's and NumPy's generators too, which an operator written in Python may use.
+    """
+
+    def __init__(self, values: Iterable[Any], *, python: bool) -> None:
+        self._generators = [torch.default_generator]
+        if torch.cuda.is_initialized():
+            self._generators += torch.cuda.default_generators
+        self._generators += [value for value in values if isinstance(value, torch.Generator)]
+        self._python = python
+
+    def save(self) -> list[Callable[[], object]]:
+        """What sets the states that the generators have now."""
+        undo: list[Callable[[], object]] = [
+            partial(generator.set_state, generator.get_state()) for generator in self._generators
+        ]
+        if self._python:
+            undo.append(partial(random.setstate, random.getstate()))
+            numpy = sys.modules.get("numpy")
+            if numpy is not None:
+                undo.append(partial(numpy.random.set_state, numpy.random.get_state(legacy=False)))
+        return undo

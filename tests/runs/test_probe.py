@@ -1,0 +1,623 @@
+"""A probe names what varies, accuses nothing else, and leaves the program as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cuda_sources import KERNELS, accumulate, pattern
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import detmode
+from detmode import DeterministicMode, Rule, Substitute, cli, cuda, default_rules, probe
+from detmode.conditions import argument, on
+from detmode.cuda import host, launch
+from detmode.runs import Probe, ProbeRow
+
+needs_compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+
+
+@torch.library.custom_op("detmode_probe::racing", mutates_args=())
+def racing(source: Tensor, index: Tensor, n: int) -> Tensor:
+    """Sums by a float atomicAdd: the user's own CUDA kernel, which no table knows."""
+    result = source.new_zeros(n)
+    launch(KERNELS, "naive_scatter<float>", len(source), source, index, result, len(source))
+    return result
+
+
+@racing.register_fake
+def _(source: Tensor, index: Tensor, n: int) -> Tensor:
+    return source.new_empty(n)
+
+
+@torch.library.custom_op("detmode_probe::racing_", mutates_args=("result",))
+def racing_(result: Tensor, source: Tensor, index: Tensor) -> None:
+    launch(KERNELS, "naive_scatter<float>", len(source), source, index, result, len(source))
+
+
+@torch.library.custom_op("detmode_probe::steady", mutates_args=())
+def steady(source: Tensor, index: Tensor, n: int) -> Tensor:
+    return accumulate(source.new_zeros(n), index, source, 16)
+
+
+@torch.library.custom_op("detmode_probe::grow", mutates_args=())
+def grow(x: Tensor) -> Tensor:
+    """Keeps a state of its own: differs from itself each time, by as much as the test needs."""
+    STATE["calls"] += 1
+    if STATE["calls"] == STATE["raises_at"]:
+        raise RuntimeError("once too often")
+    torch.rand(())
+    result = x.clone()
+    result.view(-1)[: STATE["elements"]] += STATE["calls"]
+    return result
+
+
+STATE = {"calls": 0, "raises_at": -1, "elements": 2}
+
+
+@torch.library.custom_op("detmode_probe::draw", mutates_args=())
+def draw(x: Tensor) -> Tensor:
+    """Random by three generators, and its tags say nothing of it."""
+    return x + torch.rand(()) + random.random() + np.random.rand()
+
+
+draw.register_autograd(lambda ctx, grad: grad)
+
+
+@torch.library.custom_op("detmode_probe::warn", mutates_args=())
+def warn(x: Tensor) -> Tensor:
+    warnings.warn("once is enough", stacklevel=2)
+    return x.clone()
+
+
+LIBRARY = torch.library.Library("detmode_probe_schema", "DEF")
+LIBRARY.define("lie(Tensor x) -> Tensor")
+LIBRARY.impl("lie", lambda x: x.add_(1).clone(), "CPU")
+
+
+class Noise(TorchDispatchMode):
+    """Outside a probe: adds to the results of one operator, each time something else."""
+
+    def __init__(self, op: str, add: Callable[[Any, int], object]) -> None:
+        super().__init__()
+        self.op, self.add, self.calls = op, add, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name == self.op:
+            self.calls += 1
+            self.add(result if result is not None else args[0], self.calls)
+        return result
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state() -> Iterator[None]:
+    STATE.update(calls=0, raises_at=-1, elements=2)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def collisions() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randn(1024, generator=generator)
+    return source, torch.randint(4, (1024,), generator=generator)
+
+
+def rows_under(report: detmode.ProbeReport, condition: str) -> list[ProbeRow]:
+    return [row for row in report.rows if condition in row.conditions]
+
+
+# What varies
+
+
+@needs_compiler
+def test_custom_operator_with_an_atomic_sum() -> None:
+    """The host runner's schedules expose it; no rule knows it, and the table says so."""
+    source, index = collisions()
+    report = probe(lambda: racing(source, index, 4))
+    (row,) = report.rows
+    assert report.varied
+    assert (row.overload, row.count, row.varied) == ("detmode_probe::racing.default", 1, 1)
+    assert (row.conditions, row.differing) == (("schedule",), ("output 0",))
+    assert 1 <= row.elements <= 4
+    assert row.largest is not None
+    assert 0 < row.largest < 1e-3
+    assert (row.room, row.action) == (None, None)
+    assert Path(row.site.rpartition(":")[0]).name == Path(__file__).name
+    assert "in no rule" in str(report)
+
+
+@needs_compiler
+def test_mutating_custom_operator_with_an_atomic_sum() -> None:
+    """What the schema says is written is compared, and is written once."""
+    source, index = collisions()
+    result, alone = torch.zeros(4), torch.zeros(4)
+    report = probe(racing_, result, source, index)
+    racing_(alone, source, index)
+    (row,) = report.rows
+    assert (row.conditions, row.differing) == (("schedule",), ("mutated result",))
+    assert pattern(result) == pattern(alone)
+
+
+@needs_compiler
+def test_deterministic_custom_operator() -> None:
+    """The same sums in integers differ under no schedule."""
+    source, index = collisions()
+    report = probe(lambda: steady(source, index, 4), repeats=10)
+    assert report.rows == ()
+    assert report.probed >= 1
+    assert not report.passed_over
+
+
+@needs_compiler
+def test_launches_go_on_in_the_programs_own_schedule() -> None:
+    """Repeats take no turn of a seeded schedule: later launches give what they would have given."""
+    source, index = collisions()
+
+    def both() -> list[bytes]:
+        with host.schedule(3):
+            return [pattern(racing(source, index, 4)) for _ in range(3)]
+
+    found: list[bytes] = []
+    probe(lambda: found.extend(both()))
+    assert found == both()
+    assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_number_of_threads(threads: int) -> None:
+    """A long sum depends on it; the number is put back, and the row names the condition."""
+    torch.set_num_threads(threads)
+    x = torch.linspace(0, 1, 1 << 20).exp()
+    report = probe(x.sum)
+    (row,) = report.rows
+    assert (row.overload, row.conditions) == ("aten::sum.default", ("threads",))
+    assert torch.get_num_threads() == threads
+    assert probe(x.sum, repeats=1).rows == ()
+
+
+def test_counts_elements_and_largest() -> None:
+    """A row counts calls, those that varied, and the worst of them."""
+
+    def run() -> None:
+        for elements in (0, 3):
+            STATE["elements"] = elements
+            grow(torch.zeros(5))
+
+    (row,) = probe(run, repeats=2).rows
+    # The second call is the fourth to seventh of all: 4, then 5 and 6.
+    assert (row.count, row.varied, row.elements, row.largest) == (2, 1, 3, 2.0)
+    assert row.conditions == ("again", "threads")
+
+
+def test_module_and_site_of_a_backward_operator() -> None:
+    """A backward operator has the line and the module of its forward call."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    with Noise("aten::tanh_backward", lambda result, calls: result.add_(calls)), Probe() as probing:
+        loss = model(torch.ones(1, 3)).sum()  # the line that is named
+        loss.backward()
+    (row,) = probing.report().rows
+    assert row.overload == "aten::tanh_backward.default"
+    file, _, line = row.site.rpartition(":")
+    assert file == __file__
+    assert "the line that is named" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert row.module is not None
+    assert row.module.startswith("Sequential")
+
+
+def test_one_of_several_mutated_tensors() -> None:
+    """Of a foreach update the tensor that differs is named; so is an ``out=``."""
+    several = [torch.ones(2), torch.ones(3)]
+    with (
+        Noise("aten::_foreach_mul_", lambda given, calls: given[1].add_(calls)),
+        Probe() as probing,
+    ):
+        torch._foreach_mul_(several, 2.0)
+    (row,) = probing.report().rows
+    assert (row.differing, row.elements) == (("mutated self[1]",), 3)
+    with Noise("aten::add", lambda result, calls: result[0].add_(calls)), Probe() as probing:
+        torch.add(several[0], 1, out=several[0])
+    (row,) = probing.report().rows
+    assert (row.overload, row.differing) == ("aten::add.out", ("mutated out",))
+
+
+def test_rule_of_the_table() -> None:
+    """Where the table has a row for the call on CUDA, the report names its room and action."""
+    x, index = torch.zeros(3), torch.tensor([0, 0, 2])
+    with Noise("aten::index_add", lambda result, calls: result.add_(calls)), Probe() as probing:
+        torch.index_add(x, 0, index, torch.ones(3))
+    (row,) = probing.report().rows
+    assert row.action == "substitute"
+    assert f"{row.room}: substitute" in str(probing.report())
+
+
+# What is left as it was
+
+
+def training() -> list[bytes]:
+    """Dropout, batch norm, in-place, ``out=``, foreach and fused optimizers, own generators."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    generator = torch.Generator().manual_seed(1)
+    model = nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 2)
+    )
+    optimizers = [
+        torch.optim.AdamW(model.parameters(), foreach=True),
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True),
+    ]
+    total = torch.zeros(())
+    for _ in range(3):
+        batch = torch.randn(8, 6, generator=generator)
+        loss = draw(model(batch)).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.add(total, loss.detach(), out=total)
+    overlapping = torch.arange(6.0)
+    overlapping[1:].copy_(overlapping[:-1].clone())
+    overlapping[:3].add_(overlapping[3:])
+    overlapping.as_strided((2,), (3,)).mul_(overlapping[:1].expand(2).clone())
+    kept = [total, overlapping, torch.rand(2), torch.rand(2, generator=generator)]
+    kept += model.state_dict().values()
+    states = [random.random(), np.random.rand()]
+    return [pattern(each.reshape(-1)) for each in kept] + [repr(states).encode()]
+
+
+def test_a_program_goes_on_as_it_would() -> None:
+    """Results, mutated tensors and all generators are those of a run without a probe."""
+    expected, state = training(), torch.get_rng_state()
+    found: list[bytes] = []
+    report = probe(lambda: found.extend(training()))
+    assert found == expected
+    assert torch.equal(torch.get_rng_state(), state)
+    assert rows_under(report, "again") == []
+    assert not [each for each in report.passed_over if each.reason.startswith("not ")]
+
+
+def test_random_operators_are_not_accused() -> None:
+    """Each repeat begins with the generator's state: PyTorch's, a given one, Python's, NumPy's."""
+    generator = torch.Generator().manual_seed(3)
+
+    def run() -> None:
+        draw(torch.rand(3))
+        torch.randperm(9, generator=generator)
+        torch.nn.functional.dropout(torch.ones(9))
+
+    report = probe(run)
+    assert report.rows == ()
+    assert report.probed >= 5
+
+
+def test_a_schema_that_does_not_tell_what_is_written() -> None:
+    """The argument is written once all the same, and each repeat begins with what it was."""
+    x = torch.zeros(3)
+    report = probe(torch.ops.detmode_probe_schema.lie, x)
+    assert x.tolist() == [1, 1, 1]
+    assert report.rows == ()
+    assert report.probed == 1
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@needs_compiler
+def test_substituted_call_is_probed_whole(outside: bool) -> None:
+    """It is one call wherever the mode is entered, and the mode's report counts it once."""
+    x, index = torch.zeros(3), torch.tensor([0, 0, 2])
+    mode, probing = DeterministicMode(simulate="cuda", schedule_seed=1), Probe()
+    first, second = (probing, mode) if not outside else (mode, probing)
+    with first, second:
+        x.index_add_(0, index, torch.ones(3))
+    report = probing.report()
+    assert (report.probed, report.rows) == (2, ())  # ones, and index_add_
+    assert [(row.action, row.count) for row in mode.records] == [("substitute", 1)]
+    assert x.tolist() == [2, 0, 1]
+
+
+def racing_index_put(
+    self: Tensor, indices: list[Tensor], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    result = self.clone()
+    args = (values, indices[0], result, len(values))
+    launch(KERNELS, "naive_scatter<float>", len(values), *args)
+    return result
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@needs_compiler
+def test_substitute_with_a_false_claim(outside: bool) -> None:
+    """A probe checks detmode's own substitutes as it checks everything."""
+    table = default_rules() + [
+        Rule(
+            op="aten::index_put",
+            when=on("cuda") & argument("accumulate", True),
+            action=Substitute(racing_index_put),
+            guarantee=detmode.RUN_TO_RUN,
+            because="its claim is false",
+        )
+    ]
+    source, index = collisions()
+    mode, probing = DeterministicMode(simulate="cuda", rules=table), Probe()
+    first, second = (probing, mode) if not outside else (mode, probing)
+    with first, second:
+        torch.zeros(4).index_put_((index,), source, accumulate=True)
+    (row,) = probing.report().rows
+    assert (row.overload, row.conditions) == ("aten::index_put_.default", ("schedule",))
+    assert row.action == "substitute"
+
+
+def test_warnings_are_given_once() -> None:
+    """An operator written in Python warns of nothing again when it is repeated."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        filters = warnings.filters
+        report = probe(warn, torch.ones(3))
+        assert warnings.filters is filters
+    assert len(given) == 1
+    assert report.probed == 1
+
+
+def test_errors_are_the_programs() -> None:
+    """What an operator raises is raised; it is counted, and the block ends."""
+    probing = Probe()
+    with pytest.raises(RuntimeError, match="size"), probing:
+        torch.ones(2) + torch.ones(3)
+    assert ("aten::add.Tensor", "raised", 1) in passed_over(probing.report())
+    torch.ones(3)
+    assert probing.report().probed == 2
+
+
+# What is passed over
+
+
+def passed_over(report: detmode.ProbeReport) -> list[tuple[str, str, int]]:
+    return [(each.overload, each.reason, each.count) for each in report.passed_over]
+
+
+def test_every_call_is_counted() -> None:
+    """Probed and passed over are together as many as the calls that PyTorch dispatched."""
+
+    class Counting(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            Counting.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    def run() -> None:
+        x = torch.empty(4, 3)
+        x.fill_(2).t().square().sum()
+        torch._assert_async(torch.ones(1))
+        torch.ones(3, device="meta") * 2
+        x.t_()
+        x.sum().item()
+
+    with Counting():
+        run()
+    report = probe(run)
+    assert report.probed + sum(each.count for each in report.passed_over) == Counting.calls
+    reasons = Counter({each.overload: each.reason for each in report.passed_over})
+    assert reasons["aten::empty.memory_format"] == "allocations"
+    assert reasons["aten::t.default"] == reasons["aten::t_.default"] == "views"
+    assert reasons["aten::_assert_async.default"] == "no outputs"
+    assert reasons["aten::mul.Tensor"] == "no data"
+    assert "Passed over" in str(report)
+
+
+def test_fake_tensors() -> None:
+    """Calls under a FakeTensorMode are not probed."""
+    with FakeTensorMode():
+        x = torch.ones(3)
+    report = probe(lambda: x.sin())
+    assert report.probed == 0
+
+
+def test_skip() -> None:
+    """Operators that are named, or meant by a glob, run once."""
+    report = probe(grow, torch.zeros(3), skip=["detmode_probe::*"])
+    assert report.rows == ()
+    assert passed_over(report) == [("detmode_probe::grow.default", "skipped", 1)]
+    assert STATE["calls"] == 1
+
+
+def test_repeat_that_raises() -> None:
+    """Where a repeat cannot be made, the call is not taken for probed, and the program goes on."""
+    STATE["raises_at"] = 2
+    torch.manual_seed(0)
+    torch.rand(())
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    report = probe(grow, torch.zeros(3))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert passed_over(report) == [("detmode_probe::grow.default", "not repeated", 1)]
+    assert (report.probed, report.rows) == (0, ())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_tensors(layout: torch.layout) -> None:
+    """They are copied and compared by what they are made of."""
+    x = torch.eye(3).to_sparse(layout=layout)
+    report = probe(lambda: x @ torch.ones(3, 2))
+    assert report.rows == ()
+    assert report.probed >= 2
+    assert not [each for each in report.passed_over if each.reason.startswith("not ")]
+
+
+def test_tensor_subclass() -> None:
+    """It desugars first; the operators that it is made of are probed."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    report = probe(lambda: TwoTensor(torch.ones(3), torch.ones(3)).sin())
+    assert report.probed >= 2
+    assert report.rows == ()
+
+
+@pytest.mark.parametrize(("repeats", "error"), [(0, ValueError), (1.5, TypeError)])
+def test_repeats_that_cannot_be(repeats: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="repeats"):
+        probe(torch.ones, 3, repeats=repeats)
+
+
+# PyTorch's own samples
+
+
+def test_no_operator_of_pytorch_is_accused() -> None:
+    """Under unchanged conditions no sample of PyTorch's operators differs, but for one.
+
+    ``linalg.lstsq`` by "gelsy" reads pivots that nobody has written.
+    """
+    infos = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
+    accused, probed = set(), 0
+    for info in infos[::12]:
+        if torch.float32 not in info.dtypes or info.name.startswith("jiterator"):
+            continue
+        for sample in list(info.sample_inputs("cpu", torch.float32))[:3]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                report = probe(
+                    lambda: info(sample.input, *sample.args, **sample.kwargs),  # noqa: B023
+                    repeats=1,
+                )
+            accused |= {row.overload for row in report.rows}
+            probed += report.probed
+            assert not [each for each in report.passed_over if each.reason.startswith("not ")]
+    assert accused <= {"aten::linalg_lstsq.default"}
+    assert probed > 100
+
+
+# On a GPU
+
+
+@pytest.mark.cuda
+def test_contention_and_generators_on_a_gpu() -> None:
+    """An atomic sum varies on a GPU, a random operator does not, and the generator goes on."""
+    index = torch.zeros(1 << 20, dtype=torch.long, device="cuda")
+    source = torch.randn(1 << 20, device="cuda")
+    torch.cuda.manual_seed(0)
+    expected = [torch.rand(5, device="cuda") for _ in range(2)]
+    torch.cuda.manual_seed(0)
+    found = []
+
+    def run() -> None:
+        found.append(torch.rand(5, device="cuda"))
+        torch.zeros(1, device="cuda").index_add_(0, index, source)
+        found.append(torch.rand(5, device="cuda"))
+
+    report = probe(run, repeats=5)
+    assert [pattern(each) for each in found] == [pattern(each) for each in expected]
+    assert {row.overload for row in report.rows} == {"aten::index_add_.default"}
+    assert {"again", "contention"} & set(report.rows[0].conditions)
+
+
+# The command
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def start(script: str, *options: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "script.py").write_text(script)
+        folders = [Path(detmode.__file__).parent.parent, Path(__file__).parent.parent / "cuda"]
+        return subprocess.run(
+            [sys.executable, "-m", "detmode", "probe", *options, "script.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return start
+
+
+RACING = """
+import sys, torch
+from cuda_sources import KERNELS
+from detmode.cuda import launch
+
+@torch.library.custom_op("mine::racing", mutates_args=())
+def racing(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    result = source.new_zeros(4)
+    launch(KERNELS, "naive_scatter<float>", len(source), source, index, result, len(source))
+    return result
+
+torch.manual_seed(0)
+racing(torch.randn(1024), torch.randint(4, (1024,)))
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("more", "code"), [("", 1), ("sys.exit(7)", 7), ("raise KeyError('weights')", 1)]
+)
+def test_command_names_what_varies(run: Any, tmp_path: Path, more: str, code: int) -> None:
+    """The report is on stderr and in a file, also where the script fails with a code of its own."""
+    ours = run(RACING + more, "--report", "report.json", "--repeats", "5")
+    assert ours.returncode == code, ours.stderr
+    assert "mine::racing.default" in ours.stderr
+    assert ours.stdout == ""
+    (row,) = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert (row["overload"], row["conditions"]) == ("mine::racing.default", ["schedule"])
+    assert row["site"] == f"{tmp_path / 'script.py'}:13"
+
+
+def test_command_where_nothing_varies(run: Any) -> None:
+    ours = run("import torch\nprint(torch.ones(3).sum().item())\n")
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout == "3.0\n"
+    assert "No call that was probed differed from itself." in ours.stderr
+
+
+@needs_compiler
+def test_command_with_the_mode(run: Any) -> None:
+    """``--simulate cuda``: substitutes are probed under the seeds of several schedules."""
+    ours = run(
+        "import torch\ntorch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))\n",
+        *("--simulate", "cuda", "--schedule-seed", "4"),
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert "Probed 3 calls" in ours.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("probe",),
+        ("probe", "nowhere.py"),
+        ("probe", "--repeats", "0", "x.py"),
+        ("probe", "--report", "/nowhere/report.json", "x.py"),
+    ],
+)
+def test_command_wrong_usage(
+    arguments: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in cli.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        code = cli.main(arguments)
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

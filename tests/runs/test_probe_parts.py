@@ -1,0 +1,106 @@
+"""Copies of arguments, and how results differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from detmode.runs.difference import Difference, difference
+from detmode.runs.snapshot import CannotCopyError, Snapshot
+
+E5M2 = torch.float8_e5m2
+
+
+def copied(*args: object, whole: bool = False) -> tuple[object, ...]:
+    return Snapshot(args, {}, whole=whole).copy()[0]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).reshape(4, 6)[1:3, ::2],
+        torch.arange(24.0).reshape(4, 6).t(),
+        torch.arange(4.0)[1:].expand(5, 3),
+        torch.arange(9.0).as_strided((3, 4), (2, 1), 1),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.randn(3, dtype=torch.complex64).conj().imag,
+        torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.empty(0, 3),
+        torch.tensor(True),
+        torch.from_numpy(np.arange(9, dtype=np.uint8))[1:],
+    ],
+    ids=str,
+)
+def test_copy_is_the_same(tensor: Tensor) -> None:
+    """Values, strides, and lazy conjugation and negation are; the memory is another."""
+    (copy,) = copied(tensor)
+    assert isinstance(copy, Tensor)
+    assert difference(copy, tensor) is None
+    assert (copy.stride(), copy.is_conj(), copy.is_neg()) == (
+        tensor.stride(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+    assert tensor.numel() == 0 or copy.data_ptr() != tensor.data_ptr()
+    if tensor.numel():
+        assert copy.data_ptr() % 64 == tensor.data_ptr() % 64
+
+
+def test_aliases_stay_aliases() -> None:
+    """Of a tensor and its view, and of a tensor given twice; other copies are apart."""
+    base = torch.zeros(6)
+    snapshot = Snapshot((base, [base[2:], None]), {"again": base})
+    (one, (view, nothing)), kwargs = snapshot.copy()
+    view[0] = 5
+    assert one.tolist() == [0, 0, 5, 0, 0, 0]
+    assert kwargs["again"] is one
+    assert nothing is None
+    assert base.tolist() == [0] * 6
+    base.fill_(7)
+    assert snapshot.copy()[0][0].tolist() == [0] * 6
+
+
+def test_only_what_is_used_is_copied() -> None:
+    """A view of a large buffer costs its own bytes, unless the whole storage is asked for."""
+    view = torch.zeros(1 << 16)[256 : 256 + 16]
+    (small,), (large,) = copied(view), copied(view, whole=True)
+    assert isinstance(small, Tensor)
+    assert isinstance(large, Tensor)
+    assert small.untyped_storage().nbytes() < 1024
+    assert large.untyped_storage().nbytes() >= 1 << 18
+    assert large.storage_offset() % 16 == 0
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize")
+def test_quantized_tensors_are_refused() -> None:
+    with pytest.raises(CannotCopyError, match="qint8"):
+        Snapshot((torch._empty_affine_quantized([2], scale=1.0, dtype=torch.qint8),), {})
+
+
+def bits(*patterns: int) -> Tensor:
+    return torch.tensor(patterns, dtype=torch.int64).to(torch.int32).view(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (bits(0x7FC00000), bits(0x7FC00000), None),
+        (bits(0x7FC00000), bits(0x7FC00001), Difference(1, None)),
+        (torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0]), Difference(1, 0.0)),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.5, 4.0]), Difference(2, 2.0)),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, torch.inf]), Difference(1, None)),
+        (torch.ones(2, 3), torch.ones(3, 2), Difference(6, None)),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64), Difference(2, None)),
+        (torch.ones(2, 3), torch.ones(3, 2).t(), None),
+        (torch.tensor([True, False]), torch.tensor([True, True]), Difference(1, 1.0)),
+        (torch.tensor([3 + 4j]), torch.tensor([0j]), Difference(1, 5.0)),
+        (torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse(), Difference(3, 1.0)),
+        (torch.ones(2).to(E5M2), torch.zeros(2).to(E5M2), Difference(2, 1.0)),
+        (torch.ones(1).expand(1), torch.ones(()).expand(1), None),
+    ],
+)  # fmt: skip
+def test_difference(one: Tensor, other: Tensor, expected: Difference | None) -> None:
+    """By bytes; strides do not count."""
+    assert difference(one, other) == expected
