@@ -93,8 +93,8 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
         json.dumps(dict(zip(("overload", "file", "code"), key)), ensure_ascii=False)
         for key in sorted(set(offenders))
     ]
-    head = json.dumps({"format": FORMAT, "version": VERSION, "offenders": []})[:-2]
-    text = "\n".join([head, ",\n".join(lines), "]}\n"]) if lines else f"{head}]}}\n"
+    head = f'{{"format": "{FORMAT}", "version": {VERSION}, "offenders": ['
+    text = "\n".join([head, *([",\n".join(lines)] if lines else []), "]}\n"])
     # A link stays one: what it names is replaced.
     path = path.resolve()
     other = path.with_name(f"{path.name}.{os.getpid()}.new")
