@@ -41,6 +41,7 @@ def key_of(overload: str, site: str, root: Path) -> Key:
     file, _, line = site.rpartition(":")
     if not file or not line.isdigit():
         return overload, site, ""
+    linecache.checkcache(file)
     return overload, _portable(file, root), linecache.getline(file, int(line)).strip()
 
 

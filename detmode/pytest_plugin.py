@@ -166,6 +166,7 @@ class _Suite:
         self._mode: SuiteMode | None = None
         self._records: list[Record] = []
         self._written = ""
+        self._keys: dict[tuple[str, str], Key] = {}
         self._update: bool = config.getoption("--detmode-update-baseline")
         self._warns = asked == "warn" or self._update
         self._known: frozenset[Key] = frozenset()
@@ -194,7 +195,12 @@ class _Suite:
     def _key(self, overload: str, site: str) -> Key:
         from detmode import baseline
 
-        return baseline.key_of(overload, site, self._config.rootpath)
+        # A refused call may come in every step of a test; and a file may be edited meanwhile.
+        key = self._keys.get((overload, site))
+        if key is None:
+            key = baseline.key_of(overload, site, self._config.rootpath)
+            self._keys[overload, site] = key
+        return key
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
