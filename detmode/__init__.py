@@ -1,78 +1,38 @@
-"""detmode: bitwise reproducible PyTorch, by deterministic kernels where PyTorch can only raise."""
+"""detmode: bitwise reproducible PyTorch, by deterministic kernels where PyTorch can only raise.
+
+PyTorch is imported with the first name that is used, so that ``detmode.pytest_plugin``, which
+pytest imports in every run, costs next to nothing. PYTEST_DONT_REWRITE: no asserts of tests here.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import os
-
-from detmode.auditing import audit
-from detmode.mode import DeterminismWarning, DeterministicMode
-from detmode.regions import allow
-from detmode.report import Record, Report
-from detmode.rule import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    Allow,
-    Guarantee,
-    Native,
-    Refuse,
-    Rule,
-    Substitute,
-)
-from detmode.rules import default_rules
-from detmode.runs import Comparison, ProbeReport, TraceError, diff, probe, record
-from detmode.seeding import (
-    dataloader_kwargs,
-    rng_state,
-    seed_everything,
-    seed_worker,
-    set_rng_state,
-)
-from detmode.switch import (
-    are_deterministic_algorithms_enabled,
-    get_deterministic_debug_mode,
-    is_deterministic_algorithms_warn_only_enabled,
-    set_deterministic_debug_mode,
-    use_deterministic_algorithms,
-)
-from detmode.table import RuleTable
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "GPU_TO_GPU",
-    "RUN_TO_RUN",
-    "Allow",
-    "Comparison",
-    "DeterminismWarning",
-    "DeterministicMode",
-    "Guarantee",
-    "Native",
-    "ProbeReport",
-    "Record",
-    "Refuse",
-    "Report",
-    "Rule",
-    "RuleTable",
-    "Substitute",
-    "TraceError",
-    "allow",
-    "are_deterministic_algorithms_enabled",
-    "audit",
-    "dataloader_kwargs",
-    "default_rules",
-    "diff",
-    "get_deterministic_debug_mode",
-    "is_deterministic_algorithms_warn_only_enabled",
-    "probe",
-    "record",
-    "rng_state",
-    "seed_everything",
-    "seed_worker",
-    "set_deterministic_debug_mode",
-    "set_rng_state",
-    "use_deterministic_algorithms",
-]
+if TYPE_CHECKING:
+    from detmode.public import *  # noqa: F403  # the one list of them is there
+else:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, or a module of the package, imported when it is first used."""
+        if name != "__all__":
+            if name.startswith("_"):
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+                return importlib.import_module(f"{__name__}.{name}")
+        public = importlib.import_module(f"{__name__}.public")
+        globals().update({each: getattr(public, each) for each in (*public.__all__, "__all__")})
+        if name not in globals():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})
 
 
 def _configure_logging() -> None:

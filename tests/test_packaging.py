@@ -18,6 +18,8 @@ def test_wheel_contains_every_cuda_source(tmp_path: Path) -> None:
     )
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
+        points = archive.read(entry_points).decode()
     package = ROOT / "detmode"
     expected = {
         str(path.relative_to(ROOT))
@@ -25,13 +27,14 @@ def test_wheel_contains_every_cuda_source(tmp_path: Path) -> None:
         for path in package.rglob(f"*.{suffix}")
     }
     assert sorted(expected - names) == []
+    assert "[pytest11]\ndetmode = detmode.pytest_plugin" in points
     assert not {name for name in names if name.startswith(("tests", "docs", "tools"))}
 
 
 def test_import_brings_nothing_heavy() -> None:
     """Importing detmode imports PyTorch and what that imports, and no CuPy, Sphinx or compiler."""
     code = (
-        "import sys, torch; before = set(sys.modules); import detmode; "
+        "import sys, torch; before = set(sys.modules); import detmode; detmode.audit; "
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
     )
     brought = subprocess.run(

@@ -24,6 +24,8 @@ def refuse(*args, **kwargs):
 subprocess.Popen.__init__ = refuse
 flags = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
 import detmode
+assert "detmode.mode" not in sys.modules
+detmode.DeterministicMode
 assert flags == (torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark)
 assert not torch.cuda.is_initialized()
 print(*(set(sys.modules) - before))
@@ -31,7 +33,7 @@ print(*(set(sys.modules) - before))
 
 
 def test_import_is_light():
-    """Importing brings neither CuPy nor a documentation or learning package, and starts nothing.
+    """The first name brings neither CuPy nor a documentation or learning package; starts nothing.
 
     The heavy parts of torch come when a mode is entered, not before.
     """
@@ -42,6 +44,21 @@ def test_import_is_light():
     assert roots - set(sys.stdlib_module_names) <= {"detmode", "tabulate", "wcwidth", "torch"}
     heavy = ("torch._inductor", "torch._dynamo", "torch.fx.experimental", "torch.distributed")
     assert [name for name in brought if name.startswith(heavy)] == []
+
+
+def test_import_alone_brings_no_torch():
+    """A module of detmode that needs no PyTorch, such as the plugin of pytest, imports none."""
+    assert run("import sys, detmode.report; print('torch' in sys.modules)") == ["False"]
+
+
+def test_what_is_not_there():
+    """A name that nobody defines is an AttributeError, and a module an attribute."""
+    with pytest.raises(AttributeError, match="'detmode' has no attribute 'nothing'"):
+        getattr(detmode, "nothing")  # noqa: B009
+    with pytest.raises(AttributeError, match="'_nothing'"):
+        getattr(detmode, "_nothing")  # noqa: B009
+    assert detmode.report.Report is detmode.Report
+    assert {"diff", "__version__"} <= set(dir(detmode))
 
 
 @pytest.mark.parametrize("name", detmode.__all__)

@@ -1,0 +1,109 @@
+"""A baseline: the nondeterministic calls that a test suite has already, so that new ones fail.
+
+The file is JSON, an offender a line, sorted::
+
+    {"format": "detmode-baseline", "version": 1, "offenders": [
+    {"overload": "aten::histc.default", "file": "src/model.py", "code": "h = torch.histc(x)"}
+    ]}
+
+An offender is known by what it calls, its file and the text of its line, and not by the line's
+number: lines above it may come and go.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+
+FORMAT = "detmode-baseline"
+VERSION = 1
+
+Key = tuple[str, str, str]
+"""Overload, file and the text of the line."""
+
+
+class BaselineError(ValueError):
+    """A baseline that cannot be read or written: one line, naming the file and what to do."""
+
+
+def key_of(overload: str, site: str, root: Path) -> Key:
+    """What an offender is known by.
+
+    Args:
+        overload: ``"aten::histc.default"``.
+        site: "file:line", or what is known instead.
+        root: the folder that files are relative to; what is installed is relative to its
+            ``site-packages``, wherever that is.
+    """
+    file, _, line = site.rpartition(":")
+    if not file or not line.isdigit():
+        return overload, site, ""
+    linecache.checkcache(file)
+    return overload, _portable(file, root), linecache.getline(file, int(line)).strip()
+
+
+def _portable(file: str, root: Path) -> str:
+    path = PurePath(file)
+    for number, part in enumerate(path.parts):
+        if part in ("site-packages", "dist-packages"):
+            return PurePath(*path.parts[number + 1 :]).as_posix()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def read(path: Path) -> frozenset[Key]:
+    """The offenders of a baseline file.
+
+    Raises:
+        BaselineError: there is no such file, or it is no baseline.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BaselineError(
+            f"cannot read the baseline {path}: {error.strerror}; "
+            "--detmode-update-baseline writes it"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise BaselineError(f"the baseline {path} is not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise BaselineError(f"{path} is no baseline of detmode")
+    if data.get("version") != VERSION:
+        raise BaselineError(
+            f"the baseline {path} has version {data.get('version')!r}, and this detmode reads "
+            f"{VERSION}: write it anew with --detmode-update-baseline"
+        )
+    try:
+        return frozenset(
+            (str(each["overload"]), str(each["file"]), str(each["code"]))
+            for each in data["offenders"]
+        )
+    except (TypeError, KeyError) as error:
+        raise BaselineError(f"{path} has an offender without overload, file and code") from error
+
+
+def write(path: Path, offenders: Iterable[Key]) -> None:
+    """Write a baseline file; whoever reads it meanwhile finds the old one or the new one.
+
+    Raises:
+        BaselineError: it cannot be written.
+    """
+    lines = [
+        json.dumps(dict(zip(("overload", "file", "code"), key)), ensure_ascii=False)
+        for key in sorted(set(offenders))
+    ]
+    head = f'{{"format": "{FORMAT}", "version": {VERSION}, "offenders": ['
+    text = "\n".join([head, *([",\n".join(lines)] if lines else []), "]}\n"])
+    # A link stays one: what it names is replaced.
+    path = path.resolve()
+    other = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        try:
+            other.write_text(text, encoding="utf-8")
+            os.replace(other, path)
+        finally:
+            other.unlink(missing_ok=True)
+    except OSError as error:
+        raise BaselineError(f"cannot write the baseline {path}: {error.strerror}") from error

@@ -1,0 +1,516 @@
+"""The plugin of pytest: the marker, the fixture, the mode around a suite and its baseline."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+import detmode.suite
+from detmode import baseline, cuda, pytest_plugin
+from detmode.report import Record, Report
+
+_calls = itertools.count()
+
+
+@torch.library.custom_op("detmode_plugin_tests::vary", mutates_args=())
+def vary(x: torch.Tensor) -> torch.Tensor:
+    """Adds to one element what no two calls add."""
+    y = x.clone()
+    y.view(-1)[0] += 1 + next(_calls)
+    return y
+
+
+HEAD = """
+import pytest, random, torch
+vary = torch.ops.detmode_plugin_tests.vary
+"""
+
+
+# Runs in this process forget what they import, and PyTorch's modules cannot be imported twice.
+with detmode.DeterministicMode(simulate="cuda"):
+    torch.zeros(1).index_add(0, torch.zeros(1, dtype=torch.int64), torch.zeros(1))
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    """Runs pytest with the plugin on the tests of a file, under -W error, in this process."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    def run(text, *options, name="test_inner.py"):
+        if text is not None:
+            pytester.makepyfile(**{name.removesuffix(".py"): HEAD + text})
+        return pytester.runpytest_inprocess(
+            "-p", "detmode.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers",
+            "-W", "error", "-W", "ignore::DeprecationWarning:torch.*", *options,
+        )  # fmt: skip
+
+    return run
+
+
+# The marker
+
+
+def test_a_deterministic_test_passes(suite, capsys):
+    """Repeats from the same random state pass, without a warning about what the test returns."""
+    result = suite(
+        """
+        import numpy
+        runs = []
+
+        @pytest.mark.deterministic
+        def test_random():
+            runs.append(1)
+            return torch.rand(3), {"a": [random.random()], "b": numpy.random.rand(2)}
+
+        def test_runs():
+            assert len(runs) == 3
+    """.replace("\n        ", "\n")
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_varying_test_fails(suite):
+    """The message says which tensor, how many elements, by how much, and which operator where."""
+    result = suite(
+        """
+@pytest.mark.deterministic(repeats=2)
+def test_it():
+    x = torch.zeros(3) + 1
+    y = vary(x)
+    return {"loss": y.sum(), "x": x}
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "repeat 1 gave other bits than repeat 0",
+            "*'loss'*: 1 of 1 elements differ (float32*, the largest difference is 1*",
+            "the runs part at detmode_plugin_tests::vary.default at *test_inner.py:7",
+            "*the same inputs gave other outputs*",
+            "differing  output 0",
+        ]
+    )
+
+
+def test_what_compare_is_given(suite):
+    """Values given to the fixture are compared, by their names, also those of a loop."""
+    result = suite(
+        """
+@pytest.mark.deterministic
+def test_same(deterministic_mode):
+    for _ in range(2):
+        deterministic_mode.compare(a=torch.rand(2), b=[1, "x"])
+
+@pytest.mark.deterministic
+def test_other(deterministic_mode):
+    x = torch.ones(2)
+    deterministic_mode.compare(loss=x)
+    deterministic_mode.compare(loss=vary(x))
+
+def test_unmarked(deterministic_mode):
+    import detmode
+    assert isinstance(deterministic_mode, detmode.DeterministicMode)
+    assert torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
+        deterministic_mode.compare(a=1)
+
+def test_after():
+    assert not torch.are_deterministic_algorithms_enabled()
+"""
+    )
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*loss (2): 1 of 2 elements differ*"])
+
+
+def test_nothing_to_compare(suite):
+    """A marked test that gives nothing proves nothing, and fails."""
+    result = suite("@pytest.mark.deterministic\ndef test_it():\n    torch.rand(1)\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the repeats give nothing to compare: return tensors*"])
+
+
+def test_parameters_fixtures_and_classes(suite):
+    """Parameters, fixtures (set up once), classes and the nearest marker work as ever."""
+    result = suite(
+        """
+setups = []
+
+@pytest.fixture
+def model():
+    setups.append(1)
+    yield torch.nn.Linear(2, 2)
+    setups.append(2)
+
+@pytest.mark.deterministic(repeats=4)
+class TestClass:
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_it(self, model, n, deterministic_mode):
+        assert deterministic_mode.repeats == 4
+        return model(torch.rand(n, 2))
+
+    @pytest.mark.deterministic(2, warn_only=True)
+    def test_nearest(self, deterministic_mode):
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert deterministic_mode.repeats == 2
+        return 0
+
+def test_setups():
+    assert setups == [1, 2, 1, 2]
+"""
+    )
+    result.assert_outcomes(passed=4)
+
+
+def test_what_a_fixture_keeps_is_named(suite):
+    """A fixture is set up once: a test that changes it differs, and the message says so."""
+    result = suite(
+        """
+@pytest.fixture
+def weight():
+    return torch.zeros(2)
+
+@pytest.mark.deterministic
+def test_it(weight):
+    return weight.add_(1) + 0
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["look for what is made once and changed by each run*"])
+
+
+@pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+def test_each_repeat_has_a_schedule(suite):
+    """With simulate="cuda" substitutes run on the host, in another order in each repeat."""
+    result = suite(
+        """
+from detmode import cuda
+seeds = []
+
+@pytest.mark.deterministic(simulate="cuda")
+def test_it(deterministic_mode):
+    seeds.append(cuda.host._schedule.seed)
+    x = torch.zeros(2).index_add(0, torch.zeros(300, dtype=torch.int64), torch.rand(300))
+    assert "substitute" in [record.action for record in deterministic_mode.records]
+    return x
+
+@pytest.mark.deterministic(simulate="cuda", schedule_seed=7, repeats=2)
+def test_seeded():
+    seeds.append(cuda.host._schedule.seed)
+    return 1
+
+def test_seeds():
+    assert seeds == [None, 1, 2, 7, 8]
+
+@pytest.mark.deterministic(simulate="cuda", overrides={"aten::sin": "error"})
+def test_refused():
+    return torch.rand(2).sin()
+
+@pytest.mark.deterministic(simulate="cuda", repeats=2)
+def test_varies():
+    return cuda.host._schedule.seed is None
+"""
+    )
+    result.assert_outcomes(passed=3, failed=2)
+    result.stdout.fnmatch_lines(["*aten::sin*", "*(schedule_seed None and 1)*"])
+
+
+def test_what_is_not_supported(suite):
+    """Async tests, generators of them, unittest's methods and wrong arguments fail, saying why."""
+    result = suite(
+        """
+import unittest
+deterministic = pytest.mark.deterministic
+
+@deterministic
+async def test_async():
+    return 1
+
+async def later():
+    return 1
+
+@deterministic
+def test_awaitable():
+    return later()
+
+class TestCase(unittest.TestCase):
+    @deterministic
+    def test_method(self):
+        pass
+
+@deterministic(repeats=1)
+def test_repeats():
+    return 1
+
+@deterministic(simulate="tpu")
+def test_simulate():
+    return 1
+
+@deterministic(nothing=1)
+def test_nothing(deterministic_mode):
+    return 1
+
+@deterministic
+def test_object():
+    return object()
+"""
+    )
+    outcomes = result.parseoutcomes()
+    assert "passed" not in outcomes
+    assert outcomes["failed"] + outcomes.get("errors", 0) == 7
+    text = result.stdout.str()
+    assert text.count("an async test, or one that yields, is not supported") == 2
+    for each in (
+        "does not reach methods of unittest.TestCase",
+        "repeats must be an int of at least 2, got 1",
+        "simulate must be 'cuda' or None, got 'tpu'",
+        "unexpected keyword argument 'nothing'",
+        "cannot compare result bit for bit: it is a object",
+    ):
+        assert each in text
+
+
+def test_skips_and_errors(suite):
+    """Skipping and raising within a marked test mean what they mean elsewhere."""
+    result = suite(
+        """
+@pytest.mark.deterministic
+def test_skip():
+    pytest.skip("not here")
+
+@pytest.mark.deterministic
+def test_raises():
+    raise LookupError("planted")
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.deterministic
+def test_expected():
+    return vary(torch.ones(1))
+
+def test_after():
+    assert not torch.are_deterministic_algorithms_enabled()
+"""
+    )
+    result.assert_outcomes(skipped=1, failed=1, xfailed=1, passed=1)
+    result.stdout.fnmatch_lines(["E*LookupError: planted"])
+
+
+# The whole suite
+
+OFFENDING = """
+def helper(x):
+    return x.sin()
+
+def test_a():
+    helper(torch.ones(2))
+
+def test_b():
+    helper(torch.ones(2))
+    torch.ones(2).cos()
+
+def test_c():
+    torch.ones(2).exp()
+"""
+ASK = ("--detmode-override", "aten::sin=error", "--detmode-override", "aten::cos=error")
+BOTH = ("--detmode=error", *ASK)
+
+
+def test_a_suite_under_error(suite):
+    """Tests that make a call that may vary fail; the summary lists the places."""
+    result = suite(OFFENDING, *BOTH)
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(["*= detmode =*", "2*aten::sin.default*error*test_inner.py:5*"])
+    result.stdout.fnmatch_lines(["1 places may vary", "0 calls were substituted*"])
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_suite_under_warn(suite):
+    """With warn nothing fails, not even under -W error; the table has all places."""
+    result = suite(OFFENDING, "--detmode=warn", *ASK)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["2*aten::sin.default*warn*", "1*aten::cos.default*warn*"])
+    result.stdout.fnmatch_lines(["2 places may vary"])
+
+
+def test_fixtures_of_a_session(suite):
+    """A mode that a session's fixture holds open ends within the suite's."""
+    result = suite(
+        """
+import detmode
+
+@pytest.fixture(scope="session", autouse=True)
+def held():
+    with detmode.DeterministicMode(warn_only=True) as mode:
+        yield mode
+
+def test_a(held):
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+
+def test_b(held):
+    torch.ones(1).sin()
+""",
+        *BOTH,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_baseline(suite, pytester):
+    """What the baseline lists passes, wherever its line moves; what is new fails."""
+    file = pytester.path / "known.json"
+    result = suite(OFFENDING, *BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["wrote 2 to *known.json"])
+    data = json.loads(file.read_text())
+    assert (data["format"], data["version"]) == ("detmode-baseline", 1)
+    assert data["offenders"] == [
+        {"overload": "aten::cos.default", "file": "test_inner.py", "code": "torch.ones(2).cos()"},
+        {"overload": "aten::sin.default", "file": "test_inner.py", "code": "return x.sin()"},
+    ]
+    assert [path.name for path in pytester.path.glob("known*")] == ["known.json"]
+    moved = "\n\n" + OFFENDING + "\ndef test_new():\n    torch.ones(2).cos_()\n"
+    asked = (*BOTH, "--detmode-override=aten::cos_=error", "--detmode-baseline", "known.json")
+    result = suite(moved, *asked, name="test_inner.py")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        ["1 places may vary, beside 2 that the baseline has; 0 of the baseline were not met"]
+    )
+    result = suite(None, *asked, "-k", "test_c")
+    result.stdout.fnmatch_lines(["0 places*2 of the baseline were not met"])
+
+
+def test_an_update_that_is_cut_short(suite, pytester):
+    """A run that stops early leaves the baseline as it was."""
+    file = pytester.path / "known.json"
+    file.write_text("old")
+    result = suite(
+        "def test_a():\n    assert 0\n\ndef test_b():\n    pass\n",
+        *("-x", "--detmode", "--detmode-baseline=known.json", "--detmode-update-baseline"),
+    )
+    result.stdout.fnmatch_lines(["the run was cut short: *known.json is as it was"])
+    assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--detmode-baseline=x"], "--detmode-baseline needs --detmode"),
+        (["--detmode-simulate=cuda"], "--detmode-simulate needs --detmode"),
+        (["--detmode", "--detmode-update-baseline"], "needs --detmode-baseline FILE"),
+        (["--detmode", "--detmode-baseline=none.json"], "cannot read the baseline"),
+        (["--detmode", "--detmode-baseline=test_inner.py"], "is not JSON"),
+        (["--detmode=loud"], "invalid choice: 'loud'"),
+        (["--detmode", "--detmode-override=aten::sin=hide"], "hide"),
+        (["--detmode", "--detmode-override=aten::sin"], "OP=ACTION"),
+    ],
+)
+def test_wrong_options(suite, options, message):
+    """Options that cannot be are one line, and exit code 4."""
+    result = suite("def test_it():\n    pass\n", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert message in result.stderr.str() + result.stdout.str()
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+
+
+def test_workers_of_xdist(pytester, monkeypatch):
+    """A worker hands its rows on; the process that distributes tests enters no mode, and adds."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    config = pytester.parseconfig("-p", "detmode.pytest_plugin")
+    row = Record("aten::sin.default", None, "warn", None, None, 2, "/a.py:1", None)
+    config.option.dist = "load"
+    boss = pytest_plugin._Suite(config, "warn")
+    loop = boss.pytest_runtestloop()
+    next(loop)
+    assert not torch.are_deterministic_algorithms_enabled()
+    loop.close()
+    for output in ({"detmode": Report([row]).to_json()}, {"detmode": Report([row]).to_json()}, {}):
+        boss.pytest_testnodedown(types.SimpleNamespace(workeroutput=output))
+    boss.pytest_testnodedown(types.SimpleNamespace())  # one that crashed
+    assert [(record.site, record.count) for record in boss._offenders()] == [("/a.py:1", 4)]
+    config.option.dist, config.workerinput, config.workeroutput = "no", {}, {}
+    worker = pytest_plugin._Suite(config, "warn")
+    loop = worker.pytest_runtestloop()
+    next(loop)
+    assert torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(StopIteration):
+        loop.send(True)
+    worker.pytest_sessionfinish(None, 0)
+    assert json.loads(config.workeroutput["detmode"]) == []
+
+
+def test_other_lines_are_untouched(suite):
+    """A suite without marker and options has no mode, no summary, and the fixtures it had."""
+    result = suite("def test_it():\n    assert not torch.are_deterministic_algorithms_enabled()\n")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*detmode*")
+
+
+def test_the_plugin_imports_nothing_heavy(tmp_path):
+    """Loaded and not used, the plugin brings neither PyTorch nor the mode."""
+    (tmp_path / "test_it.py").write_text(
+        "import sys\ndef test_it():\n    assert 'detmode.pytest_plugin' in sys.modules\n"
+        "    assert not {'torch', 'detmode.mode', 'tabulate', 'numpy'} & set(sys.modules)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "detmode.pytest_plugin", str(tmp_path)],
+        check=True,
+        timeout=120,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+
+
+# The file
+
+
+def test_files_of_a_baseline(tmp_path):
+    """A file is relative to the root or to site-packages; what has no line is as it is."""
+    for file, name in (
+        (tmp_path / "src" / "a.py", "src/a.py"),
+        (tmp_path / "v" / "site-packages" / "lib" / "b.py", "lib/b.py"),
+    ):
+        file.parent.mkdir(parents=True)
+        file.write_text("x = 1\n  y = 2  \n")
+        assert baseline.key_of("aten::sin", f"{file}:2", tmp_path) == ("aten::sin", name, "y = 2")
+    assert baseline.key_of("aten::sin", "/nowhere/c.py:3", tmp_path)[1:] == ("/nowhere/c.py", "")
+    assert baseline.key_of("aten::sin", "<SinBackward0>", tmp_path)[1:] == ("<SinBackward0>", "")
+
+
+def test_a_baseline_comes_back(tmp_path):
+    """What is written is read again, sorted, through a link that stays one."""
+    keys = {("b", "f.py", 'x = "é"'), ("a", "g.py", "")}
+    file, link = tmp_path / "real.json", tmp_path / "link.json"
+    baseline.write(file, [])
+    assert baseline.read(file) == frozenset()
+    link.symlink_to(file)
+    baseline.write(link, [*keys, *keys])
+    assert link.is_symlink()
+    assert baseline.read(file) == keys
+    assert [json.loads(file.read_text())["offenders"][0]["overload"]] == ["a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "real.json"]
+    with pytest.raises(baseline.BaselineError, match="cannot write the baseline"):
+        baseline.write(tmp_path / "no" / "such.json", keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "is no baseline"),
+        ('{"format": "detmode-baseline", "version": 2}', "has version 2"),
+        ('{"format": "detmode-baseline", "version": 1}', "without overload"),
+        ('{"format": "detmode-baseline", "version": 1, "offenders": [1]}', "without overload"),
+        ("[" * 100000, "not JSON"),
+        (b"\xff", "not JSON"),
+    ],
+)
+def test_what_is_no_baseline(tmp_path, text, message):
+    """A file that is no baseline is refused on one line that names it."""
+    file = tmp_path / "known.json"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(baseline.BaselineError, match=message) as error:
+        baseline.read(file)
+    assert str(file) in str(error.value)

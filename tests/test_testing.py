@@ -1,0 +1,319 @@
+"""``assert_reproducible``: what it varies, compares, says, and leaves behind."""
+
+import dataclasses
+import itertools
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import detmode
+from detmode import cuda
+from detmode.testing import VARIED, assert_reproducible
+
+WITHOUT_THREADS = ("addresses", "memory", "schedule")
+_calls = itertools.count()
+
+
+@torch.library.custom_op("detmode_testing::vary", mutates_args=())
+def vary(x: Tensor) -> Tensor:
+    """Adds to one element what no two calls add."""
+    y = x.clone()
+    y.view(-1)[0] += 1 + next(_calls)
+    return y
+
+
+@vary.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def reads_fresh_memory(x):
+    y = torch.empty(len(x))
+    return (x + y).sum()
+
+
+def test_the_result_of_the_first_run():
+    """What fn returns comes back; its arguments are as they were, and its keywords reach it."""
+    x = torch.arange(3.0)
+    result = assert_reproducible(lambda x, *, by: x.mul_(by), x, by=2)
+    assert result.tolist() == [0, 2, 4]
+    assert x.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("runs", [2, 5])
+def test_how_many_runs(runs):
+    """The function runs that many times, and no more."""
+    calls = []
+    assert_reproducible(lambda: calls.append(1) or torch.ones(1), runs=runs)
+    assert len(calls) == runs
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (lambda x: vary(x), "result: 1 of 3 elements differ (float32[3]), the largest"),
+        (lambda x: {"a": [x, vary(x)]}, "result['a'][1]: 1 of 3 elements differ"),
+        (lambda x: [x.copy_(vary(x))][1:], "args[0]: 1 of 3 elements differ"),
+        (lambda x: vary(x).sum().item(), "result: 5.0 and 6.0"),
+        (lambda x: vary(x).numpy(), "result: array of float32[3] and array of float32[3]"),
+        (lambda x: x[: next(_calls)].tolist(), "result[1]: only one of the runs gives it"),
+        (lambda x: torch.zeros(1 + next(_calls)), "result: float32[2] and float32[3]"),
+        (lambda x: torch.tensor([1.0, 1 / (2 - next(_calls) or 0.5)]), "1 of 2 elements differ"),
+        (lambda x: -0.0 if next(_calls) % 2 else 0.0, "result: -0.0 and 0.0"),
+        (lambda x: str(next(_calls)), "result: '1' and '2'"),
+    ],
+)
+def test_what_differs(function, line):
+    """The message names each value that differs, with its path, and by how much."""
+    global _calls
+    _calls = itertools.count(1)
+    with pytest.raises(AssertionError, match="run 1 gave other bits than run 0") as error:
+        assert_reproducible(function, torch.ones(3))
+    assert line in str(error.value)
+
+
+def test_the_largest_difference():
+    """How many elements differ, by how much at most, where first, and how many are no numbers."""
+    turns = itertools.cycle([0.0, 1.0])
+
+    def function():
+        turn = next(turns)
+        x = torch.zeros(2, 3, dtype=torch.float64)
+        x[1, 0], x[1, 1] = turn / 4, torch.nan if turn else 0.0
+        return x
+
+    with pytest.raises(AssertionError) as error:
+        assert_reproducible(function)
+    assert (
+        "result: 2 of 6 elements differ (float64[2, 3]), the largest difference is 0.25, "
+        "1 of them are NaN or Inf, first at [1, 0]" in str(error.value)
+    )
+
+
+def test_bits_are_compared():
+    """-0.0 is not 0.0, a NaN is itself, and a stride is no difference."""
+    signs = itertools.cycle([0.0, -0.0])
+    with pytest.raises(AssertionError, match="the largest difference is 0"):
+        assert_reproducible(lambda: torch.tensor([next(signs)]))
+    turns = itertools.cycle([torch.zeros(2, 3), torch.zeros(3, 2).t()])
+    assert_reproducible(lambda: next(turns))
+    assert assert_reproducible(lambda: torch.full((3,), torch.nan)).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.int64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn, torch.uint8],
+    ids=str,
+)
+def test_dtypes(dtype):
+    """Every dtype is compared, and its difference said."""
+    turns = itertools.cycle([0, 1])
+    same = torch.ones(3).to(dtype)
+    assert_reproducible(lambda: (same, same[0]))
+    with pytest.raises(AssertionError, match="1 of 1 elements differ .*difference is 1"):
+        assert_reproducible(lambda: torch.tensor([next(turns)]).to(dtype))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")
+def test_sparse_results():
+    """Of a sparse tensor, each part is compared."""
+    turns = itertools.cycle([0.0, 1.0])
+    dense = torch.eye(3)
+    assert_reproducible(lambda: (dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc()))
+    with pytest.raises(AssertionError, match=r"result\.values: 3 of 3 elements differ"):
+        assert_reproducible(lambda: dense.to_sparse() * next(turns))
+
+
+def test_containers():
+    """Dataclasses, named tuples and modules are looked into; other objects are refused."""
+
+    @dataclasses.dataclass
+    class Output:
+        loss: object
+        hidden: object = None
+
+    assert_reproducible(lambda: Output(torch.ones(1), torch.ones(3).max(0)))
+    with pytest.raises(AssertionError, match=r"result\.hidden\[0\]: 1 of 1"):
+        assert_reproducible(lambda: Output(1.5, (vary(torch.ones(1)),)))
+    with pytest.raises(TypeError, match=r"cannot compare result\.loss bit for bit: .* object"):
+        assert_reproducible(lambda: Output(object()))
+    with pytest.raises(TypeError, match=r"result bit for bit: float32\[2\] has no plain data"):
+        assert_reproducible(lambda: torch.ones(2, device="meta"))
+
+
+def test_gradients_are_compared():
+    """A step that returns nothing is compared by the gradients and buffers that it leaves."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+    def step(model, x):
+        model(x).square().sum().backward()
+
+    assert_reproducible(step, model, torch.rand(4, 3), vary=WITHOUT_THREADS)
+    assert model[0].weight.grad is None
+    assert model[1].num_batches_tracked == 0
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(AssertionError, match=r"args\[0\]\.grad: 1 of 3"):
+        assert_reproducible(lambda x: (x * vary(x.detach())).sum().backward(), x)
+
+
+@pytest.mark.parametrize("method", [lambda model: model, lambda model: model.forward])
+def test_a_module_is_copied(method):
+    """The state of a module, or of a method's object, is the same in each run."""
+    model = torch.nn.BatchNorm1d(3, momentum=0.5)
+    assert_reproducible(method(model), torch.rand(4, 3), vary=WITHOUT_THREADS)
+    assert model.num_batches_tracked == 0
+
+
+def test_what_is_captured_is_named():
+    """A model that a closure changes is not copied, and the message says what parted."""
+    weight = torch.zeros(3)
+    with pytest.raises(AssertionError, match="look for what is made once and changed") as error:
+        assert_reproducible(lambda: weight.add_(1).clone())
+    assert "the inputs came into the run different" in str(error.value)
+
+
+def test_generators():
+    """Each run begins with the same states of all generators; afterwards they are as before."""
+    torch.manual_seed(5)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]
+    assert_reproducible(lambda: (torch.rand(2), random.random(), np.random.rand(3)))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[2]) == before[1:]
+
+
+def test_fresh_memory_is_filled():
+    """A read of memory that nobody has written shows, and the operator that reads is named."""
+    with pytest.raises(AssertionError) as error:
+        assert_reproducible(reads_fresh_memory, torch.ones(3))
+    text = str(error.value)
+    assert re.search(r"the runs part at aten::add.Tensor at .*test_testing.py:\d+", text)
+    assert "it reads memory that nobody has written" in text
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.empty(4),
+        lambda x: torch.empty_like(x),
+        lambda x: x.new_empty(4),
+        lambda x: torch.empty_strided((2, 2), (1, 4)),
+        lambda x: torch.empty_permuted((2, 3), (1, 0)),
+        lambda x: torch.empty(3, dtype=torch.int16),
+        lambda x: torch.empty(3, dtype=torch.bool),
+    ],
+)
+def test_ways_to_fresh_memory(make):
+    """Each of PyTorch's functions that give memory gives another content in each run."""
+    with pytest.raises(AssertionError, match="elements differ"):
+        assert_reproducible(make, torch.ones(4), vary=["memory"])
+
+
+def test_memory_that_is_kept():
+    """A resize keeps what was there, and what is filled is not read."""
+    assert_reproducible(lambda: torch.ones(4).resize_(2), vary=["memory"])
+    assert_reproducible(lambda: torch.empty(4).fill_(2.0), vary=["memory"])
+
+
+def test_threads_are_varied_and_restored():
+    """Runs get different numbers of threads, with vary=() the same; afterwards it is as before."""
+    before = torch.get_num_threads()
+    with pytest.raises(AssertionError, match=rf"result: {before} and \d+"):
+        assert_reproducible(torch.get_num_threads)
+    assert torch.get_num_threads() == before
+    assert assert_reproducible(torch.get_num_threads, vary=()) == before
+    with pytest.raises(AssertionError, match="varied: threads"):
+        assert_reproducible(torch.get_num_threads, vary=["threads"])
+
+
+def test_what_fn_raises():
+    """An exception of the function comes through, and everything is restored."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    runs = itertools.count()
+
+    def function():
+        torch.rand(1)
+        if next(runs) == 1:
+            raise LookupError("planted")
+        return torch.ones(1)
+
+    with pytest.raises(LookupError, match="planted"):
+        assert_reproducible(function)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def test_the_operator_is_named():
+    """The message ends with the first operator at which two recorded runs part, and its line."""
+
+    def function(x):
+        y = x * 2
+        y = vary(y)  # here
+        return (y + 1).sum()
+
+    with pytest.raises(AssertionError) as error:
+        assert_reproducible(function, torch.ones(3))
+    here = function.__code__.co_firstlineno + 2
+    assert f"the runs part at detmode_testing::vary.default at {__file__}:{here}" in str(
+        error.value
+    )
+    assert "the same inputs gave other outputs" in str(error.value)
+
+
+def test_what_no_operator_shows():
+    """Where recorded runs are the same, that is said."""
+    numbers = itertools.count()
+    with pytest.raises(AssertionError, match="all runs made the same calls with the same bytes"):
+        assert_reproducible(lambda: next(numbers))
+
+
+@pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+def test_a_simulated_mode():
+    """In a mode that simulates CUDA, the schedule varies, and substitutes give the same bits."""
+    index = torch.zeros(300, dtype=torch.int64)
+    with detmode.DeterministicMode(simulate="cuda") as mode:
+        assert_reproducible(
+            lambda x: torch.zeros(2).index_add(0, index, x), torch.rand(300), vary=["schedule"]
+        )
+    assert [record.action for record in mode.records] == ["substitute"]
+    assert mode.records[0].count == 3
+    with pytest.raises(AssertionError, match="result: 'None' and '1'"):
+        assert_reproducible(lambda: str(cuda.host._schedule.seed), vary=["schedule"])
+
+
+def test_every_way_of_varying_can_be_left_out():
+    """Whatever is varied, a function that does not depend on it passes."""
+    for number in range(len(VARIED) + 1):
+        for vary_only in itertools.combinations(VARIED, number):
+            assert_reproducible(torch.sin, torch.rand(5), vary=vary_only)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ValueError, "runs must be an int of at least 2, got 1", {"runs": 1}),
+        (ValueError, "runs must be an int of at least 2, got True", {"runs": True}),
+        (ValueError, "got 'luck'", {"vary": ["luck"]}),
+        (ValueError, "got 'threads'", {"vary": "threads"}),
+    ],
+)
+def test_wrong_arguments(error, message, call):
+    """An impossible argument is named, and nothing runs."""
+    with pytest.raises(error, match=message):
+        assert_reproducible(lambda: pytest.fail("ran"), **call)
+
+
+def test_what_cannot_be_compared_or_copied():
+    """Nothing to compare, a non-leaf tensor, and a generator are refused with the remedy."""
+    with pytest.raises(ValueError, match="nothing to compare"):
+        assert_reproducible(lambda: None)
+    with pytest.raises(TypeError, match="detach tensors that are no leaves"):
+        assert_reproducible(torch.sin, torch.ones(3, requires_grad=True) * 2)
+    with pytest.raises(TypeError, match="make what cannot be copied inside"):
+        assert_reproducible(torch.stack, (each for each in torch.ones(3)))
