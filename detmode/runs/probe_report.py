@@ -40,7 +40,7 @@ class ProbeRow:
     """The calls of one overload at one site that differed from themselves.
 
     Args:
-        overload: "aten::index_add_.default".
+        overload: ``"aten::index_add_.default"``.
         count: how many of its calls there were probed.
         varied: how many of them differed from a repeat.
         conditions: under which conditions they did, names of :data:`CONDITIONS`.

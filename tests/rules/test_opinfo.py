@@ -7,24 +7,18 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import table_facts as facts
 import torch
 from hypothesis import settings
+from opinfo import op_db
 from torch.utils._pytree import tree_leaves
 
 from detmode import DeterministicMode, cuda
 from detmode.rule import Substitute
 from detmode.table import TORCH_VERSION
 from detmode.verify.claims import same_bits
-
-# PyTorch's test package imports what is deprecated, and forbids settings to the whole process.
-with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
-    warnings.simplefilter("ignore")
-    pytest.importorskip("expecttest")
-    from torch.testing._internal.common_methods_invocations import op_db
 
 pytestmark = pytest.mark.skipif(
     cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
