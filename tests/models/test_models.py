@@ -18,6 +18,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.8 and 2.9 refuse matrix products without it."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 def train(name: str, steps: int = 2) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The losses and the final state of a model, from one seed."""
     torch.manual_seed(0)

@@ -24,6 +24,13 @@ pytestmark = pytest.mark.skipif(
     cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
 )
 
+
+@pytest.fixture(autouse=True)
+def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.8 and 2.9 refuse matrix products without it."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 DTYPES = (torch.float32, torch.complex64, torch.int64)
 FURTHER = (torch.float16, torch.bfloat16, torch.float64, torch.complex128, torch.bool, torch.uint8)
 

@@ -43,6 +43,13 @@ def index_copy(
         out = self.clone(memory_format=torch.contiguous_format)
     target = out if out.dim() else out.view(1)
     size = target.shape[dim]
+    # PyTorch 2.8's meta function does not look.
+    own, other = list(target.shape), list(source.shape) or [1]
+    if own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
+        raise RuntimeError(
+            "index_copy_(): Source/destination tensor must have same slice shapes apart from "
+            f"dimension {dim}, but got {own} and {other}"
+        )
     if source.numel() == 0:
         return out
     check_on_host(index, size, dim, IndexError)

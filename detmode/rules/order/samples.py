@@ -34,7 +34,17 @@ def _nanmedian(self: torch.Tensor, dim: int, keepdim: bool) -> tuple[torch.Tenso
     return smallest_index(torch.nanmedian(self, dim, keepdim)[0], self, dim, keepdim)
 
 
-REFERENCE: dict[str, Callable[..., Any]] = {MEDIAN: _median, NANMEDIAN: _nanmedian}
+def _kthvalue(
+    self: torch.Tensor, k: int, dim: int, keepdim: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return smallest_index(torch.kthvalue(self, k, dim, keepdim)[0], self, dim, keepdim)
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    MEDIAN: _median,
+    NANMEDIAN: _nanmedian,
+    KTH: _kthvalue,
+}
 """ATen's values on the CPU; its indices of equal values are others."""
 
 

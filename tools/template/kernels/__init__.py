@@ -20,14 +20,14 @@ TODO: what it does not cover, and where it differs from ATen.
 """
 
 from detmode.conditions import FLOATING, dtype_in, on
-from detmode.rule import RUN_TO_RUN, Allow, Rule, Substitute
+from detmode.rule import RUN_TO_RUN, Allow, Refuse, Rule, Substitute
 from detmode.rules.ROOM import launch
 
 RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::TODO",
         when=on("cuda") & dtype_in("self", FLOATING),
-        action=Substitute(launch.ROOM),
+        action=Substitute(launch.ROOM, otherwise=Refuse()),  # TODO: or Native(), PyTorch's own path
         guarantee=RUN_TO_RUN,
         alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
         because="TODO: why ATen's result varies",
