@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,24 +27,17 @@ def smallest_index(
     return values, holds.int().argmax(dim, keepdim)
 
 
-def _median(self: torch.Tensor, dim: int, keepdim: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    return smallest_index(torch.median(self, dim, keepdim)[0], self, dim, keepdim)
-
-
-def _nanmedian(self: torch.Tensor, dim: int, keepdim: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    return smallest_index(torch.nanmedian(self, dim, keepdim)[0], self, dim, keepdim)
-
-
-def _kthvalue(
-    self: torch.Tensor, k: int, dim: int, keepdim: bool
+def _select(
+    select: Callable[..., Any], self: torch.Tensor, dim: int, keepdim: bool, **more: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return smallest_index(torch.kthvalue(self, k, dim, keepdim)[0], self, dim, keepdim)
+    values = select(self, dim=dim, keepdim=keepdim, **more)[0]
+    return smallest_index(values, self, dim, keepdim)
 
 
 REFERENCE: dict[str, Callable[..., Any]] = {
-    MEDIAN: _median,
-    NANMEDIAN: _nanmedian,
-    KTH: _kthvalue,
+    MEDIAN: partial(_select, torch.median),
+    NANMEDIAN: partial(_select, torch.nanmedian),
+    KTH: partial(_select, torch.kthvalue),
 }
 """ATen's values on the CPU; its indices of equal values are others."""
 
