@@ -65,7 +65,7 @@ def _of_strided(one: Tensor, other: Tensor) -> Difference | None:
         return None
     shape = (one.numel(), one.itemsize)
     where = (bytes_of_one.reshape(shape) != bytes_of_other.reshape(shape)).any(1)
-    return Difference(int(where.sum()), _largest(one[where], other[where]))
+    return Difference(int(where.sum()), _largest(one, other, where))
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -74,10 +74,11 @@ def _plain(tensor: Tensor) -> Tensor:
     return plain.as_strided((plain.numel(),), (1,))
 
 
-def _largest(one: Tensor, other: Tensor) -> float | None:
+def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | None:
     wide = torch.complex128 if one.is_complex() else torch.float64
     try:
-        largest = float((one.to(wide) - other.to(wide)).abs().max())
+        # Widened before it is indexed: not every dtype can be.
+        largest = float((one.to(wide)[where] - other.to(wide)[where]).abs().max())
     except (RuntimeError, TypeError):
         return None  # packed dtypes have no numbers to subtract
     return largest if math.isfinite(largest) else None

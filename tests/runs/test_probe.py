@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import re
 import sys
 import warnings
 from collections import Counter
@@ -596,7 +597,9 @@ def test_command_with_the_mode(run: Any) -> None:
         *("--simulate", "cuda", "--schedule-seed", "4"),
     )
     assert ours.returncode == 0, ours.stderr
-    assert "Probed 3 calls" in ours.stderr
+    # PyTorch 2.8 makes calls of its own when it is first used inside a mode.
+    assert re.search(r"Probed \d+ calls", ours.stderr)
+    assert "No call that was probed differed" in ours.stderr
 
 
 @pytest.mark.parametrize(
