@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import re
+import subprocess
 import sys
 import warnings
 from collections import Counter
