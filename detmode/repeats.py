@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.runs import Comparison, diff, record
+from detmode.seeding import rng_state, set_rng_state
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -33,25 +33,12 @@ Snapshot = dict[str, Any]
 """Values by where they are found: CPU copies of tensors, and what compares with ``==``."""
 
 
-class Generators:
-    """The states of the random generators of torch, Python, and NumPy where it is imported."""
-
-    def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
+def remember_generators() -> Callable[[], None]:
+    """What puts every global generator back to where it is now."""
+    if torch.cuda.is_available():
         # What runs may use CUDA first, and its generators must then begin alike.
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        self._python = random.getstate()
-        numpy = sys.modules.get("numpy")
-        self._numpy = None if numpy is None else numpy.random.get_state()
-
-    def restore(self) -> None:
-        """Put every generator back to where it was."""
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
+        torch.cuda.init()
+    return partial(set_rng_state, rng_state())
 
 
 def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False) -> Snapshot:
@@ -161,7 +148,8 @@ def _difference(one: Any, other: Any) -> str | None:
         return None
     text = f"{count} of {one.numel()} elements differ ({_form(one)})"
     wide = torch.complex128 if one.is_complex() else torch.float64
-    gap = (one.reshape(-1)[rows].to(wide) - other.reshape(-1)[rows].to(wide)).abs()
+    # Widened before it is indexed: not every dtype can be.
+    gap = (one.reshape(-1).to(wide)[rows] - other.reshape(-1).to(wide)[rows]).abs()
     finite = gap[gap.isfinite()]
     if len(finite):
         text += f", the largest difference is {float(finite.max()):.6g}"

@@ -11,7 +11,7 @@ from detmode import cuda
 from detmode.call import Call
 from detmode.mode import DeterministicMode
 from detmode.plan import Plan
-from detmode.repeats import Generators, Snapshot, differences, first_parting, snapshot
+from detmode.repeats import Snapshot, differences, first_parting, remember_generators, snapshot
 from detmode.settings import flag
 from detmode.sites import backward_site, site_of, user_frame
 from detmode.table import Row
@@ -71,10 +71,10 @@ class CheckedMode(DeterministicMode):
         Raises:
             DifferError: the repeats differ in their bits, or give nothing to compare.
         """
-        generators = Generators()
+        restore_generators = remember_generators()
 
         def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
-            generators.restore()
+            restore_generators()
             self._collected, self._times = {}, {}
             try:
                 with inside, self, cuda.host.schedule(self._seed(number)):

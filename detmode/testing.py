@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from detmode import cuda
 from detmode.higher_order import let_pass
 from detmode.plan import overload_name
-from detmode.repeats import Generators, Run, Snapshot, differences, first_parting, snapshot
+from detmode.repeats import Run, Snapshot, differences, first_parting, remember_generators, snapshot
 
 __all__ = ["VARIED", "assert_reproducible"]
 
@@ -76,12 +76,12 @@ def assert_reproducible(
         ValueError: ``runs`` or ``vary`` is impossible, or there is nothing to compare.
     """
     _check(runs, vary)
-    generators, threads = Generators(), torch.get_num_threads()
+    restore_generators, threads = remember_generators(), torch.get_num_threads()
     kept: list[Any] = []
 
     def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
         copied = _copied((fn, args, kwargs))
-        generators.restore()
+        restore_generators()
         with _surroundings(number, frozenset(vary), threads), inside:
             result = copied[0](*copied[1], **copied[2])
         if not kept:
@@ -99,7 +99,7 @@ def assert_reproducible(
             if lines:
                 raise AssertionError(_message(lines, number, vary, run))
     finally:
-        generators.restore()
+        restore_generators()
     return kept[0]
 
 

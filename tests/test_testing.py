@@ -12,6 +12,7 @@ from torch import Tensor
 
 import detmode
 from detmode import cuda
+from detmode.repeats import differences, snapshot
 from detmode.testing import VARIED, assert_reproducible
 
 WITHOUT_THREADS = ("addresses", "memory", "schedule")
@@ -317,3 +318,12 @@ def test_what_cannot_be_compared_or_copied():
         assert_reproducible(torch.sin, torch.ones(3, requires_grad=True) * 2)
     with pytest.raises(TypeError, match="make what cannot be copied inside"):
         assert_reproducible(torch.stack, (each for each in torch.ones(3)))
+
+
+def test_eight_bit_floats_are_compared() -> None:
+    """A dtype that not every PyTorch can index has its difference named as others have."""
+    one = snapshot(torch.ones(3).to(torch.float8_e5m2), "x")
+    other = snapshot(torch.tensor([1.0, 2.0, 1.0]).to(torch.float8_e5m2), "x")
+    (line,) = differences(one, other)
+    assert "1 of 3 elements differ" in line
+    assert "largest difference is 1" in line
