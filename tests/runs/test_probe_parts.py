@@ -31,7 +31,7 @@ def copied(*args: object, whole: bool = False) -> tuple[object, ...]:
         torch.tensor(True),
         torch.from_numpy(np.arange(9, dtype=np.uint8))[1:],
     ],
-    ids=str,
+    ids=lambda tensor: f"{tensor.dtype}-{list(tensor.shape)}".removeprefix("torch."),
 )
 def test_copy_is_the_same(tensor: Tensor) -> None:
     """Values, strides, and lazy conjugation and negation are; the memory is another."""
