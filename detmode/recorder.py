@@ -16,6 +16,9 @@ from detmode.rule import Native, Rule
 from detmode.sites import Site, Trace, backward_site, site_of, user_frame
 from detmode.table import Row
 
+_FIRST_CALLS = 10_000
+"""How many calls are remembered in their order, for a report's timeline."""
+
 
 class Recorder:
     """The rows of one mode.
@@ -29,12 +32,16 @@ class Recorder:
         self._logger = logger
         self._when_new = when_new
         self._rows: dict[tuple[str, str, str], Record] = {}
+        self._first_calls: list[Record] = []
         # The row by what is quick to find; several places may share a line, and so a row.
         self._by_place: dict[Hashable, Record] = {}
 
     def report(self) -> Report:
         """The rows so far, copied, in the order in which they were first met."""
-        return Report(copy.copy(record) for record in self._rows.values())
+        rows = list(self._rows.values())
+        positions = {id(record): position for position, record in enumerate(rows)}
+        calls = [positions[id(record)] for record in list(self._first_calls)]
+        return Report(map(copy.copy, rows), calls)
 
     def count(
         self, plan: Plan, row: Row | None, action: str, call: Call, memory: Trace
@@ -72,6 +79,8 @@ class Recorder:
         if is_repeated():
             return record, new_site
         record.count += 1
+        if len(self._first_calls) < _FIRST_CALLS:
+            self._first_calls.append(record)
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(
                 "%s %s [%s] %s at %s",

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
-_ACTIONS = ("error", "warn", "allow", "substitute", "native")
+from detmode.reports.page import Group, Page, Row, Shown, Table, plural
+from detmode.reports.timeline import timeline_of
+
+ERROR = Group("error", "error", "the call is refused, with PyTorch's message")
+WARN = Group("warn", "warning", "the call may vary; it runs, and a warning is given")
+ACTIONS = (
+    ERROR,
+    WARN,
+    Group("allow", "warning", "the call may vary; it was allowed by name"),
+    Group("substitute", "note", "a deterministic kernel runs in place of PyTorch's"),
+    Group("native", "note", "PyTorch's own deterministic path runs"),
+)
+"""What a call can meet, what needs attention first."""
+
+_COLUMNS = ("count", "overload", "action", "guarantee", "room", "alert", "site", "module")
+_EMPTY = "detmode intercepted no call."
 
 
 @dataclass
@@ -36,30 +51,59 @@ class Record:
     module: str | None
 
 
-class Report:
+class Report(Shown):
     """The rows of one mode, in the order in which they were first met.
 
     Attributes:
         records: the rows, a tuple of :class:`Record`.
+
+    Args:
+        records: the rows.
+        first_calls: of the first calls in their order, the positions of their rows.
     """
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], first_calls: Iterable[int] = ()) -> None:
         self.records = tuple(records)
+        self._first_calls = tuple(first_calls)
 
     def __str__(self) -> str:
         """A table: what needs attention first, files relative to the working directory."""
         if not self.records:
-            return "detmode intercepted no call."
-        from tabulate import tabulate  # a table is printed once, and detmode imported always
+            return _EMPTY
+        return self.page().table.text(without=("alert",))
 
-        here = os.path.join(os.getcwd(), "")
-        columns = ("count", "overload", "action", "guarantee", "room", "site", "module")
-        rows = []
-        for record in sorted(self.records, key=lambda record: _ACTIONS.index(record.action)):
-            cells = {name: getattr(record, name) or "" for name in columns}
-            cells["site"] = record.site.removeprefix(here)
-            rows.append([cells[name] for name in columns])
-        return str(tabulate(rows, headers=columns, disable_numparse=True))
+    def page(self) -> Page:
+        """What is shown: a row a record, what needs attention first."""
+        names = tuple(group.name for group in ACTIONS)
+        ordered = sorted(self.records, key=lambda record: names.index(record.action))
+        verdict, severity = self._verdict()
+        modules = [(record.module, record.action) for record in self.records]
+        calls = [modules[position] for position in self._first_calls]
+        total = sum(record.count for record in self.records)
+        what = "calls" if len(calls) == total else f"calls, the first of {total:,}"
+        return Page(
+            title="What the mode intercepted",
+            verdict=verdict,
+            severity=severity,
+            groups=ACTIONS,
+            table=Table(_COLUMNS, tuple(map(_row, ordered))),
+            timeline=timeline_of(calls, len(calls), names, what) if calls else None,
+        )
+
+    def _verdict(self) -> tuple[str, str]:
+        if not self.records:
+            return _EMPTY, "note"
+        counts = Counter[str]()
+        for record in self.records:
+            counts[record.action] += record.count
+        for group, what in ((ERROR, "Refused"), (WARN, "Warned of, since they may vary")):
+            if counts[group.name]:
+                return f"{what}: {plural(counts[group.name], 'call')}.", group.level
+        fine = plural(counts["substitute"] + counts["native"], "call")
+        if counts["allow"]:
+            allowed = plural(counts["allow"], "call")
+            return f"Allowed to vary by name: {allowed}. Made deterministic: {fine}.", "warning"
+        return f"Made deterministic: {fine}. No other was met that may vary.", "note"
 
     def __len__(self) -> int:
         return len(self.records)
@@ -82,3 +126,15 @@ class Report:
         ):
             raise ValueError(f"not a report: expected a JSON list of objects with {sorted(names)}")
         return cls(Record(**row) for row in rows)
+
+
+def _row(record: Record) -> Row:
+    meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
+    return Row(
+        cells=tuple(str(getattr(record, name) or "") for name in _COLUMNS),
+        group=record.action,
+        rule=record.overload,
+        message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}.",
+        site=record.site,
+        module=record.module,
+    )

@@ -12,6 +12,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural
+from detmode.reports.timeline import Timeline, TimelineBuilder
 from detmode.rule import Allow
 from detmode.rules import default_rules
 from detmode.runs.align import align
@@ -27,6 +29,44 @@ KINDS = {
     "calls": "the runs do not make the same calls: a step more, an operator less",
 }
 """The ways in which two runs can part, and what each means."""
+
+DIFFERENT = Group("different", "error", "both runs made the call, with other bytes")
+ONLY_FIRST = Group("only first", "warning", "only the first run made the call")
+ONLY_SECOND = Group("only second", "warning", "only the second run made the call")
+SAME = Group("same", "none", "the call is the same to the byte in both runs")
+GROUPS = (DIFFERENT, ONLY_FIRST, ONLY_SECOND, SAME)
+"""What can become of a call, the most serious first."""
+
+_SEVEREST_FIRST = tuple(group.name for group in GROUPS)
+_COLUMNS = ("which", *_SEVEREST_FIRST, "overload", "site", "module")
+
+
+@dataclass(frozen=True)
+class Line:
+    """The calls of one overload at one site and module, not all the same in both runs.
+
+    Args:
+        overload: as in :class:`CallRecord`, and so ``site`` and ``module``.
+        counts: how many calls there are of each of :data:`GROUPS`.
+    """
+
+    overload: str
+    site: str
+    module: str | None
+    counts: tuple[int, ...]
+
+    def row(self) -> Row:
+        """The line of a table."""
+        group = next(group for group, count in zip(GROUPS, self.counts) if count)
+        counted = [f"{count:,} {group.name}" for group, count in zip(GROUPS, self.counts) if count]
+        return Row(
+            cells=(group.name, *map(str, self.counts), self.overload, self.site, self.module or ""),
+            group=group.name,
+            rule=self.overload,
+            message=f"{self.overload}: of its calls here, {', '.join(counted)}.",
+            site=self.site,
+            module=self.module,
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +94,7 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """What comparing two runs gave.
 
     Args:
@@ -65,6 +105,8 @@ class Comparison:
         only_first: how many only the first run made.
         only_second: how many only the second run made.
         incomplete: the runs that were cut off, by their paths.
+        lines: the operators and sites whose calls are not all the same.
+        timeline: the calls by module.
     """
 
     parting: Parting | None
@@ -74,6 +116,8 @@ class Comparison:
     only_first: int
     only_second: int
     incomplete: tuple[str, ...]
+    lines: tuple[Line, ...] = ()
+    timeline: Timeline | None = None
 
     @property
     def identical(self) -> bool:
@@ -110,6 +154,76 @@ class Comparison:
             lines.append(_described(self.outputs))
         return "\n".join(lines)
 
+    def page(self) -> Page:
+        """What is shown: the parting call with both sides, and the lines that differ."""
+        facts = [
+            f"{plural(self.same, 'call')} the same, {self.different:,} different, "
+            f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
+        ]
+        facts += [f"{path} was cut off: compared up to there." for path in self.incomplete]
+        opened = []
+        if self.parting is not None:
+            opened.append(_opened(f"The runs part at {self.parting.call.overload}", self.parting))
+        if self.outputs is not None and self.outputs != self.parting:
+            opened.append(
+                _opened("The first call whose inputs agree and whose outputs differ", self.outputs)
+            )
+        return Page(
+            title="Two runs compared",
+            verdict="The runs are identical."
+            if self.parting is None
+            else f"The runs part at {self.parting.call.overload}: {KINDS[self.parting.kind]}.",
+            severity="note" if self.identical else "error",
+            groups=GROUPS,
+            table=Table(_COLUMNS, tuple(line.row() for line in self.lines)),
+            facts=tuple(facts),
+            timeline=self.timeline,
+            opened=tuple(opened),
+        )
+
+
+class _Tally:
+    """What an alignment gives, counted by line and gathered by module.
+
+    Args:
+        one: the first run.
+        other: the second.
+    """
+
+    def __init__(self, one: _Run, other: _Run) -> None:
+        self._one, self._other = one, other
+        self._builder = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
+        self._lines: dict[tuple[str, str, str | None], dict[str, int]] = {}
+        self._place = 0
+        self.totals = dict.fromkeys(_SEVEREST_FIRST, 0)
+
+    def add(self, i: int | None, j: int | None, group: str) -> None:
+        """Count a call of both runs, or of one."""
+        if i is not None:
+            self._place = i
+            line = self._one.lines[self._one.line_of[i]]
+        else:
+            assert j is not None
+            line = self._other.lines[self._other.line_of[j]]
+        self.totals[group] += 1
+        self._builder.add(self._place, line[2], group)
+        counts = self._lines.get(line)
+        if counts is None:
+            counts = self._lines[line] = dict.fromkeys(_SEVEREST_FIRST, 0)
+        counts[group] += 1
+
+    def lines(self) -> tuple[Line, ...]:
+        """The lines whose calls are not all the same, in the order in which they are called."""
+        return tuple(
+            Line(overload, site, module, tuple(counts[group.name] for group in GROUPS))
+            for (overload, site, module), counts in self._lines.items()
+            if any(counts[group.name] for group in GROUPS if group is not SAME)
+        )
+
+    def timeline(self) -> Timeline:
+        """All calls."""
+        return self._builder.timeline("calls, at their places in the first run")
+
 
 class _Run:
     """A trace, with numbers for each call: its kind, its inputs, all of it, and as an anchor.
@@ -122,8 +236,11 @@ class _Run:
         self.reader = Reader(path)
         self.kinds, self.inputs = array("q"), array("q")
         self.whole, self.anchors = array("q"), array("q")
+        # Of each call the position of its line: overload, site and module.
+        self.line_of = array("q")
+        positions: dict[tuple[str, str, str | None], int] = {}
         made_here = {UNDEFINED}
-        known: dict[int, tuple[int, int, int]] = {}
+        known: dict[int, tuple[int, int, int, int]] = {}
         for shape, arguments, digests in self.reader.scan():
             found = known.get(id(shape))
             if found is None:
@@ -131,9 +248,11 @@ class _Run:
                 kind = kinds.setdefault((shape.overload, shape.sides), len(kinds))
                 n_inputs, n_outputs, n_mutated = (len(side) for side in shape.sides)
                 ends = (n_inputs, n_inputs + n_outputs + n_mutated)
-                found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES)
+                line = (shape.overload, shape.site, shape.module)
+                position = positions.setdefault(line, len(positions))
+                found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES, position)
                 known[id(shape)] = found
-            kind, inputs_end, end = found
+            kind, inputs_end, end, position = found
             inputs = hash((kind, arguments, digests[:inputs_end], digests[end:]))
             whole = hash((inputs, digests[inputs_end:end]))
             from_outside = not made_here.issuperset(split(digests[:inputs_end]))
@@ -143,6 +262,8 @@ class _Run:
             self.inputs.append(inputs)
             self.whole.append(whole)
             self.anchors.append(whole if from_outside else 0)
+            self.line_of.append(position)
+        self.lines = list(positions)
 
     def calls_at(self, numbers: set[int]) -> dict[int, CallRecord]:
         """Some of the calls, read again."""
@@ -167,21 +288,24 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     """
     kinds: dict[Any, int] = {}
     one, other = _Run(first, kinds), _Run(second, kinds)
-    counts = {"same": 0, "different": 0, "only_first": 0, "only_second": 0}
     parting: tuple[int | None, int | None] | None = None
     outputs: tuple[int, int] | None = None
+    tally = _Tally(one, other)
     for i, j in _aligned(one, other):
         if i is None or j is None:
-            counts["only_second" if i is None else "only_first"] += 1
-        elif one.whole[i] == other.whole[j]:
-            counts["same"] += 1
-            continue
+            group = ONLY_SECOND if i is None else ONLY_FIRST
         else:
-            counts["different"] += 1
-            if outputs is None and one.inputs[i] == other.inputs[j]:
-                outputs = (i, j)
+            group = SAME if one.whole[i] == other.whole[j] else DIFFERENT
+        tally.add(i, j, group.name)
+        if group is SAME:
+            continue
         if parting is None:
             parting = (i, j)
+        if i is None or j is None or outputs is not None:
+            continue
+        if one.inputs[i] == other.inputs[j]:
+            outputs = (i, j)
+    different, only_first, only_second, same = (tally.totals[name] for name in _SEVEREST_FIRST)
     wanted = [pair for pair in (parting, outputs) if pair is not None]
     calls = one.calls_at({i for i, _ in wanted if i is not None})
     others = other.calls_at({j for _, j in wanted if j is not None})
@@ -194,13 +318,23 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         found = _parting(
             None if i is None else calls[i], None if j is None else others[j], seeds[0] == seeds[1]
         )
-        if found.kind in ("inputs", "arguments") and counts["only_first"] + counts["only_second"]:
+        if found.kind in ("inputs", "arguments") and only_first + only_second:
             # A step more is a step on other data first.
             return replace(found, kind="calls")
         return found
 
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
-    return Comparison(parted(parting), parted(outputs), **counts, incomplete=tuple(cut))
+    return Comparison(
+        parted(parting),
+        parted(outputs),
+        same,
+        different,
+        only_first,
+        only_second,
+        tuple(cut),
+        tally.lines(),
+        tally.timeline(),
+    )
 
 
 def _aligned(one: _Run, other: _Run) -> Iterator[tuple[int | None, int | None]]:
@@ -261,6 +395,30 @@ def _described(parting: Parting) -> str:
 
 def _both(parting: Parting) -> tuple[CallRecord | None, CallRecord | None]:
     return parting.first, parting.second
+
+
+def _opened(title: str, parting: Parting) -> Opened:
+    sides = [{} if call is None else dict(_facts(call)) for call in _both(parting)]
+    missing = ["no such call" if not side else "-" for side in sides]
+    facts = (
+        Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
+        for name in dict.fromkeys(name for side in sides for name in side)
+    )
+    return Opened(title, tuple(facts), (KINDS[parting.kind], _rule_for(parting.call)))
+
+
+def _facts(call: CallRecord) -> Iterator[tuple[str, str]]:
+    yield "operator", call.overload
+    yield "site", call.site
+    yield "module", call.module or "-"
+    yield "call number", str(call.number)
+    yield "arguments", call.arguments or "-"
+    if call.generator is not None:
+        yield "generator", call.generator.hex()
+    sides = (("input", call.inputs), ("output", call.outputs), ("mutated", call.mutated))
+    for name, side in sides:
+        for position, (form, digest) in enumerate(zip(side.forms, side.digests)):
+            yield f"{name} {position}", f"{form}, digest {digest.hex()}"
 
 
 def _as_data(parting: Parting | None) -> dict[str, Any] | None:

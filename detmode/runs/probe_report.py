@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from tabulate import tabulate
+
+from detmode.reports.page import Group, Page, Row, Shown, Table, plural
 
 CONDITIONS = {
     "again": "nothing was changed",
@@ -33,6 +34,23 @@ REASONS = {
     "not repeated": "a repeat raised",
 }
 """Why a call was not probed."""
+
+UNKNOWN = Group("in no rule", "error", "the table has no rule for the operator")
+KNOWN = Group("known", "warning", "the table has a rule for the call; detmode run follows it")
+GROUPS = (UNKNOWN, KNOWN)
+"""Whether the table knows an operator that varied."""
+
+_COLUMNS = (
+    "varied",
+    "overload",
+    "under",
+    "differing",
+    "elements",
+    "largest",
+    "rule",
+    "site",
+    "module",
+)
 
 
 @dataclass
@@ -82,7 +100,7 @@ class PassedOver:
     count: int
 
 
-class ProbeReport:
+class ProbeReport(Shown):
     """What a probe found.
 
     Attributes:
@@ -111,36 +129,44 @@ class ProbeReport:
 
     def __str__(self) -> str:
         """A table, what no rule knows first; and how much was probed."""
-        parts = [self._table()] if self.rows else ["No call that was probed differed from itself."]
-        times = "once" if self.repeats == 1 else f"{self.repeats} times"
-        parts.append(f"Probed {self.probed} calls, each repeated {times}.")
+        page = self.page()
+        table = page.table.text(widths={"differing": 40}) if self.rows else page.verdict
+        parts = [table, f"Probed {self.probed} calls, each repeated {self._times()}."]
         if self.passed_over:
-            totals: dict[str, int] = {}
-            for each in self.passed_over:
-                totals[each.reason] = totals.get(each.reason, 0) + each.count
+            totals = self._passed_over()
             parts[-1] += f" Passed over {sum(totals.values())}:"
             rows = [(count, reason, REASONS[reason]) for reason, count in totals.items()]
             parts.append(tabulate(sorted(rows, reverse=True), tablefmt="plain"))
         return "\n".join(parts)
 
-    def _table(self) -> str:
-        here = os.path.join(os.getcwd(), "")
-        columns = ("varied", "overload", "under", "differing", "elements", "largest", "rule")
-        lines = []
-        for row in sorted(self.rows, key=lambda row: (row.action is not None, -row.varied)):
-            largest = "-" if row.largest is None else f"{row.largest:.3g}"
-            rule = "in no rule" if row.room is None else f"{row.room}: {row.action}"
-            differing, under = ", ".join(row.differing), ", ".join(row.conditions)
-            cells = [f"{row.varied} of {row.count}", row.overload, under, differing]
-            cells += [str(row.elements), largest, rule, row.site.removeprefix(here)]
-            lines.append([*cells, row.module or ""])
-        widths = [None, None, None, 40, None, None, None, None, None]
-        return tabulate(
-            lines,
-            headers=[*columns, "site", "module"],
-            disable_numparse=True,
-            maxcolwidths=widths,
+    def page(self) -> Page:
+        """What is shown: a row an operator and site that varied, what no rule knows first."""
+        ordered = sorted(self.rows, key=lambda row: (row.action is not None, -row.varied))
+        operators = plural(len({row.overload for row in self.rows}), "operator")
+        facts = [f"{plural(self.probed, 'call')} probed, each repeated {self._times()}."]
+        facts += [
+            f"{plural(count, 'call')} passed over: {reason} ({REASONS[reason]})."
+            for reason, count in sorted(self._passed_over().items())
+        ]
+        return Page(
+            title="Operators that differ from themselves",
+            verdict=f"{operators} gave other bytes for the same inputs."
+            if self.rows
+            else "No call that was probed differed from itself.",
+            severity="error" if self.rows else "note",
+            groups=GROUPS,
+            table=Table(_COLUMNS, tuple(map(_row, ordered))),
+            facts=tuple(facts),
         )
+
+    def _times(self) -> str:
+        return "once" if self.repeats == 1 else f"{self.repeats} times"
+
+    def _passed_over(self) -> dict[str, int]:
+        totals: dict[str, int] = {}
+        for each in self.passed_over:
+            totals[each.reason] = totals.get(each.reason, 0) + each.count
+        return totals
 
     def to_json(self) -> str:
         """A JSON object with ``rows``, ``probed``, ``passed_over`` and ``repeats``."""
@@ -153,3 +179,19 @@ class ProbeReport:
             },
             indent=2,
         )
+
+
+def _row(row: ProbeRow) -> Row:
+    rule = "in no rule" if row.room is None else f"{row.room}: {row.action}"
+    largest = "-" if row.largest is None else f"{row.largest:.3g}"
+    differing, under = ", ".join(row.differing), ", ".join(row.conditions)
+    cells = (f"{row.varied} of {row.count}", row.overload, under, differing, str(row.elements))
+    return Row(
+        cells=(*cells, largest, rule, row.site, row.module or ""),
+        group=UNKNOWN.name if row.room is None else KNOWN.name,
+        rule=row.overload,
+        message=f"{row.overload}: {row.varied} of {plural(row.count, 'call')} differed from a "
+        f"repeat of themselves in {differing}.",
+        site=row.site,
+        module=row.module,
+    )

@@ -1,0 +1,170 @@
+"""One model for all reports: what is shown, without how.
+
+A report (of a mode, an audit, a comparison, a probe) gives a :class:`Page`; text, SARIF and HTML
+are made from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from detmode.reports.timeline import Timeline
+
+LEVELS = ("error", "warning", "note", "none")
+"""How much something matters, the most first; the words are SARIF's."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What rows can be filtered by: an action of the mode, a way in which calls differ.
+
+    Args:
+        name: a word.
+        level: one of :data:`LEVELS`.
+        meaning: one line.
+    """
+
+    name: str
+    level: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a report's table.
+
+    Args:
+        cells: a text for each column.
+        group: the name of one of the page's groups.
+        rule: what the line is about, the same in every run: an overload's name.
+        message: the line as a sentence.
+        site: "file:line", or what is known instead.
+        module: an ``nn.Module`` path, where one is known.
+    """
+
+    cells: tuple[str, ...]
+    group: str
+    rule: str
+    message: str
+    site: str
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines under named columns."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def text(self, *, without: Sequence[str] = (), widths: Mapping[str, int] | None = None) -> str:
+        """The table for a terminal.
+
+        Args:
+            without: columns to leave out.
+            widths: at how many characters the cells of some columns are wrapped.
+        """
+        from tabulate import tabulate  # a table is printed once, and detmode imported always
+
+        shown = [place for place, name in enumerate(self.columns) if name not in without]
+        columns = [self.columns[place] for place in shown]
+        return str(
+            tabulate(
+                [[shortened(row.cells[place]) for place in shown] for row in self.rows],
+                headers=columns,
+                disable_numparse=True,
+                maxcolwidths=[widths.get(name) for name in columns] if widths else None,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One property of a call, in both of two runs."""
+
+    name: str
+    first: str
+    second: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs disagree in it."""
+        return self.first != self.second
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A call that is shown with both of its sides.
+
+    Args:
+        title: why it is shown.
+        facts: its properties.
+        advice: what to do, a paragraph each.
+        counts: titled counts to draw: ``(title, ((label, count), ...))``.
+    """
+
+    title: str
+    facts: tuple[Fact, ...]
+    advice: tuple[str, ...] = ()
+    counts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a report shows.
+
+    Args:
+        title: what was done.
+        verdict: what came of it, in a sentence.
+        severity: how much that matters, one of :data:`LEVELS`.
+        facts: further sentences.
+        groups: what the rows can be filtered by, in the order of the legend.
+        table: the rows.
+        timeline: the calls in their order, by module.
+        opened: calls with both sides.
+    """
+
+    title: str
+    verdict: str
+    severity: str
+    groups: tuple[Group, ...]
+    table: Table
+    facts: tuple[str, ...] = ()
+    timeline: Timeline | None = None
+    opened: tuple[Opened, ...] = ()
+
+    def level(self, group: str) -> str:
+        """How much the rows of a group matter."""
+        return next(each.level for each in self.groups if each.name == group)
+
+
+class Shown:
+    """A report that can be shown: one that gives a :class:`Page`."""
+
+    def page(self) -> Page:
+        """What is shown."""
+        raise NotImplementedError
+
+    def to_html(self) -> str:
+        """One HTML page with all that it needs in it: styles, script, data."""
+        from detmode.reports.html import to_html  # jinja2 is needed for a page only
+
+        return to_html(self.page())
+
+    def to_sarif(self) -> str:
+        """SARIF 2.1.0, as code scanning services read it."""
+        from detmode.reports.sarif import to_sarif
+
+        return to_sarif(self.page())
+
+
+def shortened(site: str) -> str:
+    """A site with its file relative to the working directory, where it is in it."""
+    return site.removeprefix(os.path.join(os.getcwd(), ""))
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,72 @@
+"""A report as SARIF 2.1.0, the format of code scanning services."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import detmode
+from detmode.reports.page import Page, Row
+
+_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+
+
+def to_sarif(page: Page) -> str:
+    """The rows as results: a rule an operator, a location a site.
+
+    Files in the working directory are named relative to it, as ``%SRCROOT%``.
+    """
+    rules = {row.rule: index for index, row in reversed(list(enumerate(page.table.rows)))}
+    names = sorted(rules)
+    positions = {name: position for position, name in enumerate(names)}
+    run = {
+        "tool": {
+            "driver": {
+                "name": "detmode",
+                "version": detmode.__version__,
+                "rules": [_rule(page, page.table.rows[rules[name]]) for name in names],
+            }
+        },
+        "results": [
+            {
+                "ruleId": row.rule,
+                "ruleIndex": positions[row.rule],
+                "level": page.level(row.group),
+                "message": {"text": row.message},
+                "locations": _locations(row),
+                "properties": dict(zip(page.table.columns, row.cells)),
+            }
+            for row in page.table.rows
+        ],
+    }
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _rule(page: Page, row: Row) -> dict[str, Any]:
+    return {
+        "id": row.rule,
+        "shortDescription": {"text": f"{row.rule}: {page.title}"},
+        "defaultConfiguration": {"level": page.level(row.group)},
+    }
+
+
+def _locations(row: Row) -> list[dict[str, Any]]:
+    file, _, line = row.site.rpartition(":")
+    location: dict[str, Any] = {}
+    if file and line.isdecimal() and os.path.isabs(file):
+        path = Path(file)
+        if path.is_relative_to(Path.cwd()):
+            relative = path.relative_to(Path.cwd())
+            artifact = {"uri": quote(relative.as_posix()), "uriBaseId": "%SRCROOT%"}
+        else:
+            artifact = {"uri": path.as_uri()}
+        region = {"startLine": max(int(line), 1)}
+        location["physicalLocation"] = {"artifactLocation": artifact, "region": region}
+    if row.module:
+        location["logicalLocations"] = [{"fullyQualifiedName": row.module, "kind": "module"}]
+    return [location] if location else []

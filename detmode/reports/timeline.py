@@ -1,0 +1,129 @@
+"""The calls of a run in their order, by module, small enough to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+_BINS = 240
+_LANES = 40
+NO_MODULE = "(no module)"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Neighbouring calls of one lane that look alike.
+
+    Args:
+        begin: where it begins, as a share of the run between 0 and 1; ``end`` likewise.
+        end: where it ends.
+        group: the most serious group among the calls.
+        calls: how many calls of the lane there are.
+    """
+
+    begin: float
+    end: float
+    group: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The calls of one module, and of those in it where there were too many lanes."""
+
+    name: str
+    spans: tuple[Span, ...]
+    counts: tuple[tuple[str, int], ...]
+    """How many calls there are of each group."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The lanes in the order in which their modules were first called.
+
+    Args:
+        lanes: one a module.
+        calls: how many calls are in them.
+        unit: what a call's place counts.
+    """
+
+    lanes: tuple[Lane, ...]
+    calls: int
+    unit: str
+
+
+class TimelineBuilder:
+    """Gathers calls, in memory that does not grow with their number.
+
+    Args:
+        total: how many places there are.
+        groups: names of groups, the most serious first: it is what a span shows.
+    """
+
+    def __init__(self, total: int, groups: Sequence[str]) -> None:
+        self._total = max(total, 1)
+        self._groups = tuple(groups)
+        self._rank = {name: rank for rank, name in enumerate(groups)}
+        self._bins = min(_BINS, self._total)
+        # For each module: of each bin how many calls of each group.
+        self._cells: dict[str, dict[int, list[int]]] = {}
+
+    def add(self, place: int, module: str | None, group: str, count: int = 1) -> None:
+        """Add calls at a place between 0 and ``total``."""
+        bins = self._cells.setdefault(module or NO_MODULE, {})
+        where = min(place * self._bins // self._total, self._bins - 1)
+        counts = bins.get(where)
+        if counts is None:
+            counts = bins[where] = [0] * len(self._groups)
+        counts[self._rank[group]] += count
+
+    def timeline(self, unit: str) -> Timeline:
+        """What was gathered."""
+        lanes = tuple(self._lane(name, bins) for name, bins in _merged(self._cells).items())
+        calls = sum(count for lane in lanes for _, count in lane.counts)
+        return Timeline(lanes, calls, unit)
+
+    def _lane(self, name: str, bins: dict[int, list[int]]) -> Lane:
+        def worst(counts: list[int]) -> int:
+            return next(rank for rank, count in enumerate(counts) if count)
+
+        spans = []
+        filled = ((where, worst(counts), sum(counts)) for where, counts in sorted(bins.items()))
+        # Bins that follow each other and show the same group differ from their number by the same.
+        for (_, rank), run in groupby(
+            enumerate(filled), lambda each: (each[1][0] - each[0], each[1][1])
+        ):
+            members = [each for _, each in run]
+            begin, end = members[0][0], members[-1][0] + 1
+            calls = sum(count for _, _, count in members)
+            spans.append(Span(begin / self._bins, end / self._bins, self._groups[rank], calls))
+        totals = [sum(column) for column in zip(*bins.values())]
+        counts = tuple((group, count) for group, count in zip(self._groups, totals) if count)
+        return Lane(name, tuple(spans), counts)
+
+
+def _merged(cells: dict[str, dict[int, list[int]]]) -> dict[str, dict[int, list[int]]]:
+    """The lanes, the deepest modules put into those that hold them until there are few enough."""
+    names = {name: name for name in cells}
+    depth = max((name.count(".") for name in cells), default=0)
+    while len(set(names.values())) > _LANES and depth > 0:
+        names = {name: ".".join(name.split(".")[:depth]) for name in cells}
+        depth -= 1
+    merged: dict[str, dict[int, list[int]]] = {}
+    for name, bins in cells.items():
+        lane = merged.setdefault(names[name], {})
+        for where, counts in bins.items():
+            known = lane.get(where)
+            lane[where] = counts if known is None else [a + b for a, b in zip(known, counts)]
+    return merged
+
+
+def timeline_of(
+    calls: Iterable[tuple[str | None, str]], total: int, groups: Sequence[str], unit: str
+) -> Timeline:
+    """The timeline of calls given as ``(module, group)`` in their order."""
+    builder = TimelineBuilder(total, groups)
+    for place, (module, group) in enumerate(calls):
+        builder.add(place, module, group)
+    return builder.timeline(unit)
