@@ -14,6 +14,7 @@ import torch
 
 import detmode
 from detmode import cli, cuda
+from detmode.commands.programs import ENVIRONMENT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -36,7 +37,7 @@ def run(tmp_path: Path) -> Run:
     """A process that starts in a folder of its own, without the variables that `run` sets."""
 
     def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        inherited = {name: os.environ[name] for name in os.environ if name not in cli.ENVIRONMENT}
+        inherited = {name: os.environ[name] for name in os.environ if name not in ENVIRONMENT}
         inherited["PYTHONPATH"] = str(Path(detmode.__file__).parent.parent)
         return subprocess.run(
             [sys.executable, *arguments],
@@ -193,7 +194,7 @@ def test_wrong_usage_is_one_line_and_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Errors name what was asked, or what to do."""
-    for name, value in cli.ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)  # nothing to restart for
     monkeypatch.setattr(sys, "path", list(sys.path))
     try:

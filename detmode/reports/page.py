@@ -147,6 +147,10 @@ class Shown:
         """What is shown."""
         raise NotImplementedError
 
+    def to_json(self) -> str:
+        """The report's own data."""
+        raise NotImplementedError
+
     def to_html(self) -> str:
         """One HTML page with all that it needs in it: styles, script, data."""
         from detmode.reports.html import to_html  # jinja2 is needed for a page only

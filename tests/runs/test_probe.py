@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
 from detmode import DeterministicMode, Rule, Substitute, cli, cuda, default_rules, probe
+from detmode.commands.programs import ENVIRONMENT
 from detmode.conditions import argument, on
 from detmode.cuda import host, launch
 from detmode.runs import Probe, ProbeRow
@@ -616,7 +617,7 @@ def test_command_wrong_usage(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in cli.ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "path", list(sys.path))
     try:

@@ -1,0 +1,88 @@
+"""What commands print, and the files that they write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detmode.commands import UsageError
+
+if TYPE_CHECKING:
+    from detmode.reports.page import Shown
+
+FILES = ("report", "html", "sarif")
+"""The options that name a file for a report: as JSON, as a page, as SARIF."""
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Find out before the work whether its report can be written.
+
+    Raises:
+        UsageError: the folder of a file is missing.
+    """
+    for name in FILES:
+        path: Path | None = getattr(options, name, None)
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"--{name}: there is no folder {path.absolute().parent}")
+
+
+def write_files(options: argparse.Namespace, report: Shown) -> None:
+    """Write a report to the files that were asked for."""
+    texts = {"report": report.to_json, "html": report.to_html, "sarif": report.to_sarif}
+    for name, text in texts.items():
+        path: Path | None = getattr(options, name, None)
+        if path is not None:
+            _write(path, text() + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing: a reader never finds half a report."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    form: str,
+    columns: Sequence[str],
+    widths: Sequence[int | None] | None = None,
+) -> None:
+    """Print rows as a table, or as a JSON list of objects."""
+    if form == "json":
+        print(json.dumps(rows, indent=2))
+        return
+    from tabulate import tabulate
+
+    cells = [[_cell(row, column) for column in columns] for row in rows]
+    print(
+        tabulate(
+            cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
+        )
+    )
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    if column == "versions":
+        from detmode.rule import version_range
+
+        return version_range(row["since"], row["until"])
+    key = "error_over_aten" if column == "error / ATen's" else column
+    value = row[key]
+    return "" if value is None else str(value)

@@ -1,0 +1,164 @@
+"""The commands that run a program: ``run``, ``record`` and ``probe``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any
+
+from detmode.commands import DASHES, UsageError
+from detmode.commands.output import check_files, write_files
+from detmode.program import Program, die_of_interrupt, exit_status
+
+if TYPE_CHECKING:
+    from detmode.mode import DeterministicMode
+    from detmode.reports.page import Shown
+
+ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
+"""What must be set before Python, or CUDA, starts; a value that the user set wins."""
+
+
+def run(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program under the mode, and report what was intercepted."""
+    overrides = _overrides(options.override)
+    check_files(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    mode = _mode(
+        options,
+        warn_only=options.warn_only,
+        substitute=not options.no_substitute,
+        overrides=overrides,
+    )
+    failure = _execute(program, mode)
+    return _end(options, failure, mode.report())
+
+
+def record(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program and record every call."""
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.runs import recording
+    from detmode.runs.trace_file import TraceError
+
+    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    failure = _execute(program, *modes, recording.record(options.output))
+    if isinstance(failure, TraceError):
+        raise UsageError(str(failure))
+    status = exit_status(failure)
+    print(f"detmode: recorded to {options.output}", file=sys.stderr)
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status
+
+
+def probe(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program, each of its operators several times, and report what varied."""
+    if options.repeats < 1:
+        raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
+    check_files(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.runs.probing import Probe
+
+    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    probing = Probe(options.repeats, skip=options.skip)
+    # Outside the mode: a substituted call is probed as a whole, and counted once.
+    failure = _execute(program, probing, *modes)
+    report = probing.report()
+    status = _end(options, failure, report)
+    return status or int(report.varied)
+
+
+def _end(options: argparse.Namespace, failure: BaseException | None, report: Shown) -> int:
+    """Say how the program ended, then what was seen; the program's exit code."""
+    status = exit_status(failure)
+    print(f"\n{report}", file=sys.stderr)
+    write_files(options, report)
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status
+
+
+def _program(options: argparse.Namespace) -> Program | int:
+    """The program to run; what to exit with where it is no Python."""
+    if options.schedule_seed is not None and options.simulate is None:
+        raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
+    arguments = ["--" if each == DASHES else each for each in options.arguments]
+    try:
+        return Program(options.program, arguments, is_module=options.is_module)
+    except OSError as error:
+        raise UsageError(f"cannot open {options.program!r}: {error.strerror}") from error
+    except ImportError as error:
+        raise UsageError(f"cannot run {options.program!r}: {error}") from error
+    except (SyntaxError, ValueError) as error:
+        error.__traceback__ = None
+        return exit_status(error)
+
+
+def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
+    from detmode.mode import DeterministicMode
+
+    simulate, seed = options.simulate, options.schedule_seed
+    if simulate:
+        from detmode import cuda
+
+        reason = cuda.unavailable("cpu")
+        if reason is not None:
+            print(f"detmode: note: not simulating CUDA: {reason}", file=sys.stderr)
+            simulate = seed = None
+    try:
+        return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _execute(program: Program, *contexts: AbstractContextManager[object]) -> BaseException | None:
+    """Run a program in contexts; what Python itself would meet at the top of it."""
+    failure: BaseException | None = None
+    try:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+            program.run()
+    except BaseException as error:
+        failure = error
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return failure
+
+
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+    overrides = {}
+    for pair in pairs:
+        op, equals, action = pair.rpartition("=")
+        if not equals or not op or not action:
+            raise UsageError(f"--override {pair!r}: give it as OP=ACTION, e.g. aten::histc=allow")
+        overrides[op] = action
+    return overrides
+
+
+def _restart_with_environment(arguments: list[str]) -> None:
+    """Start this process over, once, if something must be set before Python starts."""
+    missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    if not missing:
+        return
+    # `python -m detmode` again if that is how it began, else the installed command.
+    main_module = sys.modules["__main__"]
+    again = ["-m", "detmode"] if getattr(main_module, "__spec__", None) else [sys.argv[0]]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(
+        sys.executable, [sys.executable, *flags, *again, *arguments], {**os.environ, **missing}
+    )

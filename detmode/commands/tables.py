@@ -1,0 +1,84 @@
+"""The commands that run no program: ``diff``, ``rules``, ``doctor`` and ``verify``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from fnmatch import fnmatchcase
+
+from detmode.commands import UsageError
+from detmode.commands.output import check_files, print_rows, write_files
+
+
+def diff(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Say where two recorded runs part."""
+    check_files(options)
+    from detmode.runs import diff as compare
+    from detmode.runs.trace_file import TraceError
+
+    try:
+        comparison = compare(options.first, options.second)
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    write_files(options, comparison)
+    print(comparison.to_json() if options.format == "json" else comparison)
+    return 0 if comparison.identical else 1
+
+
+def rules(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Print the rule table."""
+    from detmode.rules import default_rules
+
+    table = default_rules()
+    if options.torch is not None:
+        try:
+            table = table.for_version(options.torch)
+        except ValueError as error:
+            raise UsageError(f"--torch: {error}") from error
+    rows = [
+        {"room": row.room, **row.rule.as_text()}
+        for row in table
+        if options.op is None or _names(row.rule.op, options.op)
+    ]
+    if not rows and options.op is not None:
+        print(f"detmode: note: no rule for {options.op!r}", file=sys.stderr)
+    columns = ("op", "when", "action", "guarantee", "alert", "versions", "room")
+    print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
+    return 0
+
+
+def _names(op: str, pattern: str) -> bool:
+    """Whether ``pattern`` means ``op``: with or without namespace, with or without overload."""
+    bare = op.partition("::")[2]
+    names = (op, bare, op.partition(".")[0], bare.partition(".")[0])
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Print what can break or slow reproducibility here."""
+    from detmode.doctor import findings
+
+    rows = [finding.as_text() for finding in findings()]
+    print_rows(
+        rows, options.format, ("subject", "state", "effect", "remedy"), widths=(None, 40, 50, 50)
+    )
+    return 0
+
+
+def verify(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Check every claim of the table on this machine."""
+    if options.repeats < 2:
+        raise UsageError(f"--repeats {options.repeats}: bits are compared, so give at least 2")
+    from detmode import verify as verifying
+
+    try:
+        device = options.device or verifying.default_device()
+        outcomes = verifying.verify(device=device, room=options.room, repeats=options.repeats)
+    except verifying.CannotVerifyError as error:
+        raise UsageError(str(error)) from error
+    columns = ("room", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
+    print_rows([outcome.as_text() for outcome in outcomes], options.format, columns)
+    failed = [failure for outcome in outcomes for failure in outcome.failures]
+    for failure in failed:
+        print(f"detmode: {failure}", file=sys.stderr)
+    return 1 if failed else 0
