@@ -13,6 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural
+from detmode.reports.progress import progress
 from detmode.reports.timeline import Timeline, TimelineBuilder
 from detmode.rule import Allow
 from detmode.rules import default_rules
@@ -241,7 +242,7 @@ class _Run:
         positions: dict[tuple[str, str, str | None], int] = {}
         made_here = {UNDEFINED}
         known: dict[int, tuple[int, int, int, int]] = {}
-        for shape, arguments, digests in self.reader.scan():
+        for shape, arguments, digests in progress(self.reader.scan(), f"reading {path}", "calls"):
             found = known.get(id(shape))
             if found is None:
                 # Without the site: a line that moved between two runs is the same call.
@@ -291,7 +292,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     parting: tuple[int | None, int | None] | None = None
     outputs: tuple[int, int] | None = None
     tally = _Tally(one, other)
-    for i, j in _aligned(one, other):
+    for i, j in progress(_aligned(one, other), "comparing", "calls"):
         if i is None or j is None:
             group = ONLY_SECOND if i is None else ONLY_FIRST
         else:
@@ -404,7 +405,7 @@ def _opened(title: str, parting: Parting) -> Opened:
         Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
         for name in dict.fromkeys(name for side in sides for name in side)
     )
-    return Opened(title, tuple(facts), (KINDS[parting.kind], _rule_for(parting.call)))
+    return Opened(title, tuple(facts), (f"The table on this operator: {_rule_for(parting.call)}.",))
 
 
 def _facts(call: CallRecord) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from detmode import cuda
+from detmode.reports.progress import progress
 from detmode.rules import rooms
 from detmode.verify.cases import Case, cases, name_of
 from detmode.verify.claims import check_bits, check_truth
@@ -71,7 +72,8 @@ def verify(*, device: str, room: str | None = None, repeats: int = 20) -> tuple[
     for case in cases(room):
         groups.setdefault((case.room, case.dtype), []).append(case)
     return tuple(
-        _outcome(name, dtype, group, device, repeats) for (name, dtype), group in groups.items()
+        _outcome(name, dtype, group, device, repeats)
+        for (name, dtype), group in progress(groups.items(), "verifying", "rooms and dtypes")
     )
 
 

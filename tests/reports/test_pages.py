@@ -1,0 +1,311 @@
+"""What reports show: text, timeline, SARIF and the HTML page, all from one model."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from training import Fault, Training
+
+import detmode
+from detmode import DeterministicMode, Record, Report
+from detmode.reports.page import Shown, shortened
+from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
+from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
+
+ACTIONS = ("substitute", "error", "native", "allow", "warn")
+
+
+def record(action: str, **changes: object) -> Record:
+    fields = {
+        "overload": f"aten::{action}.default",
+        "room": "scatter",
+        "action": action,
+        "guarantee": None,
+        "alert": "put_",
+        "count": 2,
+        "site": f"{Path.cwd()}/train.py:7",
+        "module": "Net.body",
+    }
+    return Record(**{**fields, **changes})
+
+
+def probed(**changes: object) -> ProbeRow:
+    fields = {
+        "overload": "mine::sum.default",
+        "count": 4,
+        "varied": 2,
+        "conditions": ("schedule",),
+        "differing": ("output 0",),
+        "elements": 3,
+        "largest": 0.5,
+        "site": f"{Path.cwd()}/train.py:9",
+        "module": None,
+        "room": None,
+        "action": None,
+    }
+    return ProbeRow(**{**fields, **changes})
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> detmode.Comparison:
+    folder = tmp_path_factory.mktemp("runs")
+    fault = Fault("aten::addmm.default", 3, lambda args, result: result.view(-1)[3].add_(1e-6))
+    return detmode.diff(Training().run(folder / "one"), Training(fault=fault).run(folder / "other"))
+
+
+@pytest.fixture
+def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
+    return {
+        "mode": Report(map(record, ACTIONS), [0, 0, 1, 2, 3, 4]),
+        "probe": ProbeReport([probed()], 9, [PassedOver("aten::view.default", "views", 5)], 3),
+        "diff": comparison,
+        "empty": Report([]),
+        "nothing varied": ProbeReport([], 9, [], 3),
+    }
+
+
+# The timeline
+
+
+def test_span_shows_the_most_serious_call() -> None:
+    """Calls that fall on one place are one span, of the first of the groups among them."""
+    builder = TimelineBuilder(2, ["bad", "good"])
+    for place, group in ((0, "good"), (1, "good"), (1, "bad"), (1, "good")):
+        builder.add(place, "Net", group)
+    (lane,) = builder.timeline("calls").lanes
+    assert [(span.begin, span.end, span.group, span.calls) for span in lane.spans] == [
+        (0.0, 0.5, "good", 1),
+        (0.5, 1.0, "bad", 3),
+    ]
+    assert lane.counts == (("bad", 1), ("good", 3))
+
+
+def test_neighbours_that_look_alike_are_one_span() -> None:
+    """A gap, or another group, ends a span."""
+    calls = [(None, "a"), (None, "a"), ("Net", "a"), (None, "a"), (None, "b")]
+    lanes = {lane.name: lane for lane in timeline_of(calls, 5, ["b", "a"], "calls").lanes}
+    assert list(lanes) == [NO_MODULE, "Net"]
+    assert [span.calls for span in lanes[NO_MODULE].spans] == [2, 1, 1]
+    assert [round(span.begin * 5) for span in lanes[NO_MODULE].spans] == [0, 3, 4]
+
+
+def test_timeline_of_a_long_run_is_small() -> None:
+    """Neither many calls nor many modules make it larger than can be drawn; none is lost."""
+    calls = [(f"Net.block{i % 7}.layer{i % 100}", "ab"[i % 2]) for i in range(50_000)]
+    timeline = timeline_of(calls, len(calls), "ab", "calls")
+    assert timeline.calls == 50_000
+    assert {lane.name for lane in timeline.lanes} == {f"Net.block{i}" for i in range(7)}
+    assert sum(len(lane.spans) for lane in timeline.lanes) <= 7 * 240
+
+
+def test_mode_reports_its_calls_in_order() -> None:
+    """The timeline of a mode's report follows the calls, not the rows."""
+    net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
+    with DeterministicMode(simulate="cuda") as mode:
+        for _ in range(3):
+            net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+            torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
+    timeline = mode.report().page().timeline
+    assert timeline is not None
+    assert timeline.calls == sum(row.count for row in mode.records) == 6
+    lanes = {lane.name: [round(span.begin * 6) for span in lane.spans] for lane in timeline.lanes}
+    assert lanes == {"Sequential.0": [0, 2, 4], NO_MODULE: [1, 3, 5]}
+
+
+# Text
+
+
+def test_text_is_the_pages_table(reports: dict[str, Shown]) -> None:
+    """Files are relative to the working directory, and errors come first."""
+    lines = str(reports["mode"]).splitlines()
+    assert lines[0].split()[:3] == ["count", "overload", "action"]
+    assert [line.split()[2] for line in lines[2:]] == [
+        "error", "warn", "allow", "substitute", "native",
+    ]  # fmt: skip
+    assert all(" train.py:7 " in line for line in lines[2:])
+
+
+def test_verdict_names_the_worst() -> None:
+    """One sentence says what came of a run: errors before warnings before what was allowed."""
+    remaining = list(ACTIONS)
+    for action, words, severity in (
+        ("error", "Refused: 2 calls", "error"),
+        ("warn", "Warned of, since they may vary: 2 calls", "warning"),
+        ("allow", "Allowed to vary by name: 2 calls. Made deterministic: 4 calls", "warning"),
+        ("native", "Made deterministic: 4 calls. No other", "note"),
+    ):
+        page = Report(map(record, remaining)).page()
+        assert page.verdict.startswith(words)
+        assert page.severity == severity
+        remaining.remove(action)
+
+
+# SARIF
+
+
+def test_sarif_has_a_result_a_row(reports: dict[str, Shown]) -> None:
+    """Each row is a result at its line, its level that of the action, its rule the overload."""
+    sarif = json.loads(reports["mode"].to_sarif())
+    assert sarif["version"] == "2.1.0"
+    (run,) = sarif["runs"]
+    levels = {result["ruleId"]: result["level"] for result in run["results"]}
+    assert levels == {
+        "aten::error.default": "error",
+        "aten::warn.default": "warning",
+        "aten::allow.default": "warning",
+        "aten::substitute.default": "note",
+        "aten::native.default": "note",
+    }
+    for result in run["results"]:
+        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        (location,) = result["locations"]
+        assert location["physicalLocation"] == {
+            "artifactLocation": {"uri": "train.py", "uriBaseId": "%SRCROOT%"},
+            "region": {"startLine": 7},
+        }
+        assert location["logicalLocations"] == [
+            {"fullyQualifiedName": "Net.body", "kind": "module"}
+        ]
+        assert result["message"]["text"].startswith(result["ruleId"])
+
+
+@pytest.mark.parametrize(
+    ("site", "uri"),
+    [
+        ("/elsewhere/a b.py:3", "file:///elsewhere/a%20b.py"),
+        (f"{Path.cwd()}/sub dir/x.py:1", "sub%20dir/x.py"),
+        ("<AddBackward0>", None),
+        ("<stdin>:1", None),
+    ],
+)
+def test_sarif_locations(site: str, uri: str | None) -> None:
+    """Only files have a physical location, with an URI that is one."""
+    report = Report([record("warn", site=site, module=None)])
+    ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
+    found = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["locations"]]
+    assert found == ([] if uri is None else [uri])
+
+
+# HTML
+
+
+class Checked(HTMLParser):
+    """Notes what a page holds, and that its elements are closed in order."""
+
+    EMPTY = ("meta", "input")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in (*self.EMPTY, "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text += data
+
+
+def test_page_holds_all_it_needs(reports: dict[str, Shown]) -> None:
+    """No page asks the network for anything, and each says what it is and what came of it."""
+    for name, report in reports.items():
+        page = report.to_html()
+        checked = Checked(page)
+        asking = {"src", "href", "srcset", "action", "data", "poster", "background"}
+        assert not any(asking & set(attributes) for _, attributes in checked.seen), name
+        assert re.search(r"https?:|url\(|@import|fetch\(", page) is None, name
+        assert report.page().verdict in checked.text, name
+        assert ("html", {"lang": "en"}) in checked.seen
+
+
+def test_page_is_the_same_for_the_same_report(reports: dict[str, Shown]) -> None:
+    """A page has no time in it: two reports of the same run are the same file."""
+    for report in reports.values():
+        assert report.to_html() == report.to_html()
+
+
+def test_names_are_text() -> None:
+    """Whatever a module or a file is called, it is shown and never run."""
+    name = "<script>alert('x')</script>"
+    row = record("warn", module=name, overload=f'a"{name}', site=f"{name}:1")
+    for page in (
+        Report([row], [0]).to_html(),
+        ProbeReport([probed(module=name, overload=name)], 1, [], 3).to_html(),
+    ):
+        checked = Checked(page)
+        assert sum(tag == "script" for tag, _ in checked.seen) == 1
+        assert name in checked.text
+
+
+def test_rows_can_be_filtered_by_what_they_carry(reports: dict[str, Shown]) -> None:
+    """Every row belongs to a group that has a box, and every box has rows."""
+    for name in ("mode", "probe", "diff"):
+        checked = Checked(reports[name].to_html())
+        boxes = {a["value"] for _, a in checked.seen if a.get("type") == "checkbox"}
+        groups = {a["data-group"] for tag, a in checked.seen if tag == "tr" and "data-group" in a}
+        assert boxes == groups != set()
+
+
+def test_the_parting_call_is_opened_with_both_sides(comparison: detmode.Comparison) -> None:
+    """The page shows what differs of the call at which the runs part, and what does not."""
+    (opened,) = comparison.page().opened
+    assert opened.title == "The runs part at aten::addmm.default"
+    assert [fact.name for fact in opened.facts if fact.differs] == ["output 0"]
+    assert {"site", "module", "input 0", "input 2"} <= {fact.name for fact in opened.facts}
+    text = Checked(comparison.to_html()).text
+    for fact in opened.facts:
+        assert shortened(fact.first) in text
+        assert shortened(fact.second) in text
+
+
+def test_lines_of_a_comparison_count_every_call(comparison: detmode.Comparison) -> None:
+    """The rows and the timeline of a comparison account for all calls that differ."""
+    assert sum(line.counts[0] for line in comparison.lines) == comparison.different > 0
+    timeline = comparison.timeline
+    assert timeline is not None
+    counted = {group: 0 for group in ("same", "different")}
+    for lane in timeline.lanes:
+        for group, count in lane.counts:
+            counted[group] += count
+    assert counted == {"same": comparison.same, "different": comparison.different}
+
+
+def test_colours_can_be_read() -> None:
+    """Every colour of text has a contrast of at least 4.5 to both backgrounds, light and dark."""
+    css = Path(detmode.__file__).parent.joinpath("reports", "templates", "page.css").read_text()
+    colours = {
+        name: pair for name, *pair in re.findall(r"--(\w+): light-dark\(#(\w{6}), #(\w{6})\)", css)
+    }
+    assert {"paper", "raised", "ink", "quiet", "error", "warning", "note", "none"} <= set(colours)
+    for theme in (0, 1):
+        for background in ("paper", "raised"):
+            for name in set(colours) - {"paper", "raised", "line"}:
+                ratio = contrast(colours[name][theme], colours[background][theme])
+                assert ratio >= 4.5, (name, background, theme, ratio)
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio of two colours."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return sum(c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722)))
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
