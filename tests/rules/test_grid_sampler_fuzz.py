@@ -79,10 +79,10 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first.view(integer), second.view(integer))
 
 
-def wide(call: dict[str, Any]) -> dict[str, Any]:
-    """The same in float64."""
+def wide(call: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    """The same in float64, or another dtype."""
     return {
-        name: value.double().contiguous() if isinstance(value, Tensor) else value
+        name: value.to(dtype).contiguous() if isinstance(value, Tensor) else value
         for name, value in call.items()
     }
 
@@ -164,16 +164,29 @@ def test_special_values(data: st.DataObject, dims: int, dtype: torch.dtype) -> N
             if abs(value) < torch.finfo(dtype).max or not math.isfinite(value):
                 flat[data.draw(st.integers(0, flat.numel() - 1))] = value
     got = run(dims, call, data.draw(seeds))
-    exact = reference.backward(**wide(call))
+    # In the kernels' own precision: far outside, what it holds of a position picks the pixel.
+    exact = reference.backward(**wide(call, dtype if dtype == torch.float64 else torch.float32))
     for mine, true in zip(got, exact, strict=True):
         assert true is not None
         # What float64 holds may not fit.
         fits = true.isnan() | true.isinf() | (true.abs() < torch.finfo(dtype).max / 4)
         assert torch.equal(mine.isnan() & fits, true.isnan())
         infinite = true.isinf()
-        assert torch.equal(mine[infinite].double(), true[infinite])
+        assert torch.equal(mine[infinite].double(), true[infinite].double())
         assert not (mine.isinf() & fits & ~infinite).any()
         assert not (got[0].signbit() & (got[0] == 0)).any(), "sums start from +0.0"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_position_that_overflows(mode: int, padding: int) -> None:
+    """A place so far outside that float32 does not hold its position is as one at infinity."""
+    grad_output, input = torch.ones(1, 1, 1, 1), torch.tensor([[[[0.5, 0.25]]]])
+    near, far = (torch.tensor([[[[x, 0.125]]]]) for x in (3e38, math.inf))
+    call = (mode, padding, False, (True, True))
+    got, expected = (OPERATORS[2](grad_output, input, grid, *call) for grid in (near, far))
+    for one, other in zip(got, expected, strict=True):
+        assert same_bits(one, other)
 
 
 @pytest.mark.parametrize("gradient", [1.25, math.inf])

@@ -75,7 +75,10 @@ def _taps(
 ) -> tuple[list[Tap], Tensor]:
     """The taps along one axis, and the derivative of the position."""
     span = size - 1 if align_corners else size
-    position = (x + 1) / 2 * span - (0.0 if align_corners else 0.5)
+    # As ATen's CUDA kernels round it, which far outside picks the pixel: product and difference
+    # are one operation.
+    edges = ((x + 1).double() * size - 1).to(x.dtype) / 2
+    position = (x + 1) / 2 * span if align_corners else edges
     scale = torch.full_like(x, span / 2)
     if mode == BICUBIC:
         return list(_cubic(position, size, span, padding)), scale
@@ -125,7 +128,7 @@ def _reflected(position: Tensor, size: int, span: int) -> tuple[Tensor, Tensor]:
     away = position - low
     sign = torch.where(away < 0, -1.0, 1.0).to(away.dtype)
     away = away.abs()
-    rest, folds = away.fmod(span), (away / span).floor().clamp(max=2.0**31 - 1)
+    rest, folds = away.fmod(span), (away / span).floor().double().clamp(max=2.0**31 - 1)
     odd = folds.fmod(2) == 1
     return torch.where(odd, span - rest, rest) + low, torch.where(odd, -sign, sign)
 
