@@ -6,33 +6,15 @@ pytest imports in every run, costs next to nothing. PYTEST_DONT_REWRITE: no asse
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+
+import lazy_loader
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from detmode.public import *  # noqa: F403  # the one list of them is there
-else:
-
-    def __getattr__(name: str) -> Any:
-        """A public name, or a module of the package, imported when it is first used."""
-        if name != "__all__":
-            if name.startswith("_"):
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-            if importlib.util.find_spec(f"{__name__}.{name}") is not None:
-                return importlib.import_module(f"{__name__}.{name}")
-        public = importlib.import_module(f"{__name__}.public")
-        globals().update({each: getattr(public, each) for each in (*public.__all__, "__all__")})
-        if name not in globals():
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals()[name]
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__getattr__("__all__")})
+# __init__.pyi is the one list of the public names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _configure_logging() -> None:

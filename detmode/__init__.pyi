@@ -1,10 +1,14 @@
-"""The public names: what ``detmode`` gives of itself when it is asked for one."""
+"""The public names, and the modules that give them; each is imported when it is first used."""
 
-from detmode.auditing import audit
-from detmode.mode import DeterminismWarning, DeterministicMode
-from detmode.regions import allow
-from detmode.report import Record, Report
-from detmode.rule import (
+from . import cuda as cuda
+from . import doctor as doctor
+from . import rules as rules
+from . import testing as testing
+from .auditing import audit
+from .mode import DeterminismWarning, DeterministicMode
+from .regions import allow
+from .report import Record, Report
+from .rule import (
     GPU_TO_GPU,
     RUN_TO_RUN,
     Allow,
@@ -14,23 +18,25 @@ from detmode.rule import (
     Rule,
     Substitute,
 )
-from detmode.rules import default_rules
-from detmode.runs import Comparison, ProbeReport, TraceError, diff, probe, record
-from detmode.seeding import (
+from .rules import default_rules
+from .runs import Comparison, ProbeReport, TraceError, diff, probe, record
+from .seeding import (
     dataloader_kwargs,
     rng_state,
     seed_everything,
     seed_worker,
     set_rng_state,
 )
-from detmode.switch import (
+from .switch import (
     are_deterministic_algorithms_enabled,
     get_deterministic_debug_mode,
     is_deterministic_algorithms_warn_only_enabled,
     set_deterministic_debug_mode,
     use_deterministic_algorithms,
 )
-from detmode.table import RuleTable
+from .table import RuleTable
+
+__version__: str
 
 __all__ = [
     "GPU_TO_GPU",
