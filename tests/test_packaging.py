@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def test_wheel_contains_every_cuda_source(tmp_path: Path) -> None:
-    """Without its .cu, .cuh and .h files the package cannot launch anything."""
+def test_wheel_contains_every_source(tmp_path: Path) -> None:
+    """Without its sources the package launches nothing; without its templates it shows no page."""
     builders = pytest.importorskip("hatchling.builders.wheel")
     (wheel,) = builders.WheelBuilder(str(ROOT)).build(
         directory=str(tmp_path), versions=["standard"]
@@ -23,7 +23,7 @@ def test_wheel_contains_every_cuda_source(tmp_path: Path) -> None:
     package = ROOT / "detmode"
     expected = {
         str(path.relative_to(ROOT))
-        for suffix in ("cu", "cuh", "h", "py")
+        for suffix in ("cu", "cuh", "h", "py", "pyi", "html", "css", "js")
         for path in package.rglob(f"*.{suffix}")
     }
     assert sorted(expected - names) == []
