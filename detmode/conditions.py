@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+
+from detmode import nccl
 
 if TYPE_CHECKING:
     from detmode.call import Call
@@ -267,24 +268,5 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
 
 
 def nvls_possible() -> Condition:
-    """``NCCL_ALGO`` leaves NCCL free to reduce inside the NVLink switch (NVLS)."""
-    return Condition(
-        "nvls_possible()", lambda call: not _excludes_nvls(_c_environment("NCCL_ALGO"))
-    )
-
-
-def _excludes_nvls(algorithms: str | None) -> bool:
-    if not algorithms:
-        return False
-    names = algorithms.upper()
-    return ("NVLS" in names) == names.startswith("^")
-
-
-def _c_environment(name: str) -> str | None:
-    """The variable as C code sees it: PyTorch sets ``NCCL_ALGO`` there, past ``os.environ``."""
-    if os.name != "posix":
-        return os.environ.get(name)
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype = ctypes.c_char_p
-    value = getenv(name.encode())
-    return value.decode() if value is not None else None
+    """The environment leaves NCCL free to reduce inside the NVLink switch (NVLS)."""
+    return Condition("nvls_possible()", lambda call: not nccl.nvls_is_excluded())

@@ -154,6 +154,14 @@ def test_nvls(monkeypatch: pytest.MonkeyPatch, value: str | None, possible: bool
     assert conditions.nvls_possible()(call(aten.relu.default, X)) is possible
 
 
+@pytest.mark.parametrize(("value", "possible"), [("0", False), ("1", True), ("2", True)])
+def test_nvls_switched_off(monkeypatch: pytest.MonkeyPatch, value: str, possible: bool) -> None:
+    """``NCCL_NVLS_ENABLE=0`` excludes NVLS whatever the algorithms are."""
+    monkeypatch.setenv("NCCL_ALGO", "NVLS")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", value)
+    assert conditions.nvls_possible()(call(aten.relu.default, X)) is possible
+
+
 def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch sets the variable in C, where ``os.environ`` does not see it."""
     monkeypatch.delenv("NCCL_ALGO", raising=False)

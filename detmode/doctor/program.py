@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from detmode.conditions import _c_environment, _excludes_nvls
+from detmode import nccl
 from detmode.doctor.finding import Finding, Look, variable
 
 _UNKNOWN = "not known before a program runs"
@@ -75,20 +75,19 @@ def _workers() -> Iterator[Finding]:
 def _nccl() -> Iterator[Finding]:
     if not torch.distributed.is_available():
         return
-    # PyTorch sets it for C only.
-    algorithms = _c_environment("NCCL_ALGO")
+    algorithms = nccl.algorithms()
     remedy = None
-    if algorithms is None:
+    if nccl.nvls_is_excluded():
+        effect = "the same bits for the same ranks and links between them: NVLS is not among them"
+    elif algorithms is None:
         effect = (
             "under its flag PyTorch sets ^NVLS when a process group is made; one made before the "
             "mode is entered may vary"
         )
         remedy = "make process groups inside the mode, or export NCCL_ALGO=^NVLS"
-    elif _excludes_nvls(algorithms):
-        effect = "the same bits for the same ranks and links between them: NVLS is not among them"
     else:
         effect = "NVLS adds in the switch, in any order; PyTorch leaves a given value as it is"
-        remedy = "exclude NVLS: NCCL_ALGO=^NVLS"
+        remedy = "exclude NVLS: NCCL_ALGO=^NVLS, or NCCL_NVLS_ENABLE=0"
     yield Finding("NCCL_ALGO", algorithms or "not set", effect, remedy)
     nvls = variable("NCCL_NVLS_ENABLE")
     yield Finding(
@@ -97,9 +96,7 @@ def _nccl() -> Iterator[Finding]:
         "NCCL does not use NVLS"
         if nvls == "0"
         else "NCCL uses NVLS where the machine has it and NCCL_ALGO allows it",
-        None
-        if nvls == "0" or _excludes_nvls(algorithms)
-        else "export NCCL_NVLS_ENABLE=0, or NCCL_ALGO=^NVLS",
+        None if nccl.nvls_is_excluded() else "export NCCL_NVLS_ENABLE=0, or NCCL_ALGO=^NVLS",
     )
 
 

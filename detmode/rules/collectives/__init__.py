@@ -17,9 +17,9 @@ PyTorch's own: rings and trees instead of the switch.
 
 ## Limits
 
-Build process groups inside the mode, or set ``NCCL_ALGO=^NVLS`` beforehand. The variable is read
-at the call: whether it was set when the group was built cannot be told. Another number of ranks
-gives other bits. Symmetric-memory collectives are not listed.
+Build process groups inside the mode, or set ``NCCL_ALGO=^NVLS`` or ``NCCL_NVLS_ENABLE=0``
+beforehand. They are read at the call: whether they were set when the group was built cannot be
+told. Another number of ranks gives other bits. Symmetric-memory collectives are not listed.
 """
 
 from detmode.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
