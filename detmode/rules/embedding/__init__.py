@@ -30,6 +30,9 @@ rows of float64, written and read, in float32 an eighth of ``grad_output``. Narr
 the room ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
 sorted kernel, and their row is zeroed in the end.
 
+In all 1.5 times the floor for 50,000 positions of 768 columns among 30,522 rows; 1.1 for 4096
+columns, 2.5 for 16.
+
 ## Limits
 
 An index out of range traps on a GPU and raises on the host, where ATen writes out of bounds on the
@@ -46,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::embedding_dense_backward",
         when=on("cuda") & dtype_in("grad_output", FLOATING),
-        action=Substitute(launch.embedding_dense_backward, otherwise=Native()),
+        action=Substitute(launch.embedding_dense_backward, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         because="since 2.13 few rows with many positions are added by atomicAdd; else ATen sorts",
     ),

@@ -45,6 +45,10 @@ Each index adds 24 bytes to become a position. Positions are read twice, and eac
 bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
 destinations, 120 up to 2**31.
 
+In all ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put`` of
+single elements by two indices 4.3 times the floor where it adds and 4.2 times the floor where it
+assigns, of rows of 768 hardly more than the floor.
+
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. Boolean masks wait for the
@@ -75,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::index_add",
         when=on("cuda") & _SUMS,
-        action=Substitute(launch.index_add, otherwise=Native()),
+        action=Substitute(launch.index_add, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         because="duplicates in index add to one row by atomicAdd",
     ),
@@ -104,7 +108,7 @@ RULES: tuple[Rule, ...] = (
             Rule(
                 op=op,
                 when=on("cuda") & adds,
-                action=Substitute(function, otherwise=Native()),
+                action=Substitute(function, otherwise=Native(), traffic=4.3),
                 guarantee=GPU_TO_GPU,
                 because="ATen sorts, so it does not vary, but adds duplicates one by one",
             ),
@@ -118,7 +122,7 @@ RULES: tuple[Rule, ...] = (
                 Rule(
                     op=op,
                     when=when,
-                    action=Substitute(index_put_last, otherwise=Native()),
+                    action=Substitute(index_put_last, otherwise=Native(), traffic=4.2),
                     guarantee=GPU_TO_GPU,
                     because="duplicates in indices race to write; the last one wins",
                 )

@@ -36,6 +36,10 @@ int64 without ``include_self`` write the destinations once more. Means cost what
 costs, and 8 bytes more per destination or a search in the sorted index. A view that is not
 contiguous adds a copy of ``self`` each way.
 
+In all, for 1,000,000 rows of 64 reduced to 100,000: products 1.6 times the floor, means 1.5 times
+the floor (of integers, by ATen's operators, 3.0 times the floor), maxima and minima 2.0 times the
+floor.
+
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A product or a sum whose
@@ -62,27 +66,36 @@ RULES: tuple[Rule, ...] = (
         Rule(
             op="aten::index_reduce",
             when=on("cuda") & reductions & dtype_in("self", dtypes),
-            action=Substitute(function),
+            action=Substitute(function, traffic=traffic),
             guarantee=GPU_TO_GPU,
             alert="index_reduce_cuda",
             because=because,
         )
-        for function, reductions, dtypes, because in (
+        for function, traffic, reductions, dtypes, because in (
             (
                 launch.product,
+                1.6,
                 argument("reduce", "prod"),
                 FLOATING + INTEGRAL,
                 "duplicates in index are multiplied into one row by atomics",
             ),
-            (launch.mean, _MEANS, FLOATING, "duplicates in index add to one row by atomicAdd"),
+            (
+                launch.mean,
+                1.5,
+                _MEANS,
+                FLOATING,
+                "duplicates in index add to one row by atomicAdd",
+            ),
             (
                 launch.mean_of_integers,
+                3.0,
                 _MEANS,
                 INTEGRAL,
                 "integer additions commute, and PyTorch alerts all the same",
             ),
             (
                 launch.extremum,
+                2.0,
                 argument("reduce", "amax", "amin"),
                 FLOATING + INTEGRAL,
                 "of 0.0 and -0.0 the first to come wins",
