@@ -121,3 +121,5 @@ RULES: tuple[Rule, ...] = (
         because="cuDNN runs on CUDA tensors only",
     ),
 )
+
+STANDS_FOR = {"aten::grid_sampler_2d_backward": ("aten::cudnn_grid_sampler_backward",)}
