@@ -328,6 +328,7 @@ class Audit(DeterministicMode):
         if would is None:
             return plan.func(*args, **kwargs)
         record, _ = self._recorder.count(plan, row, would, call, self._trace)
+        cost_of_row = self._tally.rows.setdefault(_key(record), Cost())
         held = _held(call.tensors[0]) if plan.variant == "inplace" else 0
         with flag(False):
             result = plan.func(*args, **kwargs)
@@ -339,7 +340,7 @@ class Audit(DeterministicMode):
         else:
             moved = floor.bytes(args, kwargs, result)
             cost = _cost(moved, _extra(row, would, moved))
-        self._tally.rows.setdefault(_key(record), Cost()).add(cost)
+        cost_of_row.add(cost)
         self._tally.acted = cost
         return result
 
@@ -378,7 +379,8 @@ def _key(record: Record) -> tuple[str, str, str]:
 
 
 def _held(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
+    """The bytes of memory that a tensor has; sparse ones are not filled."""
+    return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def _extra(row: Row | None, would: str, moved: int) -> int | None:

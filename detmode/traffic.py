@@ -100,6 +100,9 @@ class Floor:
 
 def size_of(tensor: Tensor) -> int:
     """The bytes of the elements that a tensor has in memory, an expanded dimension counted once."""
+    if tensor.is_nested:
+        # It has no shape and no strides.
+        return tensor.numel() * tensor.itemsize
     if tensor.layout is torch.strided:
         held = (size for size, step in zip(tensor.shape, tensor.stride()) if step or not size)
         return math.prod(held) * tensor.itemsize

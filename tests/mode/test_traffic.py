@@ -122,3 +122,10 @@ def test_sparse(layout, expected):
     dense = torch.zeros(4, 3)
     dense[0, 1] = dense[2, 2] = 1
     assert size_of(dense.to_sparse(layout=layout)) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested():
+    """A nested tensor counts the elements of its parts."""
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    assert size_of(nested) == 18 * 4
