@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from detmode.recorder import guarantee_of
 from detmode.rule import Allow
 from detmode.table import Row, RuleTable, resolve
 
@@ -34,7 +35,7 @@ class UnseenRow:
         op: the operator, as the rule names it.
         when: the condition on its arguments.
         action: what the mode would do, in the words of a report.
-        guarantee: the rule's, or ``None``.
+        guarantee: how far the bits reach then, or ``None``.
         alert: PyTorch's caller name, or ``None``.
     """
 
@@ -81,8 +82,8 @@ ALWAYS_UNSEEN = (
     ),
     Unseen(
         "the optimizer's form",
-        "on CUDA PyTorch's optimizers take their foreach or fused form by default, on the CPU a "
-        "loop over the parameters: other calls, none of which varies",
+        "on CUDA PyTorch's optimizers take their foreach form by default, on the CPU a loop over "
+        "the parameters: other calls, which no rule lists",
     ),
     Unseen(
         "F.interpolate, F.pad and F.max_pool3d without substitutes",
@@ -174,8 +175,8 @@ def runs_on_cpu(func: torch._ops.OpOverload) -> bool:
 
 def _describe(row: Row, action: str) -> UnseenRow:
     rule = row.rule
-    texts = rule.as_text()
-    return UnseenRow(rule.op, str(rule.when), action, texts["guarantee"], texts["alert"])
+    alert = rule.as_text()["alert"]
+    return UnseenRow(rule.op, str(rule.when), action, guarantee_of(rule, action), alert)
 
 
 def text_of(unseen: Iterable[Unseen]) -> str:

@@ -245,8 +245,8 @@ def test_the_rows_follow_the_options():
     mode = Audit(overrides={op: "error"})
     with mode:
         attention("cpu")
-    actions = {row.op: row.action for each in mode.report().unseen for row in each.rows}
-    assert actions[op] == "error"
+    rows = {row.op: row for each in mode.report().unseen for row in each.rows}
+    assert (rows[op].action, rows[op].guarantee) == ("error", None)
 
 
 @pytest.mark.parametrize("module", [nn.LSTM, nn.GRU, nn.RNN])
