@@ -68,7 +68,7 @@ class Recorder:
                     overload=plan.name,
                     room=row.room if row else None,
                     action=action,
-                    guarantee=_guarantee(rule, action),
+                    guarantee=guarantee_of(rule, action),
                     alert=rule.alert_for(plan.variant) if rule else None,
                     count=0,
                     site=site.text,
@@ -93,7 +93,8 @@ class Recorder:
         return record, new_site
 
 
-def _guarantee(rule: Rule | None, action: str) -> str | None:
+def guarantee_of(rule: Rule | None, action: str) -> str | None:
+    """How far the bits of a call reach that a rule means, after what was done with it."""
     if rule is None or rule.guarantee is None:
         return None
     if action == "substitute":

@@ -64,16 +64,27 @@ class Substitute(Action):
     kernel cannot run; left out, it is ``Refuse()`` where the row has an alert, else ``Native()``.
 
     ``launches`` is False for a function that only calls ATen operators: it runs on any machine.
+
+    ``traffic`` is what the substitute reads and writes, as a multiple of the floor (the inputs read
+    once, the outputs written once): at least 1, counted by hand for the case that the room's
+    docstring names under *Cost*. What neighbours share counts once, an atomic as its operand.
+    ``None`` where it has not been counted.
     """
 
     function: Callable[..., Any]
     otherwise: Native | Refuse | None = None
     launches: bool = True
+    traffic: float | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(
                 f"Substitute: function must be callable, got {type(self.function).__name__}"
+            )
+        if self.traffic is not None and not self.traffic >= 1:
+            raise ValueError(
+                "Substitute: traffic must be at least 1, which is the floor, or None, got "
+                f"{self.traffic!r}"
             )
 
 

@@ -268,14 +268,23 @@ def _kind(code: CodeType) -> int:
 
 
 def _module_path(frame: FrameType | None) -> str | None:
+    return path_of(called_modules(frame))
+
+
+def called_modules(frame: FrameType | None) -> tuple[torch.nn.Module, ...]:
+    """The modules whose calls a frame is in, the outermost first."""
     modules: list[torch.nn.Module] = []
     while frame is not None:
         if frame.f_code is _MODULE_CALL:
             modules.append(frame.f_locals["self"])
         frame = frame.f_back
+    return tuple(reversed(modules))
+
+
+def path_of(modules: tuple[torch.nn.Module, ...]) -> str | None:
+    """``"ResNet.layer1.0.conv1"`` for modules that call one another; ``None`` without any."""
     if not modules:
         return None
-    modules.reverse()
     path = type(modules[0]).__name__
     for parent, child in itertools.pairwise(modules):
         for name, module in parent.named_modules():

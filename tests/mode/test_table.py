@@ -300,3 +300,9 @@ def test_a_substitute_must_be_callable():
     """``Substitute`` takes a function."""
     with pytest.raises(TypeError, match="must be callable, got str"):
         Substitute("kernel")
+
+
+def test_traffic_is_no_less_than_the_floor():
+    """``Substitute`` refuses a traffic below the floor, naming what it got."""
+    with pytest.raises(ValueError, match=r"traffic must be at least 1, .* got 0.5"):
+        Substitute(len, traffic=0.5)

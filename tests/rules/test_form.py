@@ -171,6 +171,23 @@ def test_silent_substitute_says_otherwise(row: Row) -> None:
         )
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_traffic_is_stated(room: ModuleType) -> None:
+    """Every Substitute says its traffic, or None, and the docstring's Cost the same figure."""
+    where = f"detmode/rules/{name(room)}/__init__.py"
+    for node in ast.walk(ast.parse((folder(room) / "__init__.py").read_text())):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Substitute":
+            assert any(keyword.arg == "traffic" for keyword in node.keywords), (
+                f"{where}:{node.lineno}: give Substitute traffic=, the bytes that it moves as a "
+                "multiple of the floor, or None and the reason under Cost"
+            )
+    cost = " ".join((room.__doc__ or "").partition("## Cost")[2].partition("## ")[0].split())
+    actions = [rule.action for rule in room.RULES if isinstance(rule.action, Substitute)]
+    for traffic in {action.traffic for action in actions}:
+        words = "not counted" if traffic is None else f"{traffic} times the floor"
+        assert words in cost, f"{where}: a row has traffic={traffic}; say {words!r} under Cost"
+
+
 def overloads(base: str) -> list[torch._ops.OpOverload]:
     """All overloads of an operator and of its in-place twin."""
     namespace, _, name = base.partition("::")

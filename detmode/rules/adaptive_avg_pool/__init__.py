@@ -27,6 +27,8 @@ Windows that overlap read ``grad_output`` again, from cache. ATen's contiguous k
 ``grad_input`` with zeros and add into it: two writes and a read. A ``grad_output`` in another
 memory format is copied first.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 ``adaptive_avg_pool3d_backward.grad_input`` is an ``out`` operator without a functional form, so it
@@ -43,7 +45,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::_adaptive_avg_pool2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.adaptive_avg_pool2d_backward),
+        action=Substitute(launch.adaptive_avg_pool2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool2d_backward_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",
@@ -56,7 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::_adaptive_avg_pool3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.adaptive_avg_pool3d_backward),
+        action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool3d_backward_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",
@@ -69,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::adaptive_avg_pool3d_backward.grad_input",
         when=on("cuda"),
-        action=Substitute(launch.adaptive_avg_pool3d_backward),
+        action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool3d_backward_out_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",

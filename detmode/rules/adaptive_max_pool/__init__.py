@@ -32,6 +32,8 @@ element once for each window that chose it; where 2d is channels last it works o
 of ``grad_output`` and ``indices`` and copies the result back. A ``grad_output`` or ``indices`` in
 another memory format than ``grad_input`` is copied first.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 Indices from the forward operators lie in their windows. ATen scatters to an index wherever it
@@ -49,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::adaptive_max_pool2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.adaptive_max_pool2d_backward),
+        action=Substitute(launch.adaptive_max_pool2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_max_pool2d_backward_cuda",
         because="windows that overlap add their gradients with a float atomicAdd",
@@ -70,7 +72,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::adaptive_max_pool3d_backward",
         when=on("cuda") & uneven_windows("self", "grad_output"),
-        action=Substitute(launch.adaptive_max_pool3d_backward, otherwise=Refuse()),
+        action=Substitute(launch.adaptive_max_pool3d_backward, otherwise=Refuse(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="windows that overlap add their gradients with a float atomicAdd",
     ),

@@ -71,3 +71,10 @@ FORWARDS = (
     "aten::_efficient_attention_forward",
     "aten::_cudnn_attention_forward",
 )
+
+# What scaled_dot_product_attention calls on CPU and meta tensors: fused, and in parts.
+_ON_CUDA = tuple(op for op in (*_STRICT, *_CUDNN) if "scaled_dot_product" in op)
+STANDS_FOR = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _ON_CUDA,
+    "aten::_safe_softmax": _ON_CUDA,
+}

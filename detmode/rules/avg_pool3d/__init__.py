@@ -25,6 +25,8 @@ kernel for overlapping windows writes ``grad_input`` with zeros and then reads a
 once for each window that covers it. A ``grad_output`` that is not contiguous is copied first, as in
 ATen.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 Sums start from +0.0, so a share of -0.0 gives +0.0, as on the CPU; ATen's CUDA kernel for windows
@@ -41,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::avg_pool3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.avg_pool3d_backward),
+        action=Substitute(launch.avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="avg_pool3d_backward_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",

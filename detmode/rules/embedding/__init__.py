@@ -24,11 +24,14 @@ With ``substitute=False`` the flag selects ATen's sorted kernel. On MPS: PyTorch
 ## Cost
 
 The floor is ``grad_output`` and ``indices`` read and the gradient of the weight written once. Wide
-rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 40 bytes for
-each position up to 32768 rows of weight, 96 up to 2**31, else 256; and for every 64 positions two
+rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 64 bytes for
+each position up to 32768 rows of weight, 120 up to 2**31, else 280; and for every 64 positions two
 rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost what
 the room ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
 sorted kernel, and their row is zeroed in the end.
+
+In all 1.5 times the floor for 50,000 positions of 768 columns among 30,522 rows; 1.1 for 4096
+columns, 2.5 for 16.
 
 ## Limits
 
@@ -46,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::embedding_dense_backward",
         when=on("cuda") & dtype_in("grad_output", FLOATING),
-        action=Substitute(launch.embedding_dense_backward, otherwise=Native()),
+        action=Substitute(launch.embedding_dense_backward, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         because="since 2.13 few rows with many positions are added by atomicAdd; else ATen sorts",
     ),

@@ -32,6 +32,9 @@ column up to 2**31 elements of the weight, else about 360, and 4 for each elemen
 ATen reads 12 and adds with one atomic for each bag and column, and writes 4 for each element of the
 weight.
 
+In all 8.5 times the floor for 8192 bags of 64 columns among 30,000 rows, 5.0 for 65,536 bags of 32
+among 100, and 1.3 where most rows are in no bag.
+
 ## Limits
 
 An index out of range traps on a GPU and raises on the host; ATen writes out of bounds on the GPU.
@@ -49,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::_embedding_bag_backward",
         when=on("cuda") & argument("mode", 2) & argument("sparse", False),
-        action=Substitute(launch.embedding_bag_backward),
+        action=Substitute(launch.embedding_bag_backward, traffic=8.5),
         guarantee=GPU_TO_GPU,
         alert="embedding_bag_backward_cuda_max",
         because="bags that share a maximum row add their gradients with a float atomicAdd",
@@ -70,7 +73,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::_embedding_bag_dense_backward",
         when=on("cuda") & argument("mode", 2),
-        action=Substitute(launch.embedding_bag_dense_backward),
+        action=Substitute(launch.embedding_bag_dense_backward, traffic=8.5),
         guarantee=GPU_TO_GPU,
         alert="embedding_bag_backward_cuda_max",
         because="bags that share a maximum row add their gradients with a float atomicAdd",

@@ -31,6 +31,8 @@ distance of their beginnings: with regions of 2 by 2 and an ``output_ratio`` of 
 the index points at it. ATen reads the same 12 bytes for each region, writes ``grad_input`` with
 zeros, and adds with one atomic for each region.
 
+In all 1.4 times the floor for regions of 2 by 2 at an ``output_ratio`` of 0.7.
+
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. ATen reads out of bounds
@@ -49,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::fractional_max_pool2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.fractional_max_pool2d_backward),
+        action=Substitute(launch.fractional_max_pool2d_backward, traffic=1.4),
         guarantee=GPU_TO_GPU,
         alert="fractional_max_pool2d_backward_cuda",
         because="regions that overlap add their gradients with a float atomicAdd",
@@ -62,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::fractional_max_pool3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.fractional_max_pool3d_backward),
+        action=Substitute(launch.fractional_max_pool3d_backward, traffic=1.4),
         guarantee=GPU_TO_GPU,
         alert=("fractional_max_pool3d_backward_cuda", "fractional_max_pool3d_backward_out_cuda"),
         because="regions that overlap add their gradients with a float atomicAdd",

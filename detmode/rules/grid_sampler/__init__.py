@@ -35,6 +35,9 @@ scratch are set to zero and read. float64 has 20 bytes of scratch, and up to two
 thread serves up to 8 channels, for which it computes its weights once. The gradient of the grid
 reads what ATen reads, in a launch of its own.
 
+In all, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
+many as pixels, and 6.1 times the floor for trilinear ones of one channel.
+
 ## Limits
 
 A channel's taps are fewer than 2^36. The scratch is three times as large as a float32 input, six
@@ -56,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::grid_sampler_2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.grid_sampler_2d_backward),
+        action=Substitute(launch.grid_sampler_2d_backward, traffic=9.0),
         guarantee=GPU_TO_GPU,
         alert="grid_sampler_2d_backward_cuda",
         because="samples near one pixel add their gradients with a float atomicAdd",
@@ -77,7 +80,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::grid_sampler_3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.grid_sampler_3d_backward),
+        action=Substitute(launch.grid_sampler_3d_backward, traffic=6.1),
         guarantee=GPU_TO_GPU,
         alert="grid_sampler_3d_backward_cuda",
         because="samples near one voxel add their gradients with a float atomicAdd",
@@ -98,7 +101,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward),
+        action=Substitute(launch.cudnn_grid_sampler_backward, traffic=9.0),
         guarantee=GPU_TO_GPU,
         alert="cudnn_grid_sampler_backward",
         since="2.13",
@@ -107,7 +110,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::cudnn_grid_sampler_backward",
         when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse()),
+        action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse(), traffic=9.0),
         guarantee=GPU_TO_GPU,
         until="2.12",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
@@ -118,3 +121,5 @@ RULES: tuple[Rule, ...] = (
         because="cuDNN runs on CUDA tensors only",
     ),
 )
+
+STANDS_FOR = {"aten::grid_sampler_2d_backward": ("aten::cudnn_grid_sampler_backward",)}

@@ -36,14 +36,18 @@ The floor is ``source`` and the index read once and the destinations read and wr
 rows read ``source`` and index twice, and use 12 bytes of scratch per destination (float64: 20,
 complex twice that), zeroed, written and read, with an integer maximum and an integer addition per
 addend.
-Wide rows read ``source`` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
-2**31, else 256; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
+Wide rows read ``source`` once; the sort moves 64 bytes per row up to 32768 destinations, 120 up to
+2**31, else 280; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
 A sum into a view that is not contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Each index adds 24 bytes to become a position. Positions are read twice, and each destination adds 8
 bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
 destinations, 120 up to 2**31.
+
+In all ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put`` of
+single elements by two indices 4.6 times the floor where it adds and 4.5 times the floor where it
+assigns, of rows of 768 hardly more than the floor.
 
 ## Limits
 
@@ -75,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::index_add",
         when=on("cuda") & _SUMS,
-        action=Substitute(launch.index_add, otherwise=Native()),
+        action=Substitute(launch.index_add, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         because="duplicates in index add to one row by atomicAdd",
     ),
@@ -104,7 +108,7 @@ RULES: tuple[Rule, ...] = (
             Rule(
                 op=op,
                 when=on("cuda") & adds,
-                action=Substitute(function, otherwise=Native()),
+                action=Substitute(function, otherwise=Native(), traffic=4.6),
                 guarantee=GPU_TO_GPU,
                 because="ATen sorts, so it does not vary, but adds duplicates one by one",
             ),
@@ -118,7 +122,7 @@ RULES: tuple[Rule, ...] = (
                 Rule(
                     op=op,
                     when=when,
-                    action=Substitute(index_put_last, otherwise=Native()),
+                    action=Substitute(index_put_last, otherwise=Native(), traffic=4.5),
                     guarantee=GPU_TO_GPU,
                     because="duplicates in indices race to write; the last one wins",
                 )

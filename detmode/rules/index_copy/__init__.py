@@ -24,6 +24,8 @@ close to. Owners are 8 bytes written for each row of ``self``, and an atomic and
 source, which reads its index twice; a sort instead of that moves 64 bytes for each source up to
 32768 rows, 120 up to 2**31. On the CPU: one thread.
 
+In all 1.0 times the floor for rows of 128 and more.
+
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host; negative ones are out of
@@ -38,7 +40,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::index_copy",
         when=on("cuda") & row_major("self"),
-        action=Substitute(launch.index_copy, otherwise=Native()),
+        action=Substitute(launch.index_copy, otherwise=Native(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="duplicates in index race to write",
     ),

@@ -28,13 +28,17 @@ All roundings are explicit: any GPU gives the same bits.
 ## Cost
 
 The floor is ``source`` and the index read once and the destinations read and written once. A
-product reads ``source`` once; the sort moves 40 bytes per row up to 32768 destinations, 96 up to
-2**31, else 256; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8)
+product reads ``source`` once; the sort moves 64 bytes per row up to 32768 destinations, 120 up to
+2**31, else 280; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8)
 are written and read. Maxima and minima read ``source`` once, with at most one integer atomic an
 element, and use 4 bytes of scratch per destination (8-byte dtypes: 8), written and read; int32 and
 int64 without ``include_self`` write the destinations once more. Means cost what ``index_add``
 costs, and 8 bytes more per destination or a search in the sorted index. A view that is not
 contiguous adds a copy of ``self`` each way.
+
+In all, for 1,000,000 rows of 64 reduced to 100,000: products 1.6 times the floor, means 1.5 times
+the floor (of integers, by ATen's operators, 3.0 times the floor), maxima and minima 2.0 times the
+floor.
 
 ## Limits
 
@@ -62,27 +66,36 @@ RULES: tuple[Rule, ...] = (
         Rule(
             op="aten::index_reduce",
             when=on("cuda") & reductions & dtype_in("self", dtypes),
-            action=Substitute(function),
+            action=Substitute(function, traffic=traffic),
             guarantee=GPU_TO_GPU,
             alert="index_reduce_cuda",
             because=because,
         )
-        for function, reductions, dtypes, because in (
+        for function, traffic, reductions, dtypes, because in (
             (
                 launch.product,
+                1.6,
                 argument("reduce", "prod"),
                 FLOATING + INTEGRAL,
                 "duplicates in index are multiplied into one row by atomics",
             ),
-            (launch.mean, _MEANS, FLOATING, "duplicates in index add to one row by atomicAdd"),
+            (
+                launch.mean,
+                1.5,
+                _MEANS,
+                FLOATING,
+                "duplicates in index add to one row by atomicAdd",
+            ),
             (
                 launch.mean_of_integers,
+                3.0,
                 _MEANS,
                 INTEGRAL,
                 "integer additions commute, and PyTorch alerts all the same",
             ),
             (
                 launch.extremum,
+                2.0,
                 argument("reduce", "amax", "amin"),
                 FLOATING + INTEGRAL,
                 "of 0.0 and -0.0 the first to come wins",

@@ -29,6 +29,8 @@ where the index points at it. ATen reads the same 12 bytes for each window, writ
 with zeros, and then reads and writes an element once for each window that chose it. A
 ``grad_output`` or ``indices`` in another memory format than ``self`` is copied first, as in ATen.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 Indices from the forward operator lie in their windows. ATen scatters to an index wherever it
@@ -51,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::max_pool3d_with_indices_backward",
         when=on("cuda"),
-        action=Substitute(launch.max_pool3d_with_indices_backward),
+        action=Substitute(launch.max_pool3d_with_indices_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert=(
             "max_pool3d_with_indices_backward_cuda",

@@ -18,6 +18,8 @@ tensor did not have gets the largest integer of its dtype (bytes with all bits s
 One more write of every new tensor. Programs that write all they allocate can turn it off:
 ``DeterministicMode(fill_uninitialized_memory=False)``. detmode's own kernels never pay it.
 
+``resize_`` of a quantized tensor moves 1.0 times the floor, and fills what is new.
+
 ## Limits
 
 With the filling off detmode is silent about uninitialised memory, as PyTorch is. The ``out=``
@@ -42,7 +44,7 @@ RULES = (
     Rule(
         op="aten::resize",
         when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
-        action=Substitute(launch.resize_filled, launches=False),
+        action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
         guarantee=RUN_TO_RUN,
         alert="quantized_resize_cpu_",
         because="PyTorch does not fill the new memory of a quantized tensor",
@@ -50,7 +52,7 @@ RULES = (
     Rule(
         op="aten::resize",
         when=quantized("self"),
-        action=Substitute(launch.resize_unfilled, launches=False),
+        action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
         guarantee=RUN_TO_RUN,
         alert="quantized_resize_cpu_",
         because="the user turned the filling off; elements that were there stay",

@@ -25,6 +25,8 @@ NaN without pixels, or where all of them are ignored. ``reduction="none"`` does 
 what ATen reads. ``self`` and ``target`` in another memory format are read where they lie; ATen
 copies them first, all classes. Two launches, where ATen has three and two fills.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 A target that is no class traps on a GPU, as in ATen, and raises on the host. In float16 a
@@ -40,7 +42,7 @@ RULES = (
     Rule(
         op="aten::nll_loss2d_forward",
         when=on("cuda") & argument("reduction", 1, 2),
-        action=Substitute(launch.nll_loss2d_forward),
+        action=Substitute(launch.nll_loss2d_forward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="nll_loss2d_forward_out_cuda_template",
         because="blocks add their partial sums with a float atomicAdd",

@@ -46,6 +46,8 @@ time. Rows shared by many blocks take two launches for each byte, and 2 KiB of s
 percent. With ``SMALLEST_INDEX``, ``topk`` and ``mode`` sort whole rows: for float32 up to 4 passes
 that read and write 12 bytes an element each, and for ``mode`` some 80 bytes more.
 
+In all, substitutes move 1.0 times the floor for rows of up to 32 KiB.
+
 ## Limits
 
 ATen on the CPU gives other indices of equal values. The payload of a NaN is that of the element at
@@ -70,7 +72,7 @@ RULES: tuple[Rule, ...] = (
             Rule(
                 op=op,
                 when=on("cuda"),
-                action=Substitute(function),
+                action=Substitute(function, traffic=1.0),
                 guarantee=GPU_TO_GPU,
                 alert="median CUDA with indices output",
                 because="the threads that find the median race for its index",
@@ -81,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::kthvalue",
         when=on("cuda"),
-        action=Substitute(launch.kthvalue),
+        action=Substitute(launch.kthvalue, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="kthvalue CUDA",
         until="2.9",

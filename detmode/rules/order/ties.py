@@ -93,14 +93,14 @@ SMALLEST_INDEX: tuple[Rule, ...] = (
     Rule(
         op="aten::topk",
         when=on("cuda"),
-        action=Substitute(topk, otherwise=Native()),
+        action=Substitute(topk, otherwise=Native(), traffic=24.0),
         guarantee=GPU_TO_GPU,
         because="which index of equal values is taken depends on the kernel that PyTorch chooses",
     ),
     Rule(
         op="aten::mode",
         when=on("cuda"),
-        action=Substitute(mode, otherwise=Native()),
+        action=Substitute(mode, otherwise=Native(), traffic=44.0),
         guarantee=GPU_TO_GPU,
         because="which index of the value is taken depends on the kernel that PyTorch chooses",
     ),

@@ -28,6 +28,10 @@ moves 120 bytes for each source up to 2**31 elements. What sums cost is said in 
 A ``self`` that is not contiguous is copied each way. On the CPU: the index is read once more for
 its bounds, and one thread writes instead of all.
 
+In all assignments to a quarter of the elements move 5.2 times the floor, on the CPU 2.9 times the
+floor; float32 sums of two sources for each element 5.6 times the floor, of integers 1.0 times the
+floor.
+
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host.
@@ -41,7 +45,7 @@ RULES = (
     Rule(
         op="aten::put",
         when=on("cuda") & argument("accumulate", False),
-        action=Substitute(launch.put_last),
+        action=Substitute(launch.put_last, traffic=5.2),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="sources with the same index race for one element",
@@ -49,7 +53,7 @@ RULES = (
     Rule(
         op="aten::put",
         when=on("cuda") & dtype_in("self", FLOATING + COMPLEX),
-        action=Substitute(launch.put_sums),
+        action=Substitute(launch.put_sums, traffic=5.6),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="sources with the same index add with a float atomicAdd",
@@ -57,7 +61,7 @@ RULES = (
     Rule(
         op="aten::put",
         when=on("cuda"),
-        action=Substitute(launch.put_integers, launches=False),
+        action=Substitute(launch.put_integers, launches=False, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="integer additions commute, but PyTorch alerts",
@@ -65,7 +69,7 @@ RULES = (
     Rule(
         op="aten::put",
         when=on("cpu") & argument("accumulate", False),
-        action=Substitute(launch.put_last_on_cpu, launches=False),
+        action=Substitute(launch.put_last_on_cpu, launches=False, traffic=2.9),
         guarantee=RUN_TO_RUN,
         alert="put_",
         because="sources with the same index race for one element",

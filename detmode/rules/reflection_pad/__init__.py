@@ -27,6 +27,8 @@ kernels write ``grad_input`` with zeros and then read and write an element once 
 images. A ``grad_output`` that is not contiguous is copied first. 2d, natively: the gradient is read
 and written once, as by the atomic kernel.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. ATen does not check that
@@ -42,7 +44,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::reflection_pad1d_backward",
         when=on("cuda"),
-        action=Substitute(launch.reflection_pad1d_backward),
+        action=Substitute(launch.reflection_pad1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="reflection_pad1d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
@@ -67,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::reflection_pad3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.reflection_pad3d_backward),
+        action=Substitute(launch.reflection_pad3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="reflection_pad3d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",

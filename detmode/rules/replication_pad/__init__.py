@@ -27,6 +27,8 @@ Under its flag PyTorch's Python replaces replication on CUDA by a decomposition 
 decomposition's ``index_put`` sorts one int64 index for each output element. A ``grad_output`` that
 is not contiguous is copied first.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. In 1-D and 2-D ATen does not
@@ -43,7 +45,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::replication_pad1d_backward",
         when=on("cuda"),
-        action=Substitute(launch.replication_pad1d_backward),
+        action=Substitute(launch.replication_pad1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="replication_pad1d_backward_cuda",
         because="copies of an edge element add their gradients with a float atomicAdd",
@@ -56,7 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::replication_pad2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.replication_pad2d_backward),
+        action=Substitute(launch.replication_pad2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert=("replication_pad2d_backward_cuda", "replication_pad2d_backward_out_cuda"),
         because="copies of an edge element add their gradients with a float atomicAdd",
@@ -69,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::replication_pad3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.replication_pad3d_backward),
+        action=Substitute(launch.replication_pad3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert=("replication_pad3d_backward_cuda", "replication_pad3d_backward_out_cuda"),
         because="copies of an edge element add their gradients with a float atomicAdd",

@@ -46,3 +46,5 @@ RULES = (
         for op in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")
     ),
 )
+
+STANDS_FOR = {"torch.nn.modules.rnn.RNNBase": ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")}

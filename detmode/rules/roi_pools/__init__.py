@@ -31,6 +31,8 @@ to a pixel grows with the regions that overlap there. ``ps_roi_align`` and ``ps_
 uses 12 bytes of scratch per element of ``grad_input`` (float64: 20), zeroed, written and read.
 torchvision writes zeros, and reads and writes a pixel for each sample.
 
+In all 1.0 times the floor, and ``roi_pool`` 3.7 times the floor for 2000 regions.
+
 ## Limits
 
 ``channel_mapping`` must be what the forward returned; another one, an ``argmax`` outside of the
@@ -46,28 +48,40 @@ from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.roi_pools import launch
 
 _REGIONS = (
-    ("torchvision::_roi_align_backward", "roi_align_backward_kernel", launch.roi_align_backward),
-    ("torchvision::_roi_pool_backward", "roi_pool_backward_kernel", launch.roi_pool_backward),
+    (
+        "torchvision::_roi_align_backward",
+        "roi_align_backward_kernel",
+        launch.roi_align_backward,
+        1.0,
+    ),
+    (
+        "torchvision::_roi_pool_backward",
+        "roi_pool_backward_kernel",
+        launch.roi_pool_backward,
+        3.7,
+    ),
     (
         "torchvision::_ps_roi_align_backward",
         "ps_roi_align_backward_kernel",
         launch.ps_roi_align_backward,
+        1.0,
     ),
     (
         "torchvision::_ps_roi_pool_backward",
         "ps_roi_pool_backward_kernel",
         launch.ps_roi_pool_backward,
+        1.0,
     ),
 )
 
 RULES: tuple[Rule, ...] = tuple(
     rule
-    for op, alert, function in _REGIONS
+    for op, alert, function, traffic in _REGIONS
     for rule in (
         Rule(
             op=op,
             when=on("cuda"),
-            action=Substitute(function),
+            action=Substitute(function, traffic=traffic),
             guarantee=GPU_TO_GPU,
             alert=alert,
             because="regions that overlap add their gradients with a float atomicAdd",

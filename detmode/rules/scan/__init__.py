@@ -37,6 +37,8 @@ own path under the flag reads the row twice. A row of more than one tile takes a
 which zeroes the marks. Elements that are not neighbours in memory are read where they are, without
 a copy; ``dtype=`` converts first, as in ATen.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 ``cumsum`` may overflow where a part of the row does whose sum with what is before it does not, as
@@ -60,21 +62,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::cumsum",
         when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
-        action=Substitute(launch.cumsum, otherwise=Native()),
+        action=Substitute(launch.cumsum, otherwise=Native(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="the tiles of a single-pass scan combine in an order that depends on timing",
     ),
     Rule(
         op="aten::cumprod",
         when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
-        action=Substitute(launch.cumprod, otherwise=Refuse()),
+        action=Substitute(launch.cumprod, otherwise=Refuse(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="as for cumsum, and PyTorch has no other path",
     ),
     Rule(
         op="aten::logcumsumexp",
         when=on("cuda") & lies_along("self", "dim") & dtype_in("self", _FLOATS),
-        action=Substitute(launch.logcumsumexp, otherwise=Refuse()),
+        action=Substitute(launch.logcumsumexp, otherwise=Refuse(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="as for cumsum, and PyTorch has no other path",
     ),

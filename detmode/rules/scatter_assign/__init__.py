@@ -26,6 +26,8 @@ sort instead of that moves 120 bytes for each source up to 2**31 destinations, a
 keys. An index that is smaller than ``self`` apart from ``dim`` adds 64 bytes for each of its
 elements. PyTorch's path makes int64 coordinates for every dimension, and sorts them.
 
+In all 2.4 times the floor where there are as many sources as destinations.
+
 ## Limits
 
 Duplicates are not looked for: a call without any takes the deterministic path too. An index out of
@@ -45,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::scatter.src",
         when=on("cuda") & row_major("self"),
-        action=Substitute(launch.scatter, otherwise=Native()),
+        action=Substitute(launch.scatter, otherwise=Native(), traffic=2.4),
         guarantee=GPU_TO_GPU,
         alert="scatter_cuda_",
         because="elements of src with one destination race to write it",

@@ -29,6 +29,9 @@ minima cost what they cost in ``index_reduce``; a product whose index is not exp
 element as a row of its own. A destination that is not contiguous, or larger than the index apart
 from ``dim``, adds a copy each way of the part that the index covers.
 
+In all, for 1,000,000 rows of 64 by an expanded index to 100,000: sums and means 1.5 times the
+floor, products 1.6 times the floor, maxima and minima 2.0 times the floor.
+
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A sum or a product whose
@@ -57,7 +60,7 @@ RULES: tuple[Rule, ...] = (
         Rule(
             op="aten::scatter_reduce.two",
             when=on("cuda") & argument("reduce", reduce) & _SUMS,
-            action=Substitute(launch.total, otherwise=Native()),
+            action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
             guarantee=GPU_TO_GPU,
             alert=f"scatter_reduce_cuda_{reduce}_",
             until="2.10",
@@ -68,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::scatter_reduce.two",
         when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS,
-        action=Substitute(launch.total, otherwise=Native()),
+        action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         since="2.11",
         because="elements with one destination are added by atomicAdd",
@@ -76,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::scatter_reduce.two",
         when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
-        action=Substitute(launch.product),
+        action=Substitute(launch.product, traffic=1.6),
         guarantee=GPU_TO_GPU,
         alert="scatter_reduce_cuda_prod_",
         because="elements with one destination are multiplied by atomics",
@@ -84,7 +87,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::scatter_reduce.two",
         when=on("cuda") & argument("reduce", "amax", "amin") & dtype_in("self", FLOATING),
-        action=Substitute(launch.extremum, otherwise=Native()),
+        action=Substitute(launch.extremum, otherwise=Native(), traffic=2.0),
         guarantee=GPU_TO_GPU,
         because="of 0.0 and -0.0 the first to come wins",
     ),

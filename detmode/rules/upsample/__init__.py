@@ -34,6 +34,8 @@ once for each weight of all dimensions, coalesced along the channels. Where an e
 between the two are written and read once: 1 / (the leading dimensions' enlargement) of
 ``grad_output``, in float.
 
+In all 1.0 times the floor, the tables of all but the smallest images being small.
+
 ## Limits
 
 A dimension has less than 2**31 positions. An explicit scale that leads outside the input reads the
@@ -49,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::upsample_linear1d_backward",
         when=on("cuda"),
-        action=Substitute(launch.upsample_linear1d_backward),
+        action=Substitute(launch.upsample_linear1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_linear1d_backward_out_cuda",
         because="output positions that read one input position add to it by atomicAdd",
@@ -62,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::upsample_bilinear2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.upsample_bilinear2d_backward),
+        action=Substitute(launch.upsample_bilinear2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_bilinear2d_backward_out_cuda",
         because="output positions that read one input position add to it by atomicAdd",
@@ -75,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::upsample_bicubic2d_backward",
         when=on("cuda"),
-        action=Substitute(launch.upsample_bicubic2d_backward),
+        action=Substitute(launch.upsample_bicubic2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_bicubic2d_backward_out_cuda",
         because="output positions that read one input position add to it by atomicAdd",
@@ -96,7 +98,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::upsample_trilinear3d_backward",
         when=on("cuda"),
-        action=Substitute(launch.upsample_trilinear3d_backward),
+        action=Substitute(launch.upsample_trilinear3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_trilinear3d_backward_out_cuda",
         because="output positions that read one input position add to it by atomicAdd",

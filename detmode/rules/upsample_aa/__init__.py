@@ -25,6 +25,8 @@ about 2 (bilinear) or 4 (bicubic) output positions in each dimension, read from 
 often to ``grad_input``, and writes it with zeros before. A table adds ``out`` times min(2
 ceil(reach * s) + 1, ``in``) weights for each dimension, reach being 1 or 2.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 ATen raises where the filter's weights exceed a block's shared memory (a reduction by more than
@@ -41,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::_upsample_bilinear2d_aa_backward",
         when=on("cuda"),
-        action=Substitute(launch.upsample_bilinear2d_aa_backward),
+        action=Substitute(launch.upsample_bilinear2d_aa_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_bilinear2d_aa_backward_out_cuda",
         because="output positions that read one input position add to it by atomicAdd",
@@ -62,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::_upsample_bicubic2d_aa_backward",
         when=on("cuda"),
-        action=Substitute(launch.upsample_bicubic2d_aa_backward),
+        action=Substitute(launch.upsample_bicubic2d_aa_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_bicubic2d_aa_backward_out_cuda",
         because="output positions that read one input position add to it by atomicAdd",

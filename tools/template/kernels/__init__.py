@@ -14,6 +14,8 @@ TODO: the algorithm, and the fixed order of its additions.
 
 TODO: the bytes it reads and writes, beside the inputs once and the outputs once.
 
+In all 1.0 times the floor.
+
 ## Limits
 
 TODO: what it does not cover, and where it differs from ATen.
@@ -27,7 +29,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         op="aten::TODO",
         when=on("cuda") & dtype_in("self", FLOATING),
-        action=Substitute(launch.ROOM, otherwise=Refuse()),  # TODO: or Native(), PyTorch's own path
+        # TODO: or otherwise=Native(), PyTorch's own path; traffic is what Cost says in all
+        action=Substitute(launch.ROOM, otherwise=Refuse(), traffic=1.0),
         guarantee=RUN_TO_RUN,
         alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
         because="TODO: why ATen's result varies",
