@@ -21,6 +21,7 @@ ACTIONS = (
 )
 """What a call can meet, what needs attention first."""
 
+_NAMES = tuple(group.name for group in ACTIONS)
 _COLUMNS = ("count", "overload", "action", "guarantee", "room", "alert", "site", "module")
 _EMPTY = "detmode intercepted no call."
 
@@ -56,6 +57,7 @@ class Report(Shown):
 
     Attributes:
         records: the rows, a tuple of :class:`Record`.
+        first_calls: of the first calls in their order, the positions of their rows.
 
     Args:
         records: the rows.
@@ -64,7 +66,7 @@ class Report(Shown):
 
     def __init__(self, records: Iterable[Record], first_calls: Iterable[int] = ()) -> None:
         self.records = tuple(records)
-        self._first_calls = tuple(first_calls)
+        self.first_calls = tuple(first_calls)
 
     def __str__(self) -> str:
         """A table: what needs attention first, files relative to the working directory."""
@@ -72,13 +74,15 @@ class Report(Shown):
             return _EMPTY
         return self.page().table.text(without=("alert",))
 
+    def ordered(self) -> list[Record]:
+        """The records, what needs attention first."""
+        return sorted(self.records, key=lambda record: _NAMES.index(record.action))
+
     def page(self) -> Page:
         """What is shown: a row a record, what needs attention first."""
-        names = tuple(group.name for group in ACTIONS)
-        ordered = sorted(self.records, key=lambda record: names.index(record.action))
         verdict, severity = self._verdict()
         modules = [(record.module, record.action) for record in self.records]
-        calls = [modules[position] for position in self._first_calls]
+        calls = [modules[position] for position in self.first_calls]
         total = sum(record.count for record in self.records)
         what = "calls" if len(calls) == total else f"calls, the first of {total:,}"
         return Page(
@@ -86,8 +90,8 @@ class Report(Shown):
             verdict=verdict,
             severity=severity,
             groups=ACTIONS,
-            table=Table(_COLUMNS, tuple(map(_row, ordered))),
-            timeline=timeline_of(calls, len(calls), names, what) if calls else None,
+            table=Table(_COLUMNS, tuple(map(_row, self.ordered()))),
+            timeline=timeline_of(calls, len(calls), _NAMES, what) if calls else None,
         )
 
     def _verdict(self) -> tuple[str, str]:
@@ -112,8 +116,8 @@ class Report(Shown):
         """A JSON list of objects with the fields of :class:`Record`."""
         return json.dumps([asdict(record) for record in self.records], indent=2)
 
-    @classmethod
-    def from_json(cls, text: str) -> Report:
+    @staticmethod
+    def from_json(text: str) -> Report:
         """The report that :meth:`to_json` wrote.
 
         Raises:
@@ -125,7 +129,7 @@ class Report(Shown):
             not isinstance(row, dict) or set(row) != names for row in rows
         ):
             raise ValueError(f"not a report: expected a JSON list of objects with {sorted(names)}")
-        return cls(Record(**row) for row in rows)
+        return Report(Record(**row) for row in rows)
 
 
 def _row(record: Record) -> Row:

@@ -112,6 +112,23 @@ class Opened:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Something more that is known, with a table or without.
+
+    Args:
+        title: what it is.
+        columns: of the table.
+        rows: a text for each column.
+        text: a paragraph above the table.
+    """
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Page:
     """All that a report shows.
 
@@ -124,6 +141,7 @@ class Page:
         table: the rows.
         timeline: the calls in their order, by module.
         opened: calls with both sides.
+        listings: what else there is, opened one by one.
     """
 
     title: str
@@ -134,6 +152,7 @@ class Page:
     facts: tuple[str, ...] = ()
     timeline: Timeline | None = None
     opened: tuple[Opened, ...] = ()
+    listings: tuple[Listing, ...] = ()
 
     def level(self, group: str) -> str:
         """How much the rows of a group matter."""

@@ -10,7 +10,7 @@ from torch import nn
 import detmode
 from detmode import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Rule, RuleTable, Substitute
 from detmode.auditing import Audit, AuditReport
-from detmode.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
+from detmode.auditing.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
 from detmode.rules import default_rules, rooms
 from detmode.table import resolve
 
@@ -83,7 +83,7 @@ def test_bytes_of_a_program(device):
 def test_what_is_not_counted_is_null(action, extra):
     """PyTorch's own path and a substitute without a count have no extra bytes, and it is said."""
     report = audited(lambda: torch.ones(4).neg(), rule(action))
-    (row,) = json.loads(report.to_json())["rows"]
+    (row,) = json.loads(report.to_full_json())["rows"]
     assert (row["bytes"], row["extra_bytes"]) == (32, extra)
     assert report.total.uncounted_bytes == (32 if extra is None else 0)
     assert ("Not counted" in str(report)) == (extra is None)
@@ -294,12 +294,12 @@ def test_stand_ins_are_for_rows_of_their_room(name):
 
 
 def test_json_round_trip():
-    """``from_json`` gives the report that ``to_json`` wrote; rows have a report's fields."""
+    """``from_full_json`` reads what ``to_full_json`` wrote; rows have a report's fields."""
     report = detmode.audit(attention, "cpu")
-    again = AuditReport.from_json(report.to_json())
+    again = AuditReport.from_full_json(report.to_full_json())
     assert str(again) == str(report)
-    assert again.to_json() == report.to_json()
-    (row, *_) = json.loads(report.to_json())["rows"]
+    assert again.to_full_json() == report.to_full_json()
+    (row, *_) = json.loads(report.to_full_json())["rows"]
     fields = "overload room action guarantee alert count site module bytes extra_bytes"
     assert " ".join(row) == fields
 
@@ -308,4 +308,4 @@ def test_json_round_trip():
 def test_json_of_something_else(text):
     """Other JSON is refused in one line."""
     with pytest.raises(ValueError, match="^not the report of an audit"):
-        AuditReport.from_json(text)
+        AuditReport.from_full_json(text)

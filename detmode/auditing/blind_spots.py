@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from detmode.recorder import guarantee_of
+from detmode.reports.page import Listing
 from detmode.rule import Allow
 from detmode.table import Row, RuleTable, resolve
 
@@ -44,6 +45,9 @@ class UnseenRow:
     action: str
     guarantee: str | None
     alert: str | None
+
+
+_COLUMNS = tuple(item.name for item in fields(UnseenRow))
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,14 @@ def _describe(row: Row, action: str) -> UnseenRow:
     return UnseenRow(rule.op, str(rule.when), action, guarantee_of(rule, action), alert)
 
 
+def listing_of(unseen: Unseen) -> Listing:
+    """What a page shows of it."""
+    calls = f" The run has {', '.join(unseen.calls)}." if unseen.calls else ""
+    rows = tuple(tuple(cell or "" for cell in astuple(row)) for row in unseen.rows)
+    text = f"{unseen.because[:1].upper()}{unseen.because[1:]}.{calls}"
+    return Listing(f"Not seen: {unseen.what}", _COLUMNS if rows else (), rows, text)
+
+
 def text_of(unseen: Iterable[Unseen]) -> str:
     """In words: what the run's own calls tell of, with its rows, and the rest in short."""
     from tabulate import tabulate  # a table is printed once, and detmode imported always
@@ -187,8 +199,7 @@ def text_of(unseen: Iterable[Unseen]) -> str:
     for each in unseen:
         if each.calls:
             rows = [astuple(row) for row in each.rows]
-            columns = [item.name for item in fields(UnseenRow)]
-            table = tabulate(rows, headers=columns, disable_numparse=True)
+            table = tabulate(rows, headers=_COLUMNS, disable_numparse=True)
             text = f"Not seen: {each.what}. The run has {', '.join(each.calls)}; {each.because}."
             parts.append(f"{fill(text, _WIDTH)}\n{table}")
         elif each.rows:
