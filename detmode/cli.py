@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import detmode
 from detmode.commands import DASHES, UsageError, programs, tables
 
+_Command = Callable[[argparse.Namespace, list[str]], int]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
@@ -22,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     try:
         options = parser.parse_args([DASHES if each == "--" else each for each in arguments])
-        command: Callable[[argparse.Namespace, list[str]], int] = options.command
+        command: _Command = options.command
         return command(options, arguments)
     except UsageError as error:
         print(f"detmode: error: {error}", file=sys.stderr)
@@ -49,80 +51,49 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"detmode {detmode.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    run = commands.add_parser("run", help="run an unchanged script or module under the mode")
-    run.set_defaults(command=programs.run)
-    run.add_argument("--warn-only", action="store_true", help="warn instead of raising")
-    run.add_argument(
-        "--no-substitute", action="store_true", help="PyTorch's behaviour: native path, warn, raise"
-    )
-    run.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        metavar="OP=ACTION",
-        help="an operator, overload or glob to allow, warn, error, native or substitute",
-    )
+    def add(name: str, command: _Command, about: str, *options: _Parser) -> _Parser:
+        whole = f"{about[:1].upper()}{about[1:]}."
+        added = commands.add_parser(name, help=about, description=whole, parents=options)
+        added.set_defaults(command=command)
+        return added
 
-    record = commands.add_parser("record", help="run a script and record every call, for diff")
-    record.set_defaults(command=programs.record)
+    program, simulation, under, inside = _program(), _simulation(), _mode(), _deterministic()
+    files, report, form = _files(), _report(), _format()
+
+    about = "run an unchanged script or module under the mode"
+    add("run", programs.run, about, under, simulation, report, files, program)
+
+    about = "run a script on the CPU and report what it would meet on CUDA"
+    add("audit", programs.audit, about, under, form, files, program)
+
+    about = "run a script and record every call, for diff"
+    record = add("record", programs.record, about, inside, simulation, program)
     record.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RUN", help="a folder to make"
     )
 
-    probe = commands.add_parser(
-        "probe", help="run a script, each operator several times, and list those that vary"
-    )
-    probe.set_defaults(command=programs.probe)
+    diff = add("diff", tables.diff, "where two recorded runs part", form, files)
+    diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")
+    diff.add_argument("second", type=Path, metavar="RUN")
+
+    about = "run a script, each operator several times, and list those that vary"
+    probe = add("probe", programs.probe, about, inside, simulation, report, files, program)
     probe.add_argument(
         "--repeats", type=int, default=3, metavar="N", help="repeats of each call (default: 3)"
     )
     probe.add_argument(
         "--skip", action="append", default=[], metavar="OP", help="pass over an operator, or a glob"
     )
-    for command in (record, probe):
-        command.add_argument(
-            "--deterministic",
-            action="store_true",
-            help="run it under the mode, as 'detmode run' does",
-        )
-    for command in (run, record, probe):
-        command.add_argument(
-            "--simulate",
-            choices=["cuda"],
-            help="treat CPU tensors as CUDA; kernels run on the host",
-        )
-        command.add_argument(
-            "--schedule-seed", type=int, metavar="N", help="shuffle simulated blocks and threads"
-        )
-        command.add_argument("-m", dest="is_module", action="store_true", help="run a module")
-        command.add_argument("program", metavar="script.py", help="the script, or the module")
-        rest = command.add_argument(
-            "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="for it"
-        )
-        rest.required = False  # argparse would name it where only the program is missing
 
-    diff = commands.add_parser("diff", help="where two recorded runs part")
-    diff.set_defaults(command=tables.diff)
-    diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")
-    diff.add_argument("second", type=Path, metavar="RUN")
-
-    _add_files(run, probe)
-    _add_files(diff, json=False)
-
-    rules = commands.add_parser("rules", help="print the rule table")
-    rules.set_defaults(command=tables.rules)
+    rules = add("rules", tables.rules, "print the rule table", form)
     rules.add_argument("--torch", metavar="VERSION", help="only rows that hold for that PyTorch")
     rules.add_argument("--op", metavar="GLOB", help="only rows of these operators")
 
-    doctor = commands.add_parser(
-        "doctor", help="what in this environment can break or slow reproducibility"
-    )
-    doctor.set_defaults(command=tables.doctor)
+    about = "what in this environment can break or slow reproducibility"
+    add("doctor", tables.doctor, about, form)
 
-    verify = commands.add_parser(
-        "verify", help="run every room's samples on this machine and check what is claimed"
-    )
-    verify.set_defaults(command=tables.verify)
+    about = "run every room's samples on this machine and check what is claimed"
+    verify = add("verify", tables.verify, about, form)
     verify.add_argument(
         "--device",
         choices=["cuda", "host"],
@@ -132,19 +103,80 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--repeats", type=int, default=20, metavar="N", help="runs of each sample (default: 20)"
     )
-
-    for table in (rules, doctor, verify, diff):
-        table.add_argument("--format", choices=["table", "json"], default="table")
     return parser
 
 
-def _add_files(*parsers: argparse.ArgumentParser, json: bool = True) -> None:
-    for parser in parsers:
-        if json:
-            parser.add_argument(
-                "--report", type=Path, metavar="FILE.json", help="write the report there too"
-            )
-        parser.add_argument("--html", type=Path, metavar="FILE.html", help="and there as a page")
-        parser.add_argument(
-            "--sarif", type=Path, metavar="FILE.sarif", help="and there for code scanning"
-        )
+# Options that several commands have
+
+
+def _mode() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument("--warn-only", action="store_true", help="warn instead of raising")
+    options.add_argument(
+        "--no-substitute", action="store_true", help="PyTorch's behaviour: native path, warn, raise"
+    )
+    options.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="OP=ACTION",
+        help="an operator, overload or glob to allow, warn, error, native or substitute",
+    )
+    return options
+
+
+def _deterministic() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--deterministic", action="store_true", help="run it under the mode, as 'detmode run' does"
+    )
+    return options
+
+
+def _simulation() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
+    )
+    options.add_argument(
+        "--schedule-seed", type=int, metavar="N", help="shuffle simulated blocks and threads"
+    )
+    return options
+
+
+def _program() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument("-m", dest="is_module", action="store_true", help="run a module")
+    options.add_argument("program", metavar="script.py", help="the script, or the module")
+    rest = options.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="for it"
+    )
+    rest.required = False  # argparse would name it where only the program is missing
+    return options
+
+
+def _report() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--report", type=Path, metavar="FILE.json", help="write the report there too"
+    )
+    return options
+
+
+def _files() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="write the report there too, as a page"
+    )
+    options.add_argument(
+        "--sarif", type=Path, metavar="FILE.sarif", help="write it there too, for code scanning"
+    )
+    return options
+
+
+def _format() -> _Parser:
+    options = _Parser(add_help=False)
+    options.add_argument(
+        "--format", choices=["table", "json"], default="table", help="default: table"
+    )
+    return options

@@ -259,3 +259,41 @@ def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["room"] for row in rows} == {"adaptive_avg_pool"}
     assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64"}
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
+
+
+AUDITED = """
+import os, sys, torch
+print("from the program")
+os.write(1, b"past Python\\n")
+weight = torch.ones(1, 1, 4, 4, requires_grad=True)
+torch.nn.functional.interpolate(weight, scale_factor=2, mode="bilinear").sum().backward()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_audit(run: Run, tmp_path: Path) -> None:
+    """The report stands alone on stdout, as a page and as SARIF beside it; nothing would raise."""
+    (tmp_path / "script.py").write_text(AUDITED)
+    files = ("--html", "audit.html", "--sarif", "audit.sarif")
+    ours = run("-m", "detmode", "audit", "--format", "json", *files, "script.py", "0")
+    assert ours.returncode == 0, ours.stderr
+    report = json.loads(ours.stdout)
+    assert ours.stderr.splitlines() == ["from the program", "past Python"]
+    (row,) = (row for row in report["rows"] if row["room"] == "upsample")
+    assert (row["action"], row["site"]) == ("substitute", f"{tmp_path / 'script.py'}:6")
+    assert report["raises"] is False
+    assert "What a CUDA run would meet" in (tmp_path / "audit.html").read_text()
+    (sarif,) = json.loads((tmp_path / "audit.sarif").read_text())["runs"]
+    assert {result["level"] for result in sarif["results"]} == {"note"}
+
+
+def test_audit_exits_with_1_where_something_would_raise(run: Run, tmp_path: Path) -> None:
+    """Without substitutes PyTorch would; a program that fails gives its own exit code."""
+    (tmp_path / "script.py").write_text(AUDITED)
+    audit = ("-m", "detmode", "audit", "--no-substitute")
+    ours = run(*audit, "script.py", "0")
+    assert ours.returncode == 1
+    assert re.search(r"upsample_bilinear2d_backward.* error ", ours.stdout)
+    assert run(*audit, "--override", "aten::upsample*=allow", "script.py", "0").returncode == 0
+    assert run(*audit, "script.py", "7").returncode == 7
+    assert run(*audit, "--override", "aten::histc=ignore", "script.py", "0").returncode == 2

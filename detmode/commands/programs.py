@@ -1,4 +1,4 @@
-"""The commands that run a program: ``run``, ``record`` and ``probe``."""
+"""The commands that run a program: ``run``, ``record``, ``probe`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from detmode.commands import DASHES, UsageError
@@ -26,6 +26,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program under the mode, and report what was intercepted."""
     overrides = _overrides(options.override)
     check_files(options)
+    _check_schedule(options)
     _restart_with_environment(arguments)
     program = _program(options)
     if isinstance(program, int):
@@ -42,6 +43,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program and record every call."""
+    _check_schedule(options)
     _restart_with_environment(arguments)
     program = _program(options)
     if isinstance(program, int):
@@ -65,6 +67,7 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.repeats < 1:
         raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
     check_files(options)
+    _check_schedule(options)
     _restart_with_environment(arguments)
     program = _program(options)
     if isinstance(program, int):
@@ -80,6 +83,43 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     return status or int(report.varied)
 
 
+def audit(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program on the CPU, and report what it would meet on CUDA."""
+    overrides = _overrides(options.override)
+    check_files(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.auditing import Audit
+
+    with _usage_errors():
+        mode = Audit(options.warn_only, substitute=not options.no_substitute, overrides=overrides)
+    with _stdout_on_stderr():
+        failure = _execute(program, mode)
+    status = exit_status(failure)
+    report = mode.report()
+    print(report.to_full_json() if options.format == "json" else report)
+    write_files(options, report)
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status or int(report.raises)
+
+
+@contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """What a program prints goes to stderr, so that the report stands alone on stdout."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def _end(options: argparse.Namespace, failure: BaseException | None, report: Shown) -> int:
     """Say how the program ended, then what was seen; the program's exit code."""
     status = exit_status(failure)
@@ -90,10 +130,13 @@ def _end(options: argparse.Namespace, failure: BaseException | None, report: Sho
     return status
 
 
-def _program(options: argparse.Namespace) -> Program | int:
-    """The program to run; what to exit with where it is no Python."""
+def _check_schedule(options: argparse.Namespace) -> None:
     if options.schedule_seed is not None and options.simulate is None:
         raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
+
+
+def _program(options: argparse.Namespace) -> Program | int:
+    """The program to run; what to exit with where it is no Python."""
     arguments = ["--" if each == DASHES else each for each in options.arguments]
     try:
         return Program(options.program, arguments, is_module=options.is_module)
@@ -117,8 +160,15 @@ def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
         if reason is not None:
             print(f"detmode: note: not simulating CUDA: {reason}", file=sys.stderr)
             simulate = seed = None
-    try:
+    with _usage_errors():
         return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """What a mode says of its arguments is said of the command's."""
+    try:
+        yield
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
 
