@@ -130,9 +130,22 @@ class Timed:
 
 
 def interleaved(
-    timed: Mapping[str, Timed], clock: Clock, rounds: int, warm_up: int = 3
+    timed: Mapping[str, Timed],
+    clock: Clock,
+    rounds: int,
+    warm_up: int = 3,
+    *,
+    ahead: bool = True,
 ) -> dict[str, Spread]:
     """Time each thing once a round, in turning order, after a warm-up that does not count.
+
+    Args:
+        timed: what is timed, by name.
+        clock: what times it.
+        rounds: how often.
+        warm_up: calls before.
+        ahead: whether the host may queue a call before the GPU begins with it; else the time is
+            that of the slower of both.
 
     Raises:
         ValueError: fewer than two rounds.
@@ -148,7 +161,8 @@ def interleaved(
         for name in names[first:] + names[:first]:
             each, number = timed[name], number + 1
             with each.around():
-                seconds = clock.seconds(lambda each=each, n=number: each.run(n), leads[name])
+                lead = leads[name] if ahead else 0.0
+                seconds = clock.seconds(lambda each=each, n=number: each.run(n), lead)
             times[name].append(seconds)
     return {name: Spread.of(mine) for name, mine in times.items()}
 
