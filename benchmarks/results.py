@@ -52,6 +52,20 @@ class Results:
         words = re.sub(r"[^a-z0-9]+", "-", place.lower()).strip("-")
         return f"{words}-{self.provenance['date']}.json"
 
+    def resume(self, folder: Path) -> None:
+        """Take over what a run with the same provenance has written to the folder.
+
+        Raises:
+            ValueError: what is there was measured with or on something else.
+        """
+        path = folder / self.file_name()
+        if not path.exists():
+            return
+        begun = Results.read(path)
+        if begun.provenance != self.provenance:
+            raise ValueError(f"{path} is of another commit or machine; move it away")
+        self.rows, self.host, self.steps = begun.rows, begun.host, begun.steps
+
     def write(self, folder: Path) -> Path:
         """Write the file whole, or not at all."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -42,6 +42,12 @@ class Workload:
     def __str__(self) -> str:
         return str(self.case) + (f"-{self.contention}" if self.contention else "")
 
+    def row(self) -> Row:
+        """A row without figures."""
+        case = self.case
+        dtype = name_of(case.dtype)
+        return Row(case.room, case.sample.op, case.sample.name, dtype, self.contention)
+
 
 def workloads(
     names: Sequence[str] = (),
@@ -144,6 +150,11 @@ class Row:
     failure: str | None = None
     times: dict[str, Spread | str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What was measured, without the figures."""
+        return self.room, self.op, self.sample, self.dtype, self.contention
+
 
 def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
     """Check bits and accuracy, and time every side if they hold.
@@ -155,8 +166,7 @@ def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> 
         bandwidth: bytes that a copy reads and writes in a second.
     """
     case = workload.case
-    sample, dtype = case.sample, name_of(case.dtype)
-    row = Row(case.room, sample.op, sample.name, dtype, workload.contention)
+    row = workload.row()
     device = "cuda" if clock.device.type == "cuda" else "host"
     try:
         check_bits(case, device, repeats=2)

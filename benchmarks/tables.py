@@ -110,7 +110,7 @@ def caption(results: Results) -> str:
     software = f"driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}"
     return (
         f"{where}, {software}, CuPy {found['cupy']}, detmode {found['commit']}, {found['date']}; "
-        f"{results.rounds} rounds, a copy moves {results.bandwidth / 1e9:.0f} GB/s."
+        f"up to {results.rounds} rounds, a copy moves {results.bandwidth / 1e9:.0f} GB/s."
     )
 
 

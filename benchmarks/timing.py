@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+PATIENCE = 4.0
+"""Seconds that one thing may take beside others: those of a round trip to the CPU are many."""
 Run = Callable[[int], object]
 """One call; the number picks its inputs."""
 
@@ -142,7 +144,8 @@ def interleaved(
     Args:
         timed: what is timed, by name.
         clock: what times it.
-        rounds: how often.
+        rounds: how often; what holds the host for long leaves after :data:`PATIENCE`, and after
+            three rounds at the earliest.
         warm_up: calls before.
         ahead: whether the host may queue a call before the GPU begins with it; else the time is
             that of the slower of both.
@@ -152,32 +155,38 @@ def interleaved(
     """
     if rounds < 2:
         raise ValueError(f"interleaved(): a spread needs two rounds or more, but got {rounds}")
-    leads = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
+    busy = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
+    last = {name: max(3, int(PATIENCE / max(busy[name], 1e-9))) for name in timed}
     names = list(timed)
     times: dict[str, list[float]] = {name: [] for name in names}
     number = 0
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
+            if turn >= last[name]:
+                continue
             each, number = timed[name], number + 1
             with each.around():
-                lead = leads[name] if ahead else 0.0
+                # Twice, since a call among others is slower than one after itself.
+                lead = 2 * busy[name] if ahead else 0.0
                 seconds = clock.seconds(lambda each=each, n=number: each.run(n), lead)
             times[name].append(seconds)
     return {name: Spread.of(mine) for name, mine in times.items()}
 
 
 def _warm(timed: Timed, clock: Clock, calls: int) -> float:
-    """Run a few calls; twice the host's seconds for the last."""
-    lead = 0.0
+    """Run a few calls; for how many seconds the last one held the host."""
+    seconds = 0.0
     with timed.around():
         for number in range(calls):
             clock.wait()
             start = time.perf_counter()
             timed.run(number)
-            lead = 2 * (time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            if seconds > PATIENCE / 3:
+                break
     clock.wait()
-    return lead
+    return seconds
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The host's clock, and what the benchmarks' tests are skipped without."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from results import Results
 from timing import HostClock, Spread
 
@@ -15,6 +16,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name == "benchmarks" and "clock" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason="the host runner needs a C++ compiler"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from threads, and lose much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -6,13 +6,6 @@ import torch
 from timing import HostClock, Spread
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> object:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """What a call costs, a word on the missing GPU, and a row for each size, dtype and layout."""
     recording.main(["--rounds", "2", "--batches", "1", "--largest", "20000"])

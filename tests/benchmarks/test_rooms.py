@@ -48,7 +48,22 @@ def test_one_command_measures_prints_and_writes(
     said = capsys.readouterr()
     assert "they are no measurement of a GPU" in said.out
     assert "aten::avg_pool3d_backward" in said.out
-    assert said.err.split(" ...\n") == ["avg_pool3d", "put", "host", "gpt", ""]
+    assert said.err.splitlines()[0] == "avg_pool3d-float32-avg_pool3d_backward-overlap ..."
+    assert said.err.splitlines()[-2:] == ["host ...", "gpt ..."]
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --resume only what the file has not is measured; what it has stays to the byte."""
+    chosen = ("--part", "operators", "--dtype", "float32", "--commit", "abc")
+    first = run(tmp_path, *chosen, "--room", "avg_pool3d")
+    capsys.readouterr()
+    both = run(tmp_path, *chosen, "--room", "avg_pool3d", "--room", "max_pool3d", "--resume")
+    assert both.rows[: len(first.rows)] == first.rows
+    assert {row.room for row in both.rows} == {"avg_pool3d", "max_pool3d"}
+    assert "avg_pool3d-" not in capsys.readouterr().err
+    assert rooms.main(["--output", str(tmp_path), "--resume", "--commit", "abd"]) == 2
+    assert "is of another commit or machine; move it away" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clock")
@@ -76,11 +91,17 @@ def test_failure_is_an_exit_code(
     assert "not timed: gpt: RuntimeError: no memory\n" in capsys.readouterr().out
 
 
-def test_unknown_room_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, and the rooms are named."""
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--room", "kitchen", "avg_pool3d"), ("--rounds", "1", "two rounds or more, not 1")],
+)
+def test_wrong_usage_is_refused(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and the message says what there is."""
     with pytest.raises(SystemExit, match="2"):
-        rooms.main(["--room", "kitchen"])
-    assert "'avg_pool3d'" in capsys.readouterr().err
+        rooms.main([option, value])
+    assert said in capsys.readouterr().err
 
 
 def test_parts_of_a_call_are_times() -> None:

@@ -61,6 +61,21 @@ def test_the_clock_is_told_how_long_the_host_is_busy() -> None:
     assert all(0.02 <= lead < 1 for lead in leads)
 
 
+def test_what_is_slow_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds the host for long is timed three times, the others as often as asked."""
+    monkeypatch.setattr(timing, "PATIENCE", 0.02)
+    calls = []
+
+    def slow(number: int) -> None:
+        calls.append(number)
+        time.sleep(0.01)
+
+    timed = {"slow": Timed(slow), "quick": Timed(lambda n: None)}
+    spreads = interleaved(timed, HostClock(), 6)
+    assert (spreads["slow"].count, spreads["quick"].count) == (3, 6)
+    assert len(calls) == 3 + 1
+
+
 def test_a_spread_needs_two_rounds() -> None:
     """One time has no spread."""
     with pytest.raises(ValueError, match="two rounds or more, but got 1"):
