@@ -24,7 +24,6 @@ from provenance import provenance
 from timing import Clock, clock, copy_bandwidth
 
 from detmode import cuda
-from detmode.rules import rooms
 from detmode.verify.cases import name_of
 
 PARTS = ("operators", "host", "steps")
@@ -35,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     found.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
     found.add_argument(
-        "--room", action="append", choices=list(rooms()), metavar="ROOM", help="repeatable"
+        "--room", action="append", choices=sides.timed_rooms(), metavar="ROOM", help="repeatable"
     )
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="repeatable")
     found.add_argument("--model", action="append", choices=list(models.MODELS), help="repeatable")

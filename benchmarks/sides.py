@@ -49,6 +49,11 @@ class Workload:
         return Row(case.room, case.sample.op, case.sample.name, dtype, self.contention)
 
 
+def timed_rooms() -> list[str]:
+    """The rooms with sizes for benchmarks: those that have a substitute."""
+    return [room for room in rooms() if hasattr(samples_of(room), "BENCH")]
+
+
 def workloads(
     names: Sequence[str] = (),
     dtypes: Sequence[torch.dtype] = DTYPES,
@@ -63,7 +68,7 @@ def workloads(
         sizes: ``"bench"`` takes the rooms' ``BENCH``; ``"tests"`` takes of the samples of the
             tests those that the host runner can run in a moment.
     """
-    for room in names or rooms():
+    for room in names or timed_rooms():
         samples = samples_of(room)
         for sample in samples.BENCH if sizes == "bench" else _small(samples.SAMPLES):
             for dtype in (dtype for dtype in dtypes if dtype in sample.dtypes):

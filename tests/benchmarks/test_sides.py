@@ -1,6 +1,8 @@
 """One workload after the other on the host runner: what is timed, and what is not."""
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sides
@@ -9,7 +11,8 @@ import torch
 from sides import ATEN, BY_HAND, NATIVE, OURS, SIDES, Workload, measure, workloads
 from timing import HostClock, Spread, bytes_of
 
-from detmode.verify.cases import samples_of
+from detmode.table import resolve
+from detmode.verify.cases import cases, samples_of
 from detmode.verify.claims import ClaimError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
@@ -117,6 +120,19 @@ def test_bench_sizes_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_every_room_with_a_substitute_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At both sizes: a room that is left out would look as if it had no cost."""
+
+    def there(*what: Any) -> Iterator[tuple[Any, ...]]:
+        # torchvision's operators are not everywhere.
+        return iter([what] if resolve(what[1].op) is not None else [])
+
+    monkeypatch.setattr(sides, "_contended", there)
+    substituted = {case.room for case in cases()}
+    for sizes in ("bench", "tests"):
+        assert substituted == {room for room, *_ in workloads(sizes=sizes)}
+
+
 def test_tensors_move_with_their_strides() -> None:
     """An expanded index is expanded on the other device too."""
     index = torch.arange(3)[:, None].expand(3, 4)
@@ -126,5 +142,6 @@ def test_tensors_move_with_their_strides() -> None:
         ((3, 4), (1, 0)),
         ((2, 3), (1, 4)),
     ]
+    assert [each.untyped_storage().nbytes() for each in moved["index"]] == [3 * 8, 10 * 4]
     assert moved["dim"] == 0
     assert sides.moved(index, "cpu") is index
