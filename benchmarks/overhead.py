@@ -71,8 +71,7 @@ def seconds_of(mode: AbstractContextManager[Any], calls: int) -> float:
     return elapsed / calls
 
 
-def measure(rounds: int, calls: int) -> dict[str, list[float]]:
-    found = modes()
+def measure(found: Modes, rounds: int, calls: int) -> dict[str, list[float]]:
     names = list(found)
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -80,6 +79,12 @@ def measure(rounds: int, calls: int) -> dict[str, list[float]]:
         for name in names[turn:] + names[:turn]:
             times[name].append(seconds_of(found[name](), calls))
     return times
+
+
+def summary(mine: list[float], empty: list[float]) -> tuple[float, float]:
+    """Microseconds a call, and how many times those of the empty mode in the same round."""
+    ratio = statistics.median(own / other for own, other in zip(mine, empty))
+    return statistics.median(mine) * 1e6, ratio
 
 
 def import_seconds(processes: int) -> list[float]:
@@ -98,13 +103,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000, help="in each round")
     parser.add_argument("--imports", type=int, default=9, help="processes that import detmode")
     options = parser.parse_args()
-    times = measure(options.rounds, options.calls)
+    times = measure(modes(), options.rounds, options.calls)
     rows = []
     for name, mine in times.items():
-        ratio = statistics.median(own / empty for own, empty in zip(mine, times[EMPTY]))
+        microseconds, ratio = summary(mine, times[EMPTY])
         target = TARGETS.get(name)
         verdict = "" if target is None else ("met" if ratio <= target else "missed")
-        microseconds = statistics.median(mine) * 1e6
         goal = f"{target:.2f}" if target else ""
         rows.append((name, f"{microseconds:.2f}", f"{ratio:.2f}", goal, verdict))
     heads = ("aten::neg of 4 elements under", "us a call", "over empty", "target", "")

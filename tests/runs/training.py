@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,12 @@ class Fault(TorchDispatchMode):
 
     def __init__(self, op: str, at: int, change: Callable[[tuple[Any, ...], Any], object]) -> None:
         super().__init__()
-        self.op, self.at, self.change, self.seen = op, at, change, 0
+        self.op, self.at, self.change = op, at, change
+
+    def __enter__(self) -> Fault:
+        self.seen = 0
+        super().__enter__()
+        return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -61,17 +67,21 @@ class Training:
     threads: int = 1
     fault: Fault | None = None
 
-    def run(self, path: Path, steps: int = 4) -> Path:
+    def record(self, path: Path) -> Path:
         """Train and record; the path."""
+        self.run(record(path))
+        return path
+
+    def run(self, observer: AbstractContextManager[Any], steps: int = 4) -> None:
+        """Train, with all that happens seen by ``observer``."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
             torch.manual_seed(self.seed)
-            with self.fault or contextlib.nullcontext(), record(path):
+            with self.fault or contextlib.nullcontext(), observer:
                 self._train(steps)
         finally:
             torch.set_num_threads(threads)
-        return path
 
     def _train(self, steps: int) -> None:
         model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))

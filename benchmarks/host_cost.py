@@ -1,0 +1,108 @@
+"""What a substituted call costs the host, part by part.
+
+``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
+the overload's plan (``look up``), to bind the arguments (``bind``), to find the row (``match``), to
+count the call (``record``), to check the arguments as ATen does (``validate``), and to put one
+CUDA kernel on the stream (``launch``). Each is timed alone, on the smallest arguments.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import overhead
+import torch
+from timing import Spread
+
+from detmode import cuda
+from detmode.call import Call, validate
+from detmode.cuda import digest, launch
+from detmode.plan import Plan
+from detmode.recorder import Recorder
+from detmode.rules import default_rules
+from detmode.sites import trace
+
+OP = torch.ops.aten.index_add.default
+LAUNCH = "launch"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one part of a call costs the host: a spread, or why it was not timed."""
+
+    name: str
+    time: Spread | str
+
+
+def host_cost(rounds: int, calls: int) -> list[Part]:
+    """Every part, timed in ``rounds`` rounds of ``calls`` calls."""
+    parts = [*_interception(rounds, calls), *_own(rounds, calls)]
+    if cuda.unavailable("cuda") is not None:
+        return [*parts, Part(LAUNCH, "needs a GPU")]
+    return [*parts, Part(LAUNCH, _launch(rounds, calls))]
+
+
+def _interception(rounds: int, calls: int) -> list[Part]:
+    known = overhead.modes()
+    unlisted = "DeterministicMode, unlisted"
+    names = ("no mode", overhead.EMPTY, unlisted)
+    times = overhead.measure({name: known[name] for name in names}, rounds, calls)
+    none, empty, ours = (times[name] for name in names)
+    dispatch = [one - other for one, other in zip(empty, none)]
+    look_up = [one - other for one, other in zip(ours, empty)]
+    return [Part("dispatch", Spread.of(dispatch)), Part("look up", Spread.of(look_up))]
+
+
+def _own(rounds: int, calls: int) -> list[Part]:
+    self, source = torch.zeros(4), torch.ones(4)
+    args: tuple[Any, ...] = (self, 0, torch.arange(4), source)
+    rows = default_rules().get(OP)
+    plan = Plan(OP, rows, None, False)
+    call = Call(OP, plan.signature.bind(args, {}), "cuda")
+    recorder = Recorder(logging.getLogger("detmode"), lambda: None)
+    memory = trace()
+    row = next(row for row in rows if row.rule.when(call))
+    parts: dict[str, Callable[[], object]] = {
+        "bind": lambda: Call(OP, plan.signature.bind(args, {}), "cuda"),
+        "match": lambda: next(row for row in rows if row.rule.when(call)),
+        "record": lambda: recorder.count(plan, row, "substitute", call, memory),
+        "validate": lambda: validate(OP, call.arguments),
+    }
+    return [
+        Part(name, Spread.of([_seconds(part, calls) for _ in range(rounds)]))
+        for name, part in parts.items()
+    ]
+
+
+def _launch(rounds: int, calls: int) -> Spread:
+    data = torch.zeros(8, dtype=torch.uint8, device="cuda")
+    sums = torch.zeros(2, dtype=torch.int64, device="cuda")
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        times.append(
+            _seconds(lambda: launch(digest.SOURCE, "digest", 1, data, sums, 8), min(calls, 500))
+        )
+    return Spread.of(times)
+
+
+def _seconds(part: Callable[[], object], calls: int) -> float:
+    """Of one call, the loop's own share taken off."""
+    return max(_loop(part, calls) - _loop(lambda: None, calls), 0.0)
+
+
+def _loop(part: Callable[[], object], calls: int) -> float:
+    part()  # what is remembered is no part of a call
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for _ in range(calls):
+            part()
+        return (time.perf_counter() - start) / calls
+    finally:
+        gc.enable()

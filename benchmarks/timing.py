@@ -1,0 +1,248 @@
+"""Clocks for calls on a GPU and on the host, and timing several things turn by turn.
+
+A GPU is timed with CUDA events while it is kept busy until the host has queued the call, so that a
+time is the GPU's and not the host's. Both clocks have one form: what runs with one runs with the
+other.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+PATIENCE = 4.0
+"""Seconds that one thing may take beside others: those of a round trip to the CPU are many."""
+Run = Callable[[int], object]
+"""One call; the number picks its inputs."""
+
+
+class Clock(Protocol):
+    """What times a call.
+
+    Attributes:
+        device: where the calls run.
+        cache_bytes: the size of the last cache before the memory.
+    """
+
+    device: torch.device
+    cache_bytes: int
+
+    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
+        """Seconds of one call; ``lead`` is for how long the host may be busy with it."""
+
+    def wait(self) -> None:
+        """Wait for all that was queued."""
+
+
+class HostClock:
+    """Times calls that run on the host."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        names = ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+        sizes = (os.sysconf(name) for name in names if name in os.sysconf_names)
+        self.cache_bytes = next((size for size in sizes if size > 0), 32 << 20)
+
+    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
+        """Seconds of one call."""
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def wait(self) -> None:
+        """Nothing is queued on the host."""
+
+
+class CudaClock:
+    """Times calls on PyTorch's current GPU and stream."""
+
+    # No GPU runs faster; one that is slower is kept busy for longer.
+    CYCLES_A_SECOND = 2.0e9
+    LONGEST_LEAD = 0.02
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.cache_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
+
+    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
+        """Seconds between an event before the call and one after it."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if lead:
+            torch.cuda._sleep(int(min(lead, self.LONGEST_LEAD) * self.CYCLES_A_SECOND))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+    def wait(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self.device)
+
+
+def clock() -> Clock:
+    """The GPU's where there is one, else the host's."""
+    return CudaClock() if torch.cuda.is_available() else HostClock()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Times in seconds: the median and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """Of at least two times."""
+        low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+        return cls(median, low, high, len(times))
+
+    def __str__(self) -> str:
+        """In microseconds: ``12.3 (12.1 to 12.9)``."""
+        return f"{_short(self.median)} ({_short(self.low)} to {_short(self.high)})"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1e6:#.3g}".rstrip(".") if seconds < 1e-3 else f"{seconds * 1e6:.0f}"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One of the things that are timed side by side.
+
+    Args:
+        run: one call.
+        around: is entered before a call and left after it, outside its time.
+    """
+
+    run: Run
+    around: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+
+
+def interleaved(
+    timed: Mapping[str, Timed],
+    clock: Clock,
+    rounds: int,
+    warm_up: int = 3,
+    *,
+    ahead: bool = True,
+) -> dict[str, Spread]:
+    """Time each thing once a round, in turning order, after a warm-up that does not count.
+
+    Args:
+        timed: what is timed, by name.
+        clock: what times it.
+        rounds: how often; what holds the host for long leaves after :data:`PATIENCE`, and after
+            three rounds at the earliest.
+        warm_up: calls before.
+        ahead: whether the host may queue a call before the GPU begins with it; else the time is
+            that of the slower of both.
+
+    Raises:
+        ValueError: fewer than two rounds.
+    """
+    if rounds < 2:
+        raise ValueError(f"interleaved(): a spread needs two rounds or more, but got {rounds}")
+    busy = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
+    last = {name: max(3, int(PATIENCE / max(busy[name], 1e-9))) for name in timed}
+    names = list(timed)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    number = 0
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            if turn >= last[name]:
+                continue
+            each, number = timed[name], number + 1
+            with each.around():
+                # Twice, since a call among others is slower than one after itself.
+                lead = 2 * busy[name] if ahead else 0.0
+                seconds = clock.seconds(lambda each=each, n=number: each.run(n), lead)
+            times[name].append(seconds)
+    return {name: Spread.of(mine) for name, mine in times.items()}
+
+
+def _warm(timed: Timed, clock: Clock, calls: int) -> float:
+    """Run a few calls; for how many seconds the last one held the host."""
+    seconds = 0.0
+    with timed.around():
+        for number in range(calls):
+            clock.wait()
+            start = time.perf_counter()
+            timed.run(number)
+            seconds = time.perf_counter() - start
+            if seconds > PATIENCE / 3:
+                break
+    clock.wait()
+    return seconds
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Copies of one call's arguments, taken in turn.
+
+    Args:
+        copies: the arguments, each in memory of its own.
+        beyond_cache: whether no copy is in the cache when its turn comes.
+    """
+
+    copies: tuple[Any, ...]
+    beyond_cache: bool
+
+    def __getitem__(self, number: int) -> Any:
+        return self.copies[number % len(self.copies)]
+
+    @classmethod
+    def of(cls, arguments: Any, clock: Clock, most: int = 64) -> Rotation:
+        """As many copies as twice the cache holds, but no more than ``most``."""
+        n_bytes = max(bytes_of(arguments), 1)
+        # One is in use while the others push it out.
+        wanted = 1 + -(-2 * clock.cache_bytes // n_bytes)
+        copies = (arguments, *(copy.deepcopy(arguments) for _ in range(min(wanted, most) - 1)))
+        return cls(copies, wanted <= most)
+
+
+def bytes_of(values: Any) -> int:
+    """The bytes of all tensors in a structure; of expanded and repeated ones those in memory."""
+    seen: dict[tuple[Any, ...], int] = {}
+    for tensor in tensors_of(values):
+        sizes = [
+            (size, stride) for size, stride in zip(tensor.shape, tensor.stride()) if stride != 0
+        ]
+        n = tensor.itemsize if tensor.numel() else 0
+        for size, _ in sizes:
+            n *= size
+        seen[(tensor.data_ptr(), tensor.dtype, *sizes)] = n
+    return sum(seen.values())
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """The tensors in nested dicts, lists and tuples."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, Mapping):
+        values = values.values()
+    elif not isinstance(values, (list, tuple)):
+        return []
+    return [tensor for value in values for tensor in tensors_of(value)]
+
+
+def copy_bandwidth(clock: Clock, n_bytes: int, rounds: int = 20) -> float:
+    """Bytes a second, read and written, of a copy from memory to memory."""
+    source = torch.zeros(n_bytes, dtype=torch.uint8, device=clock.device)
+    sources = Rotation.of(source, clock)
+    target = torch.empty_like(source)
+    spread = interleaved({"copy": Timed(lambda n: target.copy_(sources[n]))}, clock, rounds)
+    return 2 * n_bytes / spread["copy"].median

@@ -1,0 +1,46 @@
+"""The host's clock, and what the benchmarks' tests are skipped without."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from results import Results
+from timing import HostClock, Spread
+
+from detmode import cuda
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if cuda.unavailable("cpu") is None:
+        return
+    for item in items:
+        if item.path.parent.name == "benchmarks" and "clock" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason="the host runner needs a C++ compiler"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from threads, and lose much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def clock() -> HostClock:
+    return HostClock()
+
+
+@pytest.fixture
+def spread() -> Callable[[float], Spread]:
+    """A spread around a median in microseconds."""
+    return lambda us: Spread(us * 1e-6, us * 0.9e-6, us * 1.1e-6, 20)
+
+
+@pytest.fixture
+def measured() -> Results:
+    """Of a GPU that nobody has: only what its tables are made of."""
+    found = ("gpu", "driver", "cuda", "torch", "cupy", "cpu", "python", "commit", "date")
+    provenance: dict[str, str | None] = {name: f"some {name}" for name in found}
+    return Results(provenance, bandwidth=2e12, rounds=20)

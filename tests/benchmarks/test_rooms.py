@@ -1,0 +1,160 @@
+"""The command: everything at tiny sizes, without a GPU."""
+
+from pathlib import Path
+
+import host_cost
+import models
+import pytest
+import rooms
+import torch
+import whole_steps
+from host_cost import Part
+from results import Results
+from timing import HostClock, Spread
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
+    pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def run(folder: Path, *options: str) -> Results:
+    assert rooms.main(["--output", str(folder), "--rounds", "2", "--calls", "20", *options]) == 0
+    (path,) = folder.iterdir()
+    return Results.read(path)
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_command_measures_prints_and_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is asked for is in the tables and in the file, and labelled as no measurement."""
+    chosen = ("--room", "avg_pool3d", "--room", "put", "--dtype", "float32", "--model", "gpt")
+    found = run(tmp_path, *chosen, "--commit", "abc", "--graph")
+    assert {row.room for row in found.rows} == {"avg_pool3d", "put"}
+    assert {row.dtype for row in found.rows} == {"float32"}
+    assert {row.contention for row in found.rows if row.room == "put"} == {
+        *("", "distinct", "zipf", "one")
+    }
+    assert [step.model for step in found.steps] == ["gpt"]
+    assert found.steps[0].times[whole_steps.CAPTURED] == "needs a GPU"
+    assert found.provenance["commit"] == "abc"
+    assert found.provenance["gpu"] is None
+    said = capsys.readouterr()
+    assert "they are no measurement of a GPU" in said.out
+    assert "aten::avg_pool3d_backward" in said.out
+    assert said.err.splitlines()[0] == "avg_pool3d-float32-avg_pool3d_backward-overlap ..."
+    assert said.err.splitlines()[-2:] == ["host ...", "gpt ..."]
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --resume only what the file has not is measured; what it has stays to the byte."""
+    chosen = ("--part", "operators", "--dtype", "float32", "--commit", "abc")
+    first = run(tmp_path, *chosen, "--room", "avg_pool3d")
+    capsys.readouterr()
+    both = run(tmp_path, *chosen, "--room", "avg_pool3d", "--room", "max_pool3d", "--resume")
+    assert both.rows[: len(first.rows)] == first.rows
+    assert {row.room for row in both.rows} == {"avg_pool3d", "max_pool3d"}
+    assert "avg_pool3d-" not in capsys.readouterr().err
+    assert rooms.main(["--output", str(tmp_path), "--resume", "--commit", "abd"]) == 2
+    assert "is of another commit or machine; move it away" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_part_alone(tmp_path: Path) -> None:
+    """Only what is asked for runs."""
+    found = run(tmp_path, "--part", "host")
+    assert (found.rows, found.steps) == ([], [])
+    assert [part.name for part in found.host] == [
+        *("dispatch", "look up", "bind", "match", "record", "validate", "launch")
+    ]
+
+
+@pytest.mark.usefixtures("clock")
+def test_failure_is_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that cannot be timed ends the command with 1, and the others are written."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no memory\nleft")
+
+    monkeypatch.setattr(whole_steps, "measure", fail)
+    options = ["--part", "steps", "--model", "gpt", "--rounds", "2", "--output", str(tmp_path)]
+    assert rooms.main(options) == 1
+    assert "not timed: gpt: RuntimeError: no memory\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--room", "kitchen", "avg_pool3d"), ("--rounds", "1", "two rounds or more, not 1")],
+)
+def test_wrong_usage_is_refused(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and the message says what there is."""
+    with pytest.raises(SystemExit, match="2"):
+        rooms.main([option, value])
+    assert said in capsys.readouterr().err
+
+
+def test_parts_of_a_call_are_times() -> None:
+    """Each part costs something; the launch is timed on a GPU only."""
+    *parts, launch = host_cost.host_cost(3, 200)
+    assert launch == Part("launch", "needs a GPU")
+    for part in parts:
+        assert isinstance(part.time, Spread)
+        assert part.time.median < 1e-3
+    own = [part.time.median for part in parts if part.name in ("bind", "match", "record")]
+    assert all(median > 0 for median in own)
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_every_model_is_timed(name: str, clock: HostClock) -> None:
+    """A step runs on every side, or PyTorch's flag refuses it."""
+    step = whole_steps.measure(name, clock, 2, tiny=True)
+    assert step.failure is None
+    assert tuple(step.times) == whole_steps.SIDES
+    for side, time in step.times.items():
+        if isinstance(time, str):
+            assert side.startswith("pytorch deterministic")
+            assert time.startswith("raises (")
+
+
+def test_other_weights_have_no_times(clock: HostClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose bits vary is not timed."""
+    weights = iter([[torch.zeros(2)], [torch.ones(2)]])
+    monkeypatch.setattr(whole_steps, "_trained", lambda *_: next(weights))
+    step = whole_steps.measure("gpt", clock, 2, tiny=True)
+    assert step.times == {}
+    assert step.failure == "two runs of two steps under detmode gave other weights"
+
+
+def test_full_sizes_are_those_of_the_names() -> None:
+    """ResNet-50 and GPT-2 have the parameters that they are known for."""
+    with torch.device("meta"):
+        resnet, gpt = (
+            sum(each.numel() for each in make(Shapes()).model.parameters())
+            for make in (models.resnet50, models.gpt)
+        )
+    assert resnet == 25_557_032
+    assert gpt == 124_439_808
+
+
+class Shapes(models.Make):
+    """Full sizes without memory."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("meta"), tiny=False)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, device="meta")
+
+    def integers(self, below: int, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.int64, device="meta")

@@ -1,0 +1,147 @@
+"""One workload after the other on the host runner: what is timed, and what is not."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sides
+import timing
+import torch
+from sides import ATEN, BY_HAND, NATIVE, OURS, SIDES, Workload, measure, workloads
+from timing import HostClock, Spread, bytes_of
+
+from detmode.table import resolve
+from detmode.verify.cases import cases, samples_of
+from detmode.verify.claims import ClaimError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
+
+
+def only(room: str, dtype: torch.dtype = torch.float32) -> list[Workload]:
+    return list(workloads([room], [dtype], sizes="tests"))
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return only("avg_pool3d")[0]
+
+
+def test_every_side_is_timed(workload: Workload, clock: HostClock) -> None:
+    """ATen, its deterministic path, the substitute and the round trip, each with its spread."""
+    row = measure(workload, clock, 3, bandwidth=1e9)
+    assert row.failure is None
+    assert tuple(row.times) == SIDES
+    for time in row.times.values():
+        assert isinstance(time, Spread)
+        assert time.count == 3
+        assert 0 < time.low <= time.median <= time.high
+
+
+def test_floor_is_inputs_and_outputs_once(workload: Workload, clock: HostClock) -> None:
+    """The bytes of the call's tensors over the bandwidth."""
+    arguments = workload.case.sample.arguments(torch.float32)
+    expected = bytes_of(arguments) + arguments["self"].nbytes
+    row = measure(workload, clock, 2, bandwidth=2e9)
+    assert row.n_bytes == expected
+    assert row.floor == expected / 2e9
+
+
+@pytest.mark.parametrize("check", ["check_bits", "check_truth"])
+def test_no_time_without_the_claim(
+    check: str, workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where bits vary or the error is too large, nothing is timed, and the row says why."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ClaimError("it does not hold")
+
+    monkeypatch.setattr(sides, check, refuse)
+    monkeypatch.setattr(sides, "interleaved", lambda *_: pytest.fail("it was timed"))
+    row = measure(workload, clock, 2, bandwidth=1e9)
+    assert row.failure == "it does not hold"
+    assert row.times == {}
+
+
+def test_claims_are_checked_on_what_is_timed(workload: Workload, clock: HostClock) -> None:
+    """A kernel that is wrong for these inputs is caught: the arguments are those of the times."""
+    sample = workload.case.sample
+    arguments = sample.arguments(torch.float32)
+    made = []
+
+    def make(maker: object) -> dict[str, object]:
+        made.append(maker)
+        return arguments
+
+    kept = dataclasses.replace(sample, make=make)
+    case = dataclasses.replace(workload.case, sample=kept)
+    assert measure(Workload(case), clock, 2, bandwidth=1e9).failure is None
+    # Bits twice; the substitute, ATen, the truth twice and the form for accuracy; the times.
+    assert len(made) >= 7
+
+
+def test_a_side_that_raises_says_so(clock: HostClock) -> None:
+    """An operator without a deterministic path has no time there; the others have."""
+    row = measure(only("put")[0], clock, 2, bandwidth=1e9)
+    assert row.times[NATIVE] == "raises"
+    assert all(isinstance(row.times[side], Spread) for side in (ATEN, OURS, BY_HAND))
+
+
+def test_an_error_is_no_end(
+    workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes wrong with one workload is in its row."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr(timing.copy, "deepcopy", fail)
+    row = measure(workload, clock, 2, bandwidth=1e9)
+    assert row.failure == "MemoryError: no room"
+
+
+def test_contention_is_varied_in_float32() -> None:
+    """Scattered sums have their own index and three others; other dtypes only their own."""
+    kinds = [each.contention for each in only("scatter") if "scatter_add" in str(each)]
+    assert kinds == ["", "distinct", "zipf", "one"]
+    assert {each.contention for each in only("scatter", torch.float16)} == {""}
+    assert {each.contention for each in only("avg_pool3d")} == {""}
+
+
+def test_bench_sizes_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample of ``BENCH`` in each dtype that it has among those that are asked for."""
+    module = samples_of("avg_pool3d")
+    small = dataclasses.replace(module.BENCH[0], make=module.SAMPLES[0].make)
+    monkeypatch.setattr(module, "BENCH", (small,))
+    found = list(workloads(["avg_pool3d"], [torch.float32, torch.float64, torch.float16]))
+    assert [(each.case.sample.name, each.case.dtype) for each in found] == [
+        (small.name, torch.float32),
+        (small.name, torch.float16),
+    ]
+
+
+def test_every_room_with_a_substitute_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At both sizes: a room that is left out would look as if it had no cost."""
+
+    def there(*what: Any) -> Iterator[tuple[Any, ...]]:
+        # torchvision's operators are not everywhere.
+        return iter([what] if resolve(what[1].op) is not None else [])
+
+    monkeypatch.setattr(sides, "_contended", there)
+    substituted = {case.room for case in cases()}
+    for sizes in ("bench", "tests"):
+        assert substituted == {room for room, *_ in workloads(sizes=sizes)}
+
+
+def test_tensors_move_with_their_strides() -> None:
+    """An expanded index is expanded on the other device too."""
+    index = torch.arange(3)[:, None].expand(3, 4)
+    shifted = torch.arange(20.0)[3:].as_strided((2, 3), (1, 4))
+    moved = sides.moved({"index": [index, shifted], "dim": 0}, "meta")
+    assert [(each.shape, each.stride()) for each in moved["index"]] == [
+        ((3, 4), (1, 0)),
+        ((2, 3), (1, 4)),
+    ]
+    assert [each.untyped_storage().nbytes() for each in moved["index"]] == [3 * 8, 10 * 4]
+    assert moved["dim"] == 0
+    assert sides.moved(index, "cpu") is index

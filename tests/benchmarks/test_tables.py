@@ -1,0 +1,109 @@
+"""Tables, files and the documentation's section, from figures that are made up for the test."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import generate_performance
+import pytest
+import tables
+from host_cost import Part
+from results import Results, of_gpus
+from sides import ATEN, BY_HAND, NATIVE, OURS, Row
+from timing import Spread
+from whole_steps import PLAIN, SIDES, Step
+
+Made = Callable[[float], Spread]
+
+
+@pytest.fixture
+def filled(measured: Results, spread: Made) -> Results:
+    times = {ATEN: spread(2), NATIVE: "raises", OURS: spread(1), BY_HAND: spread(10)}
+    row = Row("one", "aten::x", "a", "float32", "", 100, 0.5e-6, True, None, dict(times))
+    slow = dataclasses.replace(row, times={**times, OURS: spread(8)}, beyond_cache=False)
+    failed = Row("two", "aten::y", "b", "float16", "zipf", failure="it does not hold")
+    measured.rows = [row, slow, failed]
+    measured.host = [Part("bind", spread(3)), Part("launch", "needs a GPU")]
+    steps = dict.fromkeys(SIDES, spread(7))
+    measured.steps = [Step("net", None, {**steps, PLAIN: "raises (x)"}), Step("odd", "varies", {})]
+    return measured
+
+
+def test_results_are_read_as_they_were_written(filled: Results, tmp_path: Path) -> None:
+    """JSON and back, under a name that says the GPU and the day."""
+    filled.provenance["date"] = "2026-01-31"
+    path = filled.write(tmp_path / "results")
+    assert path.name == "some-gpu-2026-01-31.json"
+    assert Results.read(path) == filled
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_results_without_a_gpu_are_not_documented(filled: Results, tmp_path: Path) -> None:
+    """The host runner's are told apart, in the file and by its name."""
+    filled.write(tmp_path)
+    host = dataclasses.replace(filled, provenance={**filled.provenance, "gpu": None})
+    assert host.write(tmp_path).name.startswith("host-runner-")
+    assert of_gpus(tmp_path) == [filled]
+    assert "no measurement of a GPU" in tables.caption(host)
+    assert tables.printed(host).startswith("No GPU: ")
+    assert "No GPU" not in tables.printed(filled)
+
+
+def test_means_are_geometric_and_over_what_was_timed(filled: Results) -> None:
+    """A half and four times make 1.41; a side that raises and inputs in the cache say nothing."""
+    one, two, both = tables.by_room(filled.rows)
+    assert one == ("one", "2", f"{math.sqrt(2):.2f}", "4.00", "-", "0.28", "2.00", "0")
+    assert two == ("two", "0", "-", "-", "-", "-", "-", "1")
+    assert both == ("all", *one[1:-1], "1")
+
+
+def test_what_failed_has_no_time(filled: Results) -> None:
+    """Its line has no figure, and the reason stands below."""
+    line = tables.operators(filled.rows)[-1]
+    assert line == ("aten::y", "b", "float16", "zipf", *["-"] * 6)
+    assert tables.failures(filled) == ["two: it does not hold", "odd: varies"]
+    assert "not timed: two: it does not hold" in tables.printed(filled)
+
+
+def test_section_says_that_nothing_was_measured() -> None:
+    """Without results of a GPU there is no figure."""
+    text = tables.documented([])
+    assert text.startswith("Not yet measured on a GPU.")
+    assert not any(character.isdigit() for character in text)
+
+
+def test_section_has_every_table_and_its_provenance(filled: Results) -> None:
+    """What was measured stands with what it was measured on."""
+    text = tables.documented([filled])
+    assert "Not yet measured" not in text
+    assert text.startswith("### some gpu\n\nsome gpu, driver some driver, CUDA some cuda")
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {"one", "two", "all", "net", "odd", "bind", "launch"} <= {
+        line.split("|")[1].strip() for line in lines
+    }
+    assert "Not timed: two: it does not hold." in text
+
+
+def test_committed_section_is_fresh() -> None:
+    """Run `python tools/generate_performance.py` after committing results."""
+    assert generate_performance.stale() is None
+
+
+def test_stale_section_is_told(
+    filled: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """New results make the page stale, and the check names the command."""
+    monkeypatch.setattr(generate_performance, "of_gpus", lambda: [filled])
+    monkeypatch.setattr("sys.argv", ["generate_performance.py", "--check"])
+    assert generate_performance.main() == 1
+    assert "run: python tools/generate_performance.py" in capsys.readouterr().err
+
+
+def test_cut_off_results_are_json(filled: Results, tmp_path: Path) -> None:
+    """A file is replaced whole: what is there can always be read."""
+    path = filled.write(tmp_path)
+    filled.rows = filled.rows[:1]
+    filled.write(tmp_path)
+    assert len(json.loads(path.read_text())["rows"]) == 1

@@ -1,0 +1,103 @@
+"""Kinds of fault between two runs of a training, and the call at which each shows first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from training import Fault, Training, bits
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Args:
+        name: what it is.
+        training: the run that has it.
+        parting: the kind that is to be named.
+        overload: the operator that is to be named.
+        occurrence: which of the operator's calls; ``None`` where the kind is enough.
+    """
+
+    name: str
+    training: Training
+    parting: str
+    overload: str
+    occurrence: int | None = None
+
+
+def swap(args: tuple[Any, ...], result: torch.Tensor) -> None:
+    flat = result.view(-1)
+    flat[[1, 8]] = flat[[8, 1]]
+
+
+def negate_zero(args: tuple[Any, ...], result: torch.Tensor) -> None:
+    flat = bits(result).view(-1)
+    where = int((flat == 0).nonzero()[0])
+    flat[where] = -(2**31)
+
+
+def one_more(args: tuple[Any, ...], result: torch.Tensor) -> None:
+    result.view(-1)[3] += 1e-6
+
+
+def other_payload(args: tuple[Any, ...], result: torch.Tensor) -> None:
+    bits(result)[1] ^= 1
+
+
+def other_update(args: tuple[Any, ...], result: None) -> None:
+    args[0][2].view(-1)[0] *= 1.5
+
+
+KINDS = (
+    Kind(
+        "one_element",
+        Training(fault=Fault("aten::addmm.default", 3, one_more)),
+        "outputs",
+        "aten::addmm.default",
+        3,
+    ),
+    Kind(
+        "a_permutation",
+        Training(fault=Fault("aten::relu.default", 1, swap)),
+        "outputs",
+        "aten::relu.default",
+        1,
+    ),
+    Kind(
+        "a_sign_flip",
+        Training(fault=Fault("aten::mm.default", 4, lambda args, result: result.neg_())),
+        "outputs",
+        "aten::mm.default",
+        4,
+    ),
+    Kind(
+        "negative_zero",
+        Training(fault=Fault("aten::relu.default", 2, negate_zero)),
+        "outputs",
+        "aten::relu.default",
+        2,
+    ),
+    Kind(
+        "nan_payload",
+        Training(fault=Fault("aten::log.default", 2, other_payload)),
+        "outputs",
+        "aten::log.default",
+        2,
+    ),
+    Kind("data_order", Training(order=5), "generator", "aten::randperm.generator", 0),
+    Kind("seed", Training(seed=1), "seed", "aten::uniform_.default", 0),
+    Kind("a_step_more", Training(again=1), "calls", "aten::slice.Tensor"),
+    Kind("an_operator_less", Training(unclipped=2), "calls", "aten::clamp_.default", 8),
+    Kind(
+        "a_foreach_update",
+        Training(fault=Fault("aten::_foreach_addcdiv_.ScalarList", 2, other_update)),
+        "outputs",
+        "aten::_foreach_addcdiv_.ScalarList",
+        2,
+    ),
+    Kind("dropout_mask", Training(reseeded=2), "generator", "aten::bernoulli_.float", 2),
+    Kind("threads", Training(threads=3), "outputs", "aten::sum.default", 0),
+)
