@@ -15,7 +15,11 @@ from detmode.rule import (
     Substitute,
 )
 from detmode.rules import default_rules
-from detmode.runs import Comparison, ProbeReport, TraceError, diff, probe, record
+from detmode.runs.diff import Comparison, diff
+from detmode.runs.probe_report import ProbeReport
+from detmode.runs.probing import probe
+from detmode.runs.recording import record
+from detmode.runs.trace_file import TraceError
 from detmode.seeding import (
     dataloader_kwargs,
     rng_state,

@@ -51,6 +51,12 @@ def test_import_alone_brings_no_torch():
     assert run("import sys, detmode.report; print('torch' in sys.modules)") == ["False"]
 
 
+def test_comparing_bytes_needs_no_recording():
+    """``detmode verify`` compares bytes, and imports nothing that records, compares or probes."""
+    code = "import sys, detmode.verify; print(*(n for n in sys.modules if 'detmode.runs' in n))"
+    assert run(code) == ["detmode.runs", "detmode.runs.difference"]
+
+
 def test_what_is_not_there():
     """A name that nobody defines is an AttributeError, and a module an attribute."""
     with pytest.raises(AttributeError, match="'detmode' has no attribute 'nothing'"):
