@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.call import tensors_in
 from detmode.higher_order import let_pass
 from detmode.observers import Observer
+from detmode.places import Places
 from detmode.runs.digests import Digests
 from detmode.runs.overloads import Overload
 from detmode.runs.trace_file import Writer
-from detmode.sites import backward_site, site_of, trace, user_frame
 
 _BATCH = 512
 _LONG = 200
@@ -59,7 +59,7 @@ class record(Observer):
     def __enter__(self) -> record:
         let_pass(type(self))
         self._writer = Writer(self._path, _about())
-        self._trace = trace()
+        self._places = Places()
         self._busy = False
         TorchDispatchMode.__enter__(self)
         return self
@@ -111,10 +111,7 @@ class record(Observer):
         inputs = tensors_in((*args, *kwargs.values()))
         seeded = _generator_state(inputs, kwargs) if plan.seeded else None
         before = self._add(inputs)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-            self._trace.remember_call((plan.name,))
-        frame = user_frame()
-        site = site_of(frame) if frame is not None else backward_site(self._trace.current_note())
+        place = self._places.of_call(inputs)
         self._busy = True
         try:
             result = run(*args, **kwargs)
@@ -134,8 +131,8 @@ class record(Observer):
         writer.call(
             [
                 writer.number(plan.name),
-                writer.number(site.text),
-                None if site.module is None else writer.number(site.module),
+                writer.number(place.site.text),
+                None if place.module is None else writer.number(place.module),
                 before,
                 after,
                 mutated,
