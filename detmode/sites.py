@@ -34,7 +34,7 @@ _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 _COPY_SLICES = "CopySlices"
 _EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
 _HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
-_MOST = 1 << 16
+_NOTES = 1 << 16
 _INTERVALS = 1 << 12
 
 # By id, since a code object's own hash is slow; the code object is kept, so that the id is its own.
@@ -98,8 +98,8 @@ class ByNode(Generic[T]):
     def keep(self, number: int, value: T) -> None:
         """Keep ``value`` for a node of the calling thread."""
         values = self.mine
-        if len(values) >= _MOST:
-            for oldest in list(values)[: _MOST // 4]:
+        if len(values) >= _NOTES:
+            for oldest in list(values)[: _NOTES // 4]:
                 del values[oldest]
         values[number] = value
 
