@@ -72,6 +72,8 @@ def parts(tensor: Tensor) -> dict[str, Tensor]:
     """The strided tensors that a tensor is made of, by name; "" for one that is strided itself."""
     if tensor.layout in _PARTS:
         return {name.lstrip("_"): getattr(tensor, name)() for name in _PARTS[tensor.layout]}
+    if tensor.is_nested:
+        return {"sizes": tensor._nested_tensor_size(), "values": tensor.contiguous().values()}
     if tensor.is_quantized:
         return {"": tensor.int_repr()}
     return {"": tensor if tensor.layout == torch.strided else tensor.to_dense()}

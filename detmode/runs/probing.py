@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.call import Call, Signature, tensors_in
@@ -24,6 +22,7 @@ from detmode.runs.disturbance import Disturbance
 from detmode.runs.overloads import Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
+from detmode.runs.tensors import has_data, is_foreign
 from detmode.sites import Place
 
 _logger = logging.getLogger("detmode")
@@ -51,7 +50,6 @@ _UNDEFINED = {
     "aten::mkldnn_rnn_layer": (3,),
 }
 """Outputs that only the backward takes, parts of which nobody writes: they are not compared."""
-_NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 class Probe(Observer):
@@ -110,7 +108,7 @@ class Probe(Observer):
         if not isinstance(func, torch._ops.OpOverload):
             self._pass_over(str(func), "higher-order operators")
             return func(*args, **kwargs)
-        if any(_is_foreign(cls) for cls in types):
+        if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it is made of are probed.
             return NotImplemented
         return self.observe(func, args, kwargs, func)
@@ -181,7 +179,7 @@ class Probe(Observer):
             expected = _data_of(func, *made)
         if not expected:
             return self._pass_over(overload.name, "no outputs")
-        if any(not _has_data(tensor) for tensor in expected.values()):
+        if any(not has_data(tensor) for tensor in expected.values()):
             return self._pass_over(overload.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
         found: dict[str, Difference] = {}
@@ -288,7 +286,7 @@ def probe(
 
 def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
     """Why a call is not probed, as its arguments tell."""
-    if not all(_has_data(tensor) for tensor in inputs):
+    if not all(has_data(tensor) for tensor in inputs):
         return "no data"
     if any(isinstance(value, torch.ScriptObject) for value in values):
         return "objects"
@@ -297,16 +295,6 @@ def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) 
     if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
         return "unknown generator"
     return None
-
-
-def _is_foreign(cls: type) -> bool:
-    return getattr(
-        cls, "__torch_dispatch__", None
-    ) is not _NO_DISPATCH and not cls.__module__.startswith("torch._subclasses.")
-
-
-def _has_data(tensor: Tensor) -> bool:
-    return not tensor.is_meta and not isinstance(tensor, (FakeTensor, FunctionalTensor))
 
 
 def _data_of(

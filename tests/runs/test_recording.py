@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import detmode
@@ -335,3 +336,36 @@ def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> Non
             found = nn.functional.grid_sample(image, grid, align_corners=False)
         found.sum().backward()
     assert {row.action for row in mode.records} == {"allow"}
+
+
+def make_fake() -> Tensor:
+    with FakeTensorMode():
+        return torch.ones(3)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    ("make", "has_bytes"),
+    [
+        (lambda: torch.eye(3).to_sparse(), True),
+        (lambda: torch.eye(3).to_sparse_csr(), True),
+        (lambda: torch.eye(4).to_sparse_bsr((2, 2)), True),
+        (lambda: torch.eye(3).to_mkldnn(), True),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), True),
+        (lambda: torch.ones(3, device="meta"), False),
+        (make_fake, False),
+    ],
+    ids=["coo", "csr", "bsr", "mkldnn", "nested", "meta", "fake"],
+)
+def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) -> None:
+    """Of what is made of several tensors all bytes are seen; of what has none, the form."""
+    tensor = make()
+    doubled = tensor + tensor
+    with record(path):
+        tensor.relu().relu()
+        doubled.relu()
+    one, again, other = (call.outputs for call in calls(path))
+    assert one == again
+    assert one.forms == other.forms
+    assert (one.digests != other.digests) == has_bytes
+    assert UNDEFINED not in one.digests
