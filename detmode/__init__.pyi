@@ -19,7 +19,11 @@ from .rule import (
     Substitute,
 )
 from .rules import default_rules
-from .runs import Comparison, ProbeReport, TraceError, diff, probe, record
+from .runs.diff import Comparison, diff
+from .runs.probe_report import ProbeReport
+from .runs.probing import probe
+from .runs.recording import record
+from .runs.trace_file import TraceError
 from .seeding import (
     dataloader_kwargs,
     rng_state,

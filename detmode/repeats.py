@@ -15,15 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.runs import Comparison, diff, record
+from detmode.runs.diff import Comparison, diff
+from detmode.runs.difference import gaps, parts, unequal
+from detmode.runs.recording import record
 from detmode.seeding import rng_state, set_rng_state
 
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
 _TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
 _SHOWN = 5
 """How many differing values a message lists."""
@@ -58,9 +54,9 @@ def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False)
     with _disable_current_modes(), torch.no_grad():
         for path, each in _walk(value, name):
             if isinstance(each, Tensor):
-                found.update(_parts(path, each, strict))
+                found.update(_copies(path, each, strict))
                 if grads and each.is_leaf and each.grad is not None:
-                    found.update(_parts(f"{path}.grad", each.grad, strict))
+                    found.update(_copies(f"{path}.grad", each.grad, strict))
             elif type(each).__module__ == "numpy" and not each.dtype.hasobject:
                 found[path] = (str(each.dtype), each.shape, each.tobytes())
             elif isinstance(each, (float, complex)):
@@ -96,19 +92,13 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _parts(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tensor]]:
+def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tensor]]:
     """A CPU copy of a tensor; of a sparse one, of each tensor that it is made of."""
-    if tensor.layout == torch.sparse_coo:
-        pieces = {"indices": tensor._indices(), "values": tensor._values()}
-    elif tensor.layout in _COMPRESSED:
-        pieces = {name: getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]}
-    elif tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
+    if tensor.is_meta or tensor.is_nested or tensor.is_mkldnn:
         if strict:
             raise TypeError(f"cannot compare {path} bit for bit: {_form(tensor)} has no plain data")
         return
-    else:
-        pieces = {"": tensor.int_repr() if tensor.is_quantized else tensor}
-    for name, piece in pieces.items():
+    for name, piece in parts(tensor).items():
         whole = piece.detach().resolve_conj().resolve_neg()
         yield f"{path}.{name}" if name else path, whole.to("cpu", copy=True).contiguous()
 
@@ -141,28 +131,20 @@ def _difference(one: Any, other: Any) -> str | None:
         return None if same else f"{_shown(one)} and {_shown(other)}"
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return f"{_form(one)} and {_form(other)}"
-    differing = _bytes(one) != _bytes(other)
-    rows = differing.any(1)
-    count = int(rows.sum())
-    if count == 0:
+    differing = unequal(one, other)
+    if differing is None:
         return None
+    count = int(differing.sum())
     text = f"{count} of {one.numel()} elements differ ({_form(one)})"
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    # Widened before it is indexed: not every dtype can be.
-    gap = (one.reshape(-1).to(wide)[rows] - other.reshape(-1).to(wide)[rows]).abs()
-    finite = gap[gap.isfinite()]
-    if len(finite):
-        text += f", the largest difference is {float(finite.max()):.6g}"
-    if len(finite) < count:
-        text += f", {count - len(finite)} of them are NaN or Inf"
-    where = torch.unravel_index(rows.nonzero()[0, 0], one.shape)
+    found = gaps(one, other, differing)
+    if found is not None:
+        finite = found[found.isfinite()]
+        if len(finite):
+            text += f", the largest difference is {float(finite.max()):.6g}"
+        if len(finite) < count:
+            text += f", {count - len(finite)} of them are NaN or Inf"
+    where = torch.unravel_index(differing.nonzero()[0, 0], one.shape)
     return text + (f", first at {[int(i) for i in where]}" if one.dim() else "")
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """The bytes, a row for each element."""
-    flat = tensor.reshape(-1)
-    return flat.view(torch.uint8).reshape(flat.numel(), flat.element_size())
 
 
 def _form(tensor: Tensor) -> str:

@@ -7,17 +7,20 @@ apart, as sequence numbers are.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
+from typing import Generic, TypeVar
 
 import torch
 
+from detmode.module_path import module_path
 from detmode.plan import matches
+
+T = TypeVar("T")
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _current_node = torch._C._current_autograd_node
@@ -27,6 +30,8 @@ _INTERNAL_DIRECTORIES = tuple(
 )
 _INTERNAL_FILES = ("contextlib.py", "functools.py", "runpy.py", "threading.py")
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
+_ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
+_COPY_SLICES = "CopySlices"
 _EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
 _HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
 _NOTES = 1 << 16
@@ -45,7 +50,7 @@ class Site:
         text: "file:line", or what is known instead.
         file: for Python's warnings, as are ``line`` and ``python_module``.
         line: counted from 1.
-        module: the ``nn.Module`` path in which the line ran, where one is known.
+        module: the ``nn.Module`` path in which the line ran first, where one is known.
         python_module: the Python module that the line stands in.
     """
 
@@ -65,33 +70,56 @@ class Note:
     allowed: tuple[tuple[str, ...], ...]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one call is made: its line, and the ``nn.Module`` path of this very call."""
+
+    site: Site
+    module: str | None
+
+
+class ByNode(Generic[T]):
+    """What is kept for autograd nodes, by their numbers; the oldest go first.
+
+    Numbers belong to the thread that makes the node: those of autograd's own threads
+    (recomputation, double backward) may repeat this thread's.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._own: dict[int, T] = {}
+        self.foreign: dict[int, T] = {}
+
+    @property
+    def mine(self) -> dict[int, T]:
+        """What is kept for the nodes that the calling thread makes."""
+        return self._own if threading.get_ident() == self._thread else self.foreign
+
+    def keep(self, number: int, value: T) -> None:
+        """Keep ``value`` for a node of the calling thread."""
+        values = self.mine
+        if len(values) >= _NOTES:
+            for oldest in list(values)[: _NOTES // 4]:
+                del values[oldest]
+        values[number] = value
+
+    def of(self, number: int) -> list[T]:
+        """What may be the node's: one, or two where numbers repeat."""
+        return [values[number] for values in (self._own, self.foreign) if number in values]
+
+
 class Trace:
     """What one thread remembers: forward calls, open allow regions and past ones."""
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        # By the number of the node. Numbers belong to the thread that makes the node: those of
-        # autograd's own threads (recomputation, double backward) may repeat this thread's.
-        self._notes: dict[int, Note] = {}
-        self._foreign_notes: dict[int, Note] = {}
+        self._notes: ByNode[Note] = ByNode()
+        # Kept apart from the notes, which decide what is allowed: who only looks on must not
+        # change them.
+        self._places: ByNode[Place] = ByNode()
         # An open region: its patterns, and the number that the first node made in it would have.
         self._active: list[tuple[tuple[str, ...], int]] = []
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
-
-    def _remember(self, sequence_number: int, note: Note) -> None:
-        """Keep a note; the oldest go first, and backward then names its own line instead."""
-        own = threading.get_ident() == self._thread
-        notes = self._notes if own else self._foreign_notes
-        if len(notes) >= _NOTES:
-            for oldest in list(notes)[: _NOTES // 4]:
-                del notes[oldest]
-        notes[sequence_number] = note
-
-    def _candidates(self, sequence_number: int) -> list[Note]:
-        """The notes that may be the node's: one, or two where numbers repeat."""
-        found = (self._notes.get(sequence_number), self._foreign_notes.get(sequence_number))
-        return [note for note in found if note is not None]
 
     def open_region(self, patterns: tuple[str, ...]) -> None:
         """A region begins in which ``patterns`` are allowed."""
@@ -112,7 +140,7 @@ class Trace:
     def current_note(self) -> Note | None:
         """The note of the autograd node whose backward runs now."""
         node = _current_node()
-        notes = self._candidates(node._sequence_nr()) if node is not None else []
+        notes = self._notes.of(node._sequence_nr()) if node is not None else []
         return notes[0] if notes else None
 
     def remember_call(self, names: tuple[str, ...]) -> None:
@@ -125,7 +153,7 @@ class Trace:
         allowed = [patterns for patterns, _ in self._active]
         note = None
         if node is not None:
-            notes = self._candidates(node._sequence_nr())
+            notes = self._notes.of(node._sequence_nr())
             note = notes[0] if notes else None
             # What holds for all that the node may be.
             allowed += [
@@ -133,7 +161,7 @@ class Trace:
                 for patterns in (note.allowed if note is not None else ())
                 if all(patterns in other.allowed for other in notes)
             ]
-            if not self._foreign_notes:
+            if not self._notes.foreign:
                 allowed += self._allowed_in(node._sequence_nr())
         if frame is not None:
             site = site_of(frame)
@@ -141,7 +169,39 @@ class Trace:
             site = note.site
         else:
             return
-        self._remember(_get_sequence_nr() - 1, Note(site, names, tuple(dict.fromkeys(allowed))))
+        self._notes.keep(_get_sequence_nr() - 1, Note(site, names, tuple(dict.fromkeys(allowed))))
+
+    def remember_place(self, place: Place, since: int) -> None:
+        """Note where the call is made that makes the newest autograd node, if it has one.
+
+        Args:
+            place: of the call.
+            since: the number of the first node that may be meant; who looks on has not seen how
+                older ones were made.
+        """
+        number = _get_sequence_nr() - 1
+        if self._places.mine is not self._places.foreign:
+            # The first that is seen after a node was made has made it, even where gradients are
+            # off: the body of an autograd.Function. Others (detach, argmax) make none.
+            if number >= since and number not in self._places.mine:
+                self._places.keep(number, place)
+        elif torch.is_grad_enabled():
+            self._places.keep(number, place)
+
+    def current_place(self) -> Place | None:
+        """Where the forward call was made whose backward runs now."""
+        node = _current_node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        if node.name().endswith(_COPY_SLICES):
+            # Writing to a view: this node is made right after the one of the operator itself.
+            number -= 1
+        places = self._places.of(number)
+        if places:
+            return places[0]
+        note = self.current_note()
+        return None if note is None else Place(note.site, note.site.module)
 
     def allows(self, names: tuple[str, ...]) -> bool:
         """Whether an allow region means the call: an open one, or one that its node was made in."""
@@ -151,9 +211,9 @@ class Trace:
         if node is None:
             return False
         number = node._sequence_nr()
-        notes = self._candidates(number)
+        notes = self._notes.of(number)
         # Where numbers repeat, a past region holds only for nodes that have a note of their own.
-        past = [] if self._foreign_notes else self._allowed_in(number)
+        past = [] if self._notes.foreign else self._allowed_in(number)
         if not notes:
             # torch.func hides which calls make a node; the backward's name tells the forward's.
             names += tuple(
@@ -194,16 +254,41 @@ def user_frame() -> FrameType | None:
     """The nearest frame of the user's code, or ``None`` in a backward that autograd runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        known = _kinds.get(id(code))
-        if known is None:
-            known = _kinds[id(code)] = (_kind(code), code)
-        if known[0] == _USER:
+        kind = _kind_of(frame.f_code)
+        if kind == _USER:
             return frame
-        if known[0] == _ENGINE:
+        if kind == _ENGINE:
             return None
         frame = frame.f_back
     return None
+
+
+def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
+    """The nearest frame of the user's code, and the modules being called, the outermost first.
+
+    In a backward, only what it calls itself: a recomputed forward, a Python function's backward.
+    The stack is read rather than hooks registered with every module: global hooks are of all
+    threads, lead each call of a module through another path, and are looked at by other tools,
+    while looking on must change nothing.
+    """
+    user: FrameType | None = None
+    modules: list[torch.nn.Module] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is _MODULE_CALL:
+            modules.append(frame.f_locals["self"])
+        elif user is None:
+            kind = _kind_of(code)
+            if kind == _USER:
+                user = frame
+            elif kind == _ENGINE:
+                break
+        elif code is _ENGINE_CALL:
+            break
+        frame = frame.f_back
+    modules.reverse()
+    return user, modules
 
 
 def caller_of_backward() -> FrameType | None:
@@ -224,7 +309,7 @@ def site_of(frame: FrameType) -> Site:
             f"{file}:{frame.f_lineno}",
             file,
             frame.f_lineno,
-            _module_path(sys._getframe(1)),
+            module_path(surroundings()[1]),
             frame.f_globals.get("__name__"),
         )
         _sites[key] = site
@@ -255,8 +340,15 @@ def in_compiled_function() -> bool:
     return False
 
 
+def _kind_of(code: CodeType) -> int:
+    known = _kinds.get(id(code))
+    if known is None:
+        known = _kinds[id(code)] = (_kind(code), code)
+    return known[0]
+
+
 def _kind(code: CodeType) -> int:
-    if code.co_name == "_engine_run_backward":
+    if code is _ENGINE_CALL:
         return _ENGINE
     file = code.co_filename
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
@@ -265,32 +357,3 @@ def _kind(code: CodeType) -> int:
     if os.path.dirname(file) == standard and os.path.basename(file) in _INTERNAL_FILES:
         return _INTERNAL
     return _USER
-
-
-def _module_path(frame: FrameType | None) -> str | None:
-    return path_of(called_modules(frame))
-
-
-def called_modules(frame: FrameType | None) -> tuple[torch.nn.Module, ...]:
-    """The modules whose calls a frame is in, the outermost first."""
-    modules: list[torch.nn.Module] = []
-    while frame is not None:
-        if frame.f_code is _MODULE_CALL:
-            modules.append(frame.f_locals["self"])
-        frame = frame.f_back
-    return tuple(reversed(modules))
-
-
-def path_of(modules: tuple[torch.nn.Module, ...]) -> str | None:
-    """``"ResNet.layer1.0.conv1"`` for modules that call one another; ``None`` without any."""
-    if not modules:
-        return None
-    path = type(modules[0]).__name__
-    for parent, child in itertools.pairwise(modules):
-        for name, module in parent.named_modules():
-            if module is child and name:
-                path += f".{name}"
-                break
-        else:
-            path += f".{type(child).__name__}"
-    return path

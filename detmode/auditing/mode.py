@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +14,13 @@ from detmode.auditing.report import AuditReport, Cost
 from detmode.auditing.traffic import Floor
 from detmode.call import Call
 from detmode.mode import DeterministicMode
+from detmode.module_path import module_path
 from detmode.plan import Plan
 from detmode.report import Record
 from detmode.rule import Native, Substitute
 from detmode.rules import rooms
 from detmode.settings import flag
-from detmode.sites import called_modules, path_of
+from detmode.sites import surroundings
 from detmode.table import Row, RuleTable, resolve
 
 _get_flag = torch._C._get_deterministic_algorithms
@@ -56,10 +56,10 @@ class _Tally:
         return path
 
     def _path(self) -> str:
-        modules = called_modules(sys._getframe(1))
+        modules = tuple(surroundings()[1])
         path = self.paths.get(modules)
         if path is None:
-            path = self.paths[modules] = path_of(modules) or ""
+            path = self.paths[modules] = module_path(modules) or ""
             classes = (cls for module in modules for cls in type(module).__mro__)
             self.called.update(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
         return path

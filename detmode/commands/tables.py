@@ -13,7 +13,7 @@ from detmode.commands.output import check_files, print_rows, write_files
 def diff(options: argparse.Namespace, arguments: list[str]) -> int:
     """Say where two recorded runs part."""
     check_files(options)
-    from detmode.runs import diff as compare
+    from detmode.runs.diff import diff as compare
     from detmode.runs.trace_file import TraceError
 
     try:

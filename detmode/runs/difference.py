@@ -1,4 +1,8 @@
-"""How two results of one call differ, bit by bit."""
+"""Comparing the bytes of two tensors: whether they are the same, and how they differ if not.
+
+Everything that compares tensors bit for bit is built on this: probing, ``detmode verify``, the
+repeats of a test, and the dumps of two runs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 
 
 @dataclass(frozen=True)
@@ -29,10 +41,10 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
     Equal NaNs are the same, NaNs of another payload are not, nor are 0.0 and -0.0. Strides do not
     count.
     """
-    parts, others = _parts(one), _parts(other)
-    found = [_of_strided(a, b) for a, b in zip(parts, others)]
-    if one.shape != other.shape or len(parts) != len(others):
+    ours, others = parts(one), parts(other)
+    if one.shape != other.shape or ours.keys() != others.keys():
         return Difference(max(one.numel(), other.numel()), None)
+    found = [_of_strided(ours[name], others[name]) for name in ours]
     differing = [each for each in found if each is not None]
     if not differing:
         return None
@@ -43,42 +55,79 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
     )
 
 
-def _parts(tensor: Tensor) -> list[Tensor]:
-    """The strided tensors that a tensor is made of."""
-    if tensor.is_sparse:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether dtype, shape and bytes are the same; equal NaNs are, 0.0 and -0.0 are not."""
+    ours, others = parts(one), parts(other)
+    return (
+        (one.dtype, one.shape) == (other.dtype, other.shape)
+        and ours.keys() == others.keys()
+        and all(
+            ours[name].shape == others[name].shape and unequal(ours[name], others[name]) is None
+            for name in ours
+        )
+    )
+
+
+def parts(tensor: Tensor) -> dict[str, Tensor]:
+    """The strided tensors that a tensor is made of, by name; "" for one that is strided itself."""
+    if tensor.layout in _PARTS:
+        return {name.lstrip("_"): getattr(tensor, name)() for name in _PARTS[tensor.layout]}
+    if tensor.is_nested:
+        return {"sizes": tensor._nested_tensor_size(), "values": tensor.contiguous().values()}
     if tensor.is_quantized:
-        return [tensor.int_repr()]
-    return [tensor.to_dense() if tensor.layout != torch.strided else tensor]
+        return {"": tensor.int_repr()}
+    return {"": tensor if tensor.layout == torch.strided else tensor.to_dense()}
+
+
+def unequal(one: Tensor, other: Tensor) -> Tensor | None:
+    """Which elements of two strided tensors differ in a bit, in row-major order.
+
+    Args:
+        one: of any dtype.
+        other: of the same dtype and shape, on the same device.
+
+    Returns:
+        bool of shape (n,), on their device; ``None`` where none differs.
+    """
+    bytes_of_one, bytes_of_other = as_bytes(one), as_bytes(other)
+    if torch.equal(bytes_of_one, bytes_of_other):
+        return None
+    return (bytes_of_one != bytes_of_other).any(1)
+
+
+def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
+    """The absolute differences of the elements that ``where`` (bool of shape (n,)) marks.
+
+    Returns:
+        float64 of shape (k,); ``None`` for packed dtypes, which have no numbers to subtract.
+    """
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    try:
+        # Widened before it is indexed: not every dtype can be.
+        a, b = (plain(each).to(wide)[where] for each in (one, other))
+    except (RuntimeError, TypeError):
+        return None
+    return (a - b).abs()
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The elements in row-major order, contiguous, conjugated and negated where that was due."""
+    found = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of one element the stride may be anything, and only a stride of 1 can be viewed as bytes.
+    return found.as_strided((found.numel(),), (1,))
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of the elements in row-major order: uint8 of shape (n, bytes of one)."""
+    return plain(tensor).view(torch.uint8).reshape(tensor.numel(), tensor.itemsize)
 
 
 def _of_strided(one: Tensor, other: Tensor) -> Difference | None:
     if one.shape != other.shape or one.dtype != other.dtype:
         return Difference(max(one.numel(), other.numel()), None)
-    one, other = _plain(one), _plain(other)
-    bytes_of_one, bytes_of_other = one.view(torch.uint8), other.view(torch.uint8)
-    if torch.equal(bytes_of_one, bytes_of_other):
+    where = unequal(one, other)
+    if where is None:
         return None
-    shape = (one.numel(), one.itemsize)
-    where = (bytes_of_one.reshape(shape) != bytes_of_other.reshape(shape)).any(1)
-    return Difference(int(where.sum()), _largest(one, other, where))
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Of one element the stride may be anything, and only a stride of 1 can be viewed as bytes.
-    return plain.as_strided((plain.numel(),), (1,))
-
-
-def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | None:
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    try:
-        # Widened before it is indexed: not every dtype can be.
-        largest = float((one.to(wide)[where] - other.to(wide)[where]).abs().max())
-    except (RuntimeError, TypeError):
-        return None  # packed dtypes have no numbers to subtract
-    return largest if math.isfinite(largest) else None
+    found = gaps(one, other, where)
+    largest = math.nan if found is None else float(found.max())
+    return Difference(int(where.sum()), largest if math.isfinite(largest) else None)

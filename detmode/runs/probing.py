@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.call import Call, Signature, tensors_in
 from detmode.higher_order import let_pass
 from detmode.observers import Observer, repeated
+from detmode.places import Places
 from detmode.plan import matches, names_of
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference
@@ -23,7 +22,8 @@ from detmode.runs.disturbance import Disturbance
 from detmode.runs.overloads import Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
-from detmode.sites import Site, backward_site, site_of, trace, user_frame
+from detmode.runs.tensors import has_data, is_foreign
+from detmode.sites import Place
 
 _logger = logging.getLogger("detmode")
 _COLLECTIVES = frozenset(
@@ -50,7 +50,6 @@ _UNDEFINED = {
     "aten::mkldnn_rnn_layer": (3,),
 }
 """Outputs that only the backward takes, parts of which nobody writes: they are not compared."""
-_NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 class Probe(Observer):
@@ -90,7 +89,7 @@ class Probe(Observer):
 
     def __enter__(self) -> Probe:
         let_pass(type(self))
-        self._trace = trace()
+        self._places = Places()
         TorchDispatchMode.__enter__(self)
         return self
 
@@ -109,7 +108,7 @@ class Probe(Observer):
         if not isinstance(func, torch._ops.OpOverload):
             self._pass_over(str(func), "higher-order operators")
             return func(*args, **kwargs)
-        if any(_is_foreign(cls) for cls in types):
+        if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it is made of are probed.
             return NotImplemented
         return self.observe(func, args, kwargs, func)
@@ -129,8 +128,7 @@ class Probe(Observer):
             known = self._overloads[func] = Overload(func), self._why_never(func)
         overload, reason = known
         inputs = tensors_in((*args, *kwargs.values()))
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-            self._trace.remember_call((overload.name,))
+        place = self._places.of_call(inputs)
         reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
         snapshot = None
         if reason is None:
@@ -158,7 +156,7 @@ class Probe(Observer):
             with _disable_current_modes():
                 after = generators.save()
             try:
-                self._repeat(func, overload, (args, kwargs, result), run, snapshot, before)
+                self._repeat(func, overload, place, (args, kwargs, result), run, snapshot, before)
             finally:
                 with _disable_current_modes():
                     _set(after)
@@ -170,6 +168,7 @@ class Probe(Observer):
         self,
         func: torch._ops.OpOverload,
         overload: Overload,
+        place: Place,
         made: tuple[tuple[Any, ...], dict[str, Any], Any],
         run: Callable[..., Any],
         snapshot: Snapshot,
@@ -180,7 +179,7 @@ class Probe(Observer):
             expected = _data_of(func, *made)
         if not expected:
             return self._pass_over(overload.name, "no outputs")
-        if any(not _has_data(tensor) for tensor in expected.values()):
+        if any(not has_data(tensor) for tensor in expected.values()):
             return self._pass_over(overload.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
         found: dict[str, Difference] = {}
@@ -204,19 +203,19 @@ class Probe(Observer):
             if differing:
                 conditions.update(dict.fromkeys(names))
                 _merge(found, differing)
-        self._count(func, overload, made, found, tuple(conditions))
+        self._count(func, overload, place, made, found, tuple(conditions))
         return None
 
     def _count(
         self,
         func: torch._ops.OpOverload,
         overload: Overload,
+        place: Place,
         made: tuple[tuple[Any, ...], dict[str, Any], Any],
         found: dict[str, Difference],
         conditions: tuple[str, ...],
     ) -> None:
-        site = self._site()
-        key = (overload.name, site.text)
+        key = (overload.name, place.site.text)
         self._probed += 1
         self._counts[key] = self._counts.get(key, 0) + 1
         if not found:
@@ -226,17 +225,13 @@ class Probe(Observer):
             with _disable_current_modes():
                 room, action = _rule_of(func, made[0], made[1])
             row = self._rows[key] = ProbeRow(
-                overload.name, 0, 0, (), (), 0, 0.0, site.text, site.module, room, action
+                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, place.module, room, action
             )
         row.varied += 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *found)))
         row.elements = max(row.elements, *(each.elements for each in found.values()))
         row.largest = _larger(row.largest, *(each.largest for each in found.values()))
-
-    def _site(self) -> Site:
-        frame = user_frame()
-        return site_of(frame) if frame is not None else backward_site(self._trace.current_note())
 
     def _pass_over(self, name: str, reason: str) -> None:
         key = (name, reason)
@@ -291,7 +286,7 @@ def probe(
 
 def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
     """Why a call is not probed, as its arguments tell."""
-    if not all(_has_data(tensor) for tensor in inputs):
+    if not all(has_data(tensor) for tensor in inputs):
         return "no data"
     if any(isinstance(value, torch.ScriptObject) for value in values):
         return "objects"
@@ -300,16 +295,6 @@ def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) 
     if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
         return "unknown generator"
     return None
-
-
-def _is_foreign(cls: type) -> bool:
-    return getattr(
-        cls, "__torch_dispatch__", None
-    ) is not _NO_DISPATCH and not cls.__module__.startswith("torch._subclasses.")
-
-
-def _has_data(tensor: Tensor) -> bool:
-    return not tensor.is_meta and not isinstance(tensor, (FakeTensor, FunctionalTensor))
 
 
 def _data_of(

@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.call import tensors_in
 from detmode.higher_order import let_pass
 from detmode.observers import Observer
+from detmode.places import Places
+from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.overloads import Overload
+from detmode.runs.tensors import has_data, is_foreign
 from detmode.runs.trace_file import Writer
-from detmode.sites import backward_site, site_of, trace, user_frame
 
 _BATCH = 512
 _LONG = 200
@@ -59,7 +61,7 @@ class record(Observer):
     def __enter__(self) -> record:
         let_pass(type(self))
         self._writer = Writer(self._path, _about())
-        self._trace = trace()
+        self._places = Places()
         self._busy = False
         TorchDispatchMode.__enter__(self)
         return self
@@ -89,6 +91,9 @@ class record(Observer):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if any(is_foreign(cls) for cls in types):
+            # A subclass desugars first; the operators that it is made of are recorded.
+            return NotImplemented
         if self._busy or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         return self.observe(func, args, kwargs, func)
@@ -111,10 +116,7 @@ class record(Observer):
         inputs = tensors_in((*args, *kwargs.values()))
         seeded = _generator_state(inputs, kwargs) if plan.seeded else None
         before = self._add(inputs)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-            self._trace.remember_call((plan.name,))
-        frame = user_frame()
-        site = site_of(frame) if frame is not None else backward_site(self._trace.current_note())
+        place = self._places.of_call(inputs)
         self._busy = True
         try:
             result = run(*args, **kwargs)
@@ -125,8 +127,8 @@ class record(Observer):
         if self._undefined or plan.allocates:
             self._note_written(written, plan.allocates)
             # A view of an input is not written.
-            known = {tensor.untyped_storage()._cdata for tensor in inputs}
-            fresh = [each for each in outputs if each.untyped_storage()._cdata not in known]
+            known = {_storage(tensor) for tensor in inputs}
+            fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
             self._note_written(fresh, plan.allocates)
         after, mutated = self._add(outputs), self._add(written)
         if seeded is not None:
@@ -134,8 +136,8 @@ class record(Observer):
         writer.call(
             [
                 writer.number(plan.name),
-                writer.number(site.text),
-                None if site.module is None else writer.number(site.module),
+                writer.number(place.site.text),
+                None if place.module is None else writer.number(place.module),
                 before,
                 after,
                 mutated,
@@ -153,12 +155,20 @@ class record(Observer):
         assert self._writer is not None
         forms = []
         for tensor in tensors:
-            key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+            strided = _is_strided(tensor)
+            # What has no strides has a text that says all.
+            key = (
+                (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+                if strided
+                else _form(tensor)
+            )
             form = self._forms.get(key)
             if form is None:
                 form = self._forms[key] = self._writer.number(_form(tensor))
             forms.append(form)
-            if self._undefined and tensor.untyped_storage()._cdata in self._undefined:
+            if not strided:
+                self._digests.add(_content(tensor))
+            elif self._undefined and _storage(tensor) in self._undefined:
                 self._digests.add_undefined()
             else:
                 self._digests.add(tensor)
@@ -166,11 +176,30 @@ class record(Observer):
 
     def _note_written(self, tensors: list[Tensor], allocates: bool) -> None:
         for tensor in tensors:
+            if not _is_strided(tensor):
+                continue
             if allocates:
                 reference = StorageWeakRef(tensor.untyped_storage())
                 self._undefined[reference.cdata] = reference
             else:
-                self._undefined.pop(tensor.untyped_storage()._cdata, None)
+                self._undefined.pop(_storage(tensor), None)
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    """Whether a tensor has data, in one storage."""
+    return tensor.layout is torch.strided and not tensor.is_nested and has_data(tensor)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if _is_strided(tensor) else 0
+
+
+def _content(tensor: Tensor) -> Tensor:
+    """The bytes of the parts of a tensor without strides; one zero where there is no data."""
+    with _disable_current_modes():
+        if not has_data(tensor):
+            return torch.zeros(1, dtype=torch.uint8)  # no bytes have the digest of unwritten memory
+        return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])
 
 
 def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -210,6 +239,11 @@ def _among(tensor: Tensor, tensors: list[Tensor]) -> bool:
 
 def _form(tensor: Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested:
+        return f"{dtype} nested, {tensor.size(0)} of {tensor.dim() - 1} dimensions {tensor.device}"
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        return f"{dtype}{list(tensor.shape)} {layout} {tensor.device}"
     return f"{dtype}{list(tensor.shape)} strides {list(tensor.stride())} {tensor.device}"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from detmode.mode import DeterministicMode
+from detmode.runs import difference
 from detmode.sample import Sample
 from detmode.settings import flag
 from detmode.verify.cases import (
@@ -92,17 +93,7 @@ def _run_number(number: int, case: Case, device: str) -> tuple[torch.Tensor, ...
 
 def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
     """Whether dtypes, shapes and bytes are the same; equal NaNs are, 0.0 and -0.0 are not."""
-    return len(ours) == len(others) and all(
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and torch.equal(_bytes(one), _bytes(other))
-        for one, other in zip(ours, others)
-    )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return plain.contiguous().reshape(-1).view(torch.uint8)
+    return len(ours) == len(others) and all(map(difference.same_bits, ours, others))
 
 
 def check_truth(case: Case, device: str = "host") -> Errors:

@@ -260,15 +260,20 @@ def test_backward_in_another_thread_than_forward(mode, line):
     def work():
         made_in_thread.append(up(torch.ones(1, 1, 2, 2, requires_grad=True)).sum())
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
     def user():
         made_in_thread[0].backward()  # here
 
-    with mode() as made:
-        user()
+    def under_the_mode():
+        with mode() as made:
+            user()
+        made_in_thread.append(made)
+
+    # Numbers of nodes repeat from thread to thread: a thread of its own has seen no forward call.
+    for target in (work, under_the_mode):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    made = made_in_thread[1]
     assert [record.action for record in made.records] == ["substitute"]
     assert [record.site for record in made.records] == line(user)
 

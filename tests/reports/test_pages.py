@@ -55,7 +55,9 @@ def probed(**changes: object) -> ProbeRow:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> detmode.Comparison:
     folder = tmp_path_factory.mktemp("runs")
     fault = Fault("aten::addmm.default", 3, lambda args, result: result.view(-1)[3].add_(1e-6))
-    return detmode.diff(Training().run(folder / "one"), Training(fault=fault).run(folder / "other"))
+    return detmode.diff(
+        Training().record(folder / "one"), Training(fault=fault).record(folder / "other")
+    )
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ from detmode import DeterministicMode, Rule, Substitute, cli, cuda, default_rule
 from detmode.commands.programs import ENVIRONMENT
 from detmode.conditions import argument, on
 from detmode.cuda import host, launch
-from detmode.runs import Probe, ProbeRow
+from detmode.runs.probe_report import ProbeRow
+from detmode.runs.probing import Probe
 
 needs_compiler = pytest.mark.skipif(
     cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"

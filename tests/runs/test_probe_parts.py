@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from detmode.runs.difference import Difference, difference
+from detmode.runs.difference import Difference, difference, same_bits
 from detmode.runs.snapshot import CannotCopyError, Snapshot
 
 E5M2 = torch.float8_e5m2
@@ -96,6 +96,9 @@ def bits(*patterns: int) -> Tensor:
         (torch.ones(2, 3), torch.ones(3, 2).t(), None),
         (torch.tensor([True, False]), torch.tensor([True, True]), Difference(1, 1.0)),
         (torch.tensor([3 + 4j]), torch.tensor([0j]), Difference(1, 5.0)),
+        (torch.eye(3).to_sparse(), torch.eye(3).to_sparse(), None),
+        (torch.eye(3).to_sparse(), torch.ones(3, 3).to_sparse(), Difference(27, None)),
+        (torch.eye(3).to_sparse(), torch.eye(3), Difference(9, None)),
         (torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse(), Difference(3, 1.0)),
         (torch.ones(2).to(E5M2), torch.zeros(2).to(E5M2), Difference(2, 1.0)),
         (torch.ones(1).expand(1), torch.ones(()).expand(1), None),
@@ -104,3 +107,4 @@ def bits(*patterns: int) -> Tensor:
 def test_difference(one: Tensor, other: Tensor, expected: Difference | None) -> None:
     """By bytes; strides do not count."""
     assert difference(one, other) == expected
+    assert same_bits(one, other) == (expected is None)

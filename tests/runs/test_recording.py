@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 import detmode
-from detmode import DeterministicMode, cuda, diff, record
+from detmode import DeterministicMode, allow, cuda, diff, record
+from detmode.module_path import ModulePaths
+from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
 
 needs_compiler = pytest.mark.skipif(
@@ -187,3 +193,179 @@ def test_record_twice(path: Path) -> None:
     with pytest.raises(detmode.TraceError, match="is not empty"), recording:
         pass
     assert len(calls(path)) == 1
+
+
+class Block(nn.Module):
+    """Every call of every block is on one of these lines."""
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.softplus(self.linear(x))
+        y[:, :2].mul_(2)
+        if self.inner is not None:
+            y = self.inner(y)
+        return y.sin()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        shared = Block()
+        self.first = Block()
+        self.nested = Block(Block())
+        self.twice = nn.ModuleList([shared, nn.Sequential(shared)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for module in (self.first, self.nested, *self.twice):
+            x = module(x)
+        return Double.apply(x)  # type: ignore[no-any-return]
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.ceil()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.floor()
+
+
+BLOCKS = ["Net.first", "Net.nested.inner", "Net.nested", "Net.twice.0", "Net.twice.1.0"]
+
+
+def modules(path: Path, overload: str) -> list[str | None]:
+    return [call.module for call in calls(path, overload)]
+
+
+def train(path: Path, net: nn.Module) -> Path:
+    with record(path):
+        loss = net(torch.ones(2, 4)).sum()
+        loss.argmax()  # makes no node, and is not taken for the one that made the last
+        loss.backward()
+    return path
+
+
+def test_module_of_each_call(path: Path) -> None:
+    """One line in several blocks has the path of each, in forward and backward, written in place.
+
+    A module that is in two places of the model has both paths.
+    """
+    train(path, Net())
+    entered = ["Net.first", "Net.nested", "Net.nested.inner", "Net.twice.0", "Net.twice.1.0"]
+    assert modules(path, "aten::sin.default") == BLOCKS
+    assert modules(path, "aten::softplus.default") == entered
+    assert modules(path, "aten::addmm.default") == [f"{block}.linear" for block in entered]
+    assert modules(path, "aten::softplus_backward.default") == entered[::-1]
+    cosines = calls(path, "aten::cos.default")
+    assert [call.module for call in cosines] == BLOCKS[::-1]
+    assert {call.site for call in cosines} == {
+        call.site for call in calls(path, "aten::sin.default")
+    }
+    # Writing to a view makes a node of another kind; its backward copies.
+    assert modules(path, "aten::clone.default") == entered[::-1]
+    # A function's own backward.
+    assert modules(path, "aten::floor.default") == ["Net"]
+    assert modules(path, "aten::sum.default")[0] is None
+
+
+def test_same_modules_in_each_run(path: Path, tmp_path: Path) -> None:
+    """Two runs of one program have the same modules, whatever was recorded or called before."""
+    net = Net()
+    net.nested(torch.ones(1, 4))
+    train(path, net)
+    with record(tmp_path / "between"):
+        net.twice[1](torch.ones(1, 4))
+    net.zero_grad()
+    train(tmp_path / "again", net)
+    first, again = (
+        [(call.overload, call.module) for call in calls(each)]
+        for each in (path, tmp_path / "again")
+    )
+    assert first == again
+    assert None not in modules(tmp_path / "between", "aten::sin.default")
+    assert modules(tmp_path / "between", "aten::sin.default") == ["Sequential.0"]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_forward_has_the_modules_of_the_first(reentrant: bool, path: Path) -> None:
+    """Activation checkpointing calls a module alone in backward: it is the one of the model."""
+
+    class Checkpointed(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            for module in (self.first, self.nested):
+                x = checkpoint(module, x, use_reentrant=reentrant)
+            return x
+
+    with record(path):
+        Checkpointed()(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    names = [f"Checkpointed.{name}" for name in ("first", "nested.inner", "nested")]
+    again = modules(path, "aten::sin.default")[3:]
+    assert modules(path, "aten::sin.default")[:3] == names
+    # The other way stops where all that backward needs is there: before the last call.
+    assert again == ([names[1], names[2], names[0]] if reentrant else [names[1]])
+    assert modules(path, "aten::cos.default") == [names[2], names[1], names[0]]
+
+
+def test_paths_of_modules_that_are_gone() -> None:
+    """No module is kept alive, and one at the address of another has a name of its own."""
+    paths = ModulePaths()
+    for kind in (nn.ReLU, nn.Tanh) * 20:
+        module = nn.Sequential(kind())
+        expected = f"Sequential.0.{kind.__name__}"
+        assert paths.of([module, module[0], kind()], recomputed=False) == expected
+        gone = weakref.ref(module)
+        del module
+        assert gone() is None
+    assert not paths._called.children
+    assert not paths._known.children
+
+
+@needs_compiler
+@pytest.mark.parametrize("observer", [record, Probe], ids=["record", "probe"])
+def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> None:
+    """What is allowed in forward is allowed in its backward, also where it is recorded."""
+    looking = observer(path) if observer is record else observer(1)
+    image, grid = torch.ones(1, 1, 4, 4, requires_grad=True), torch.zeros(1, 2, 2, 2)
+    with looking, DeterministicMode(simulate="cuda", substitute=False) as mode:
+        with allow("aten::grid_sampler_2d"):
+            found = nn.functional.grid_sample(image, grid, align_corners=False)
+        found.sum().backward()
+    assert {row.action for row in mode.records} == {"allow"}
+
+
+def make_fake() -> Tensor:
+    with FakeTensorMode():
+        return torch.ones(3)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    ("make", "has_bytes"),
+    [
+        (lambda: torch.eye(3).to_sparse(), True),
+        (lambda: torch.eye(3).to_sparse_csr(), True),
+        (lambda: torch.eye(4).to_sparse_bsr((2, 2)), True),
+        (lambda: torch.eye(3).to_mkldnn(), True),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), True),
+        (lambda: torch.ones(3, device="meta"), False),
+        (make_fake, False),
+    ],
+    ids=["coo", "csr", "bsr", "mkldnn", "nested", "meta", "fake"],
+)
+def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) -> None:
+    """Of what is made of several tensors all bytes are seen; of what has none, the form."""
+    tensor = make()
+    doubled = tensor + tensor
+    with record(path):
+        tensor.relu().relu()
+        doubled.relu()
+    one, again, other = (call.outputs for call in calls(path))
+    assert one == again
+    assert one.forms == other.forms
+    assert (one.digests != other.digests) == has_bytes
+    assert UNDEFINED not in one.digests
