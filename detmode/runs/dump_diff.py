@@ -213,12 +213,12 @@ class _Found:
         self.low: list[int] = []
         self.high: list[int] = []
         self.largest: float | int | None = None
-        self._ulps: Tensor | None = None
+        self._counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64)
 
     def add(self, one: Tensor, other: Tensor, begin: int, shape: tuple[int, ...]) -> None:
         """Compare two chunks, which begin at element ``begin`` of tensors of ``shape``."""
         where = unequal(one, other)
-        self._add_ulps(one, other)
+        self._add_ulps(one, other, where is None)
         if where is None:
             return
         self.elements += int(where.sum())
@@ -236,14 +236,15 @@ class _Found:
 
     def rows(self) -> Iterator[Count]:
         """The histogram, without its empty rows."""
-        counts = [] if self._ulps is None else self._ulps.tolist()
-        yield from (row for row in zip(_labels(), counts) if row[1])
+        yield from (row for row in zip(_labels(), self._counts.tolist()) if row[1])
 
-    def _add_ulps(self, one: Tensor, other: Tensor) -> None:
+    def _add_ulps(self, one: Tensor, other: Tensor, same: bool) -> None:
         dtype = _PAIR_OF.get(one.dtype, one.dtype)
         if dtype in _BITS:
-            counts = _ulps(one.view(dtype), other.view(dtype))
-            self._ulps = counts if self._ulps is None else self._ulps + counts
+            one, other = one.view(dtype), other.view(dtype)
+            self._counts[0] += len(one)
+            if not same:
+                self._counts += _ulps(one, other)
 
 
 def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:
@@ -260,24 +261,22 @@ def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:
 
 
 def _ulps(one: Tensor, other: Tensor) -> Tensor:
-    """How many elements are in each row of the histogram, (rows,).
+    """How many elements go from the first row of the histogram to which others, (rows,).
 
     The floats of one sign are ordered as the integers are that their bits make: the difference of
     these counts the floats between two.
     """
     bits = _BITS[one.dtype]
     infinity = torch.tensor(math.inf, dtype=one.dtype).view(bits).long()
-    a, b = one.view(bits).long(), other.view(bits).long()
-    differs = a != b
-    a, b = a[differs], b[differs]
-    # As signed integers of more bits: the sign bit is set in negative ones.
+    differs = one.view(bits) != other.view(bits)
+    a, b = one.view(bits)[differs].long(), other.view(bits)[differs].long()
     magnitude = torch.iinfo(bits).max
     sizes = a & magnitude, b & magnitude
     infinite = (sizes[0] >= infinity) | (sizes[1] >= infinity)
     flipped = ((a < 0) != (b < 0)) & ~infinite
     distances = (sizes[0] - sizes[1]).abs()[~infinite & ~flipped]
     counts = torch.bincount(torch.bucketize(distances, _BOUNDS), minlength=len(_BOUNDS))
-    counts[0] += len(one) - len(a)
+    counts[0] -= len(a)
     return torch.cat([counts, torch.stack([flipped.sum(), infinite.sum()])])
 
 

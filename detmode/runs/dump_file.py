@@ -288,31 +288,42 @@ class DumpReader:
         """
         number, array = self.arrays[name]
         file = self.path / f"{number}.npy"
-        elements = self._elements(file, array)
-        dtype = _DTYPES[array.dtype]
-        return (
-            torch.from_numpy(np.array(elements[begin : begin + CHUNK])).view(dtype)
-            for begin in range(0, len(elements), CHUNK)
-        )
+        return self._chunks(file, _DTYPES[array.dtype], _mapped(file, array))
 
-    def _elements(self, file: Path, array: Array) -> np.ndarray[Any, Any]:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of headers that an old Python wrote
-                if not file.is_file():
-                    raise FileNotFoundError
-                # Reads no pickles: their dtype cannot be mapped.
-                found = np.lib.format.open_memmap(file, mode="r")
-        except FileNotFoundError:
-            raise TraceError(f"there is no file {file}") from None
-        except Exception as error:  # what NumPy's parser makes of any bytes
-            raise TraceError(f"{file} is not an array: it is cut off, or no .npy file") from error
-        if (found.dtype, found.shape) != (_numpy_dtype(array), array.shape):
-            raise TraceError(f"{file} is not the {array.dtype}{list(array.shape)} of call.json")
-        if not found.flags.c_contiguous:
-            raise TraceError(f"{file} is not in row-major order")
-        flat: np.ndarray[Any, Any] = found.reshape(-1)
-        return flat
+    @staticmethod
+    def _chunks(file: Path, dtype: torch.dtype, array: np.memmap[Any, Any]) -> Iterator[Tensor]:
+        # Read, since the pages of a map stay in memory.
+        kind, offset, size = array.dtype, array.offset, array.size
+        for begin in range(0, size, CHUNK):
+            count = min(CHUNK, size - begin)
+            found = np.fromfile(file, kind, count, offset=offset + begin * kind.itemsize)
+            if len(found) < count:
+                raise TraceError(f"{file} was cut off while it was read")
+            yield torch.from_numpy(found).view(dtype)
+
+
+def _mapped(file: Path, array: Array) -> np.memmap[Any, Any]:
+    """The array of a file, which is what it should be.
+
+    Raises:
+        TraceError: it is not.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that an old Python wrote
+            if not file.is_file():  # a pipe would be waited for
+                raise FileNotFoundError
+            # Reads no pickles: their dtype cannot be mapped.
+            found = np.lib.format.open_memmap(file, mode="r")
+    except FileNotFoundError:
+        raise TraceError(f"there is no file {file}") from None
+    except Exception as error:  # what NumPy's parser makes of any bytes
+        raise TraceError(f"{file} is not an array: it is cut off, or no .npy file") from error
+    if (found.dtype, found.shape) != (_numpy_dtype(array), array.shape):
+        raise TraceError(f"{file} is not the {array.dtype}{list(array.shape)} of call.json")
+    if not found.flags.c_contiguous:
+        raise TraceError(f"{file} is not in row-major order")
+    return found
 
 
 def dumps_of(path: Path) -> list[DumpReader]:
