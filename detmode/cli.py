@@ -71,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RUN", help="a folder to make"
     )
+    record.add_argument(
+        "--dump",
+        action="append",
+        default=[],
+        metavar="OPERATOR@INDEX",
+        help="write the tensors of that call of the operator too, e.g. aten::addmm.default@3",
+    )
 
     diff = add("diff", tables.diff, "where two recorded runs part", form, files)
     diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")

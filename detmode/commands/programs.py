@@ -52,11 +52,17 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.runs.trace_file import TraceError
 
     modes = [_mode(options)] if options.deterministic or options.simulate else []
-    failure = _execute(program, *modes, recording.record(options.output))
+    try:
+        recorded = recording.record(options.output, dump=options.dump)
+    except ValueError as error:
+        raise UsageError(f"--dump {error}") from error
+    failure = _execute(program, *modes, recorded)
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))
     status = exit_status(failure)
     print(f"detmode: recorded to {options.output}", file=sys.stderr)
+    for call, reason in recorded.not_dumped.items():
+        print(f"detmode: note: no dump of {call}: {reason}", file=sys.stderr)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
     return status

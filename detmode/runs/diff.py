@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from detmode.reports.timeline import Timeline, TimelineBuilder
 from detmode.rule import Allow
 from detmode.rules import default_rules
 from detmode.runs.align import align
+from detmode.runs.dump_diff import CallDifference, compare_dumps, pairs
+from detmode.runs.dump_file import CallName, dumps_of
 from detmode.runs.trace_file import DIGEST_BYTES, UNDEFINED, CallRecord, Reader, Tensors, split
 from detmode.table import resolve
 
@@ -108,6 +111,8 @@ class Comparison(Shown):
         incomplete: the runs that were cut off, by their paths.
         lines: the operators and sites whose calls are not all the same.
         timeline: the calls by module.
+        dumped: how the tensors differ of the calls that both runs have a dump of.
+        to_dump: for each run, the calls to dump so that it is seen how the tensors differ.
     """
 
     parting: Parting | None
@@ -119,6 +124,8 @@ class Comparison(Shown):
     incomplete: tuple[str, ...]
     lines: tuple[Line, ...] = ()
     timeline: Timeline | None = None
+    dumped: tuple[CallDifference, ...] = ()
+    to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
 
     @property
     def identical(self) -> bool:
@@ -137,6 +144,8 @@ class Comparison(Shown):
                 "only_first": self.only_first,
                 "only_second": self.only_second,
                 "incomplete": list(self.incomplete),
+                "dumped": [each.as_data() for each in self.dumped],
+                "to_dump": [list(map(str, calls)) for calls in self.to_dump],
             },
             indent=2,
         )
@@ -153,7 +162,23 @@ class Comparison(Shown):
         if self.outputs is not None and self.outputs != self.parting:
             lines += ["", "The first call whose inputs agree and whose outputs differ:", ""]
             lines.append(_described(self.outputs))
+        for each in self.dumped:
+            lines += ["", str(each)]
+        advice = self._how_to_dump()
+        if advice is not None:
+            lines += ["", advice]
         return "\n".join(lines)
+
+    def _how_to_dump(self) -> str | None:
+        options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
+        if not all(options):
+            return None
+        how = (
+            f"both runs again with {options[0]}"
+            if options[0] == options[1]
+            else f"the first run again with {options[0]}, the second with {options[1]}"
+        )
+        return f"to see how the tensors differ, record {how}"
 
     def page(self) -> Page:
         """What is shown: the parting call with both sides, and the lines that differ."""
@@ -169,6 +194,7 @@ class Comparison(Shown):
             opened.append(
                 _opened("The first call whose inputs agree and whose outputs differ", self.outputs)
             )
+        opened += map(_opened_dump, self.dumped)
         return Page(
             title="Two runs compared",
             verdict="The runs are identical."
@@ -177,7 +203,7 @@ class Comparison(Shown):
             severity="note" if self.identical else "error",
             groups=GROUPS,
             table=Table(_COLUMNS, tuple(line.row() for line in self.lines)),
-            facts=tuple(facts),
+            facts=(*facts, *filter(None, [self._how_to_dump()])),
             timeline=self.timeline,
             opened=tuple(opened),
         )
@@ -266,6 +292,12 @@ class _Run:
             self.line_of.append(position)
         self.lines = list(positions)
 
+    def name_of(self, number: int) -> CallName:
+        """A call by its overload, and which of its calls it is."""
+        overload = self.lines[self.line_of[number]][0]
+        alike = {place for place, line in enumerate(self.lines) if line[0] == overload}
+        return CallName(overload, sum(place in alike for place in self.line_of[:number]))
+
     def calls_at(self, numbers: set[int]) -> dict[int, CallRecord]:
         """Some of the calls, read again."""
         found: dict[int, CallRecord] = {}
@@ -289,6 +321,9 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     """
     kinds: dict[Any, int] = {}
     one, other = _Run(first, kinds), _Run(second, kinds)
+    dumps = dumps_of(one.reader.path), dumps_of(other.reader.path)
+    dumped_numbers = {dump.number for dump in dumps[0]}
+    aligned: dict[int, int] = {}
     parting: tuple[int | None, int | None] | None = None
     outputs: tuple[int, int] | None = None
     tally = _Tally(one, other)
@@ -297,6 +332,8 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
             group = ONLY_SECOND if i is None else ONLY_FIRST
         else:
             group = SAME if one.whole[i] == other.whole[j] else DIFFERENT
+            if i in dumped_numbers:
+                aligned[i] = j
         tally.add(i, j, group.name)
         if group is SAME:
             continue
@@ -324,6 +361,13 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
             return replace(found, kind="calls")
         return found
 
+    dumped = list(pairs(*dumps, aligned))
+    known = {(mine.number, theirs.number) for mine, theirs in dumped}
+    unseen = [
+        (one.name_of(i), other.name_of(j))
+        for i, j in dict.fromkeys(wanted)
+        if i is not None and j is not None and (i, j) not in known
+    ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
     return Comparison(
         parted(parting),
@@ -335,6 +379,8 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         tuple(cut),
         tally.lines(),
         tally.timeline(),
+        tuple(compare_dumps(*pair) for pair in dumped),
+        (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
     )
 
 
@@ -406,6 +452,19 @@ def _opened(title: str, parting: Parting) -> Opened:
         for name in dict.fromkeys(name for side in sides for name in side)
     )
     return Opened(title, tuple(facts), (f"The table on this operator: {_rule_for(parting.call)}.",))
+
+
+def _opened_dump(call: CallDifference) -> Opened:
+    details = (
+        f"{each.name}: {', '.join(' '.join(fact) for fact in list(each.facts())[1:])}"
+        for each in call.differing
+    )
+    return Opened(
+        call.title,
+        tuple(Fact(each.name, *each.forms) for each in call.differing),
+        (*details, *call.summary()),
+        tuple((f"{each.name}: ULPs", each.ulps) for each in call.differing if each.ulps),
+    )
 
 
 def _facts(call: CallRecord) -> Iterator[tuple[str, str]]:

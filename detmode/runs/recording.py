@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -22,8 +22,9 @@ from detmode.observers import Observer
 from detmode.places import Places
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
+from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.overloads import Overload
-from detmode.runs.tensors import has_data, is_foreign
+from detmode.runs.tensors import form_of, has_data, is_foreign
 from detmode.runs.trace_file import Writer
 
 _BATCH = 512
@@ -39,15 +40,21 @@ class record(Observer):
 
     Args:
         path: a folder that does not exist yet, or is empty.
+        dump: calls whose tensors are written too, as ``"aten::addmm.default@3"``: the overload, and
+            which of its calls in the block, counted from 0.
 
     Raises:
         TraceError: the folder cannot be written, or is not empty.
+        TypeError, ValueError: ``dump`` is no list of such texts, or names no operator.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, dump: Iterable[str] = ()) -> None:
         TorchDispatchMode.__init__(self)
+        if isinstance(dump, str):
+            raise TypeError("record: dump must be a list of calls, got one str")
+        self._dumps = DumpWriter(path, map(CallName.of, dump))
         self._path = path
         self._writer: Writer | None = None
         self._digests = Digests()
@@ -65,6 +72,11 @@ class record(Observer):
         self._busy = False
         TorchDispatchMode.__enter__(self)
         return self
+
+    @property
+    def not_dumped(self) -> dict[str, str]:
+        """The calls of ``dump`` whose tensors are not written, and why."""
+        return {str(call): reason for call, reason in self._dumps.missed.items()}
 
     def __exit__(
         self,
@@ -117,9 +129,16 @@ class record(Observer):
         seeded = _generator_state(inputs, kwargs) if plan.seeded else None
         before = self._add(inputs)
         place = self._places.of_call(inputs)
+        dump = self._dumps.begin(plan.name, self._calls)
+        if dump is not None:
+            dump.add("input", self._defined(inputs))
         self._busy = True
         try:
             result = run(*args, **kwargs)
+        except BaseException:
+            if dump is not None:
+                dump.discard()
+            raise
         finally:
             self._busy = False
         written = plan.written(args, kwargs)
@@ -131,6 +150,10 @@ class record(Observer):
             fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
             self._note_written(fresh, plan.allocates)
         after, mutated = self._add(outputs), self._add(written)
+        if dump is not None:
+            dump.add("output", self._defined(outputs))
+            dump.add("mutated", self._defined(written))
+        self._dumps.made(plan.name, dump)
         if seeded is not None:
             self._digests.add(seeded)
         writer.call(
@@ -160,19 +183,26 @@ class record(Observer):
             key = (
                 (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
                 if strided
-                else _form(tensor)
+                else form_of(tensor)
             )
             form = self._forms.get(key)
             if form is None:
-                form = self._forms[key] = self._writer.number(_form(tensor))
+                form = self._forms[key] = self._writer.number(form_of(tensor))
             forms.append(form)
             if not strided:
                 self._digests.add(_content(tensor))
-            elif self._undefined and _storage(tensor) in self._undefined:
+            elif self._is_undefined(tensor):
                 self._digests.add_undefined()
             else:
                 self._digests.add(tensor)
         return forms
+
+    def _defined(self, tensors: list[Tensor]) -> list[Tensor | None]:
+        return [None if self._is_undefined(tensor) else tensor for tensor in tensors]
+
+    def _is_undefined(self, tensor: Tensor) -> bool:
+        """Whether nobody has written the tensor's memory."""
+        return bool(self._undefined) and _storage(tensor) in self._undefined
 
     def _note_written(self, tensors: list[Tensor], allocates: bool) -> None:
         for tensor in tensors:
@@ -235,16 +265,6 @@ def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
 
 def _among(tensor: Tensor, tensors: list[Tensor]) -> bool:
     return any(tensor is other for other in tensors)
-
-
-def _form(tensor: Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.is_nested:
-        return f"{dtype} nested, {tensor.size(0)} of {tensor.dim() - 1} dimensions {tensor.device}"
-    if tensor.layout != torch.strided:
-        layout = str(tensor.layout).removeprefix("torch.")
-        return f"{dtype}{list(tensor.shape)} {layout} {tensor.device}"
-    return f"{dtype}{list(tensor.shape)} strides {list(tensor.stride())} {tensor.device}"
 
 
 def _about() -> dict[str, Any]:

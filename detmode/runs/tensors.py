@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -21,3 +22,14 @@ def has_data(tensor: Tensor) -> bool:
     # isinstance is slow, and most are plain.
     plain = type(tensor) is Tensor or not isinstance(tensor, (FakeTensor, FunctionalTensor))
     return plain and not tensor.is_meta
+
+
+def form_of(tensor: Tensor) -> str:
+    """How a tensor looks: dtype, shape, strides or layout, device."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested:
+        return f"{dtype} nested, {tensor.size(0)} of {tensor.dim() - 1} dimensions {tensor.device}"
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        return f"{dtype}{list(tensor.shape)} {layout} {tensor.device}"
+    return f"{dtype}{list(tensor.shape)} strides {list(tensor.stride())} {tensor.device}"

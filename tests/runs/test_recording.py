@@ -271,6 +271,29 @@ def test_module_of_each_call(path: Path) -> None:
     # A function's own backward.
     assert modules(path, "aten::floor.default") == ["Net"]
     assert modules(path, "aten::sum.default")[0] is None
+    (total,), expand = calls(path, "aten::sum.default"), calls(path, "aten::expand.default")[0]
+    assert expand.site == total.site
+
+
+class Gradient(nn.Module):
+    """Runs a backward inside its forward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.autograd.grad(self.inner(x).sum(), x)[0]
+
+
+def test_backward_inside_a_forward(path: Path) -> None:
+    """The module is that of the forward call, not the one that runs the backward."""
+    with record(path):
+        Gradient(Net())(torch.ones(2, 4, requires_grad=True))
+    assert modules(path, "aten::floor.default") == ["Gradient.inner"]
+    assert modules(path, "aten::cos.default") == [
+        block.replace("Net", "Gradient.inner") for block in BLOCKS[::-1]
+    ]
 
 
 def test_same_modules_in_each_run(path: Path, tmp_path: Path) -> None:
@@ -369,3 +392,14 @@ def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) ->
     assert one.forms == other.forms
     assert (one.digests != other.digests) == has_bytes
     assert UNDEFINED not in one.digests
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_subclass_is_recorded_as_what_it_is_made_of(path: Path) -> None:
+    """The operators of its parts are recorded, with their bytes."""
+    rows = [torch.ones(2), torch.ones(3)]
+    nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    with record(path):
+        nested * 2
+    (multiply,) = calls(path, "aten::mul.Tensor")
+    assert multiply.inputs.forms == ("float32[5] strides [1] cpu",)

@@ -1,0 +1,286 @@
+"""How the tensors of one call differ in two runs: where, how far, and by how many units.
+
+Dumps are compared a chunk at a time, so that memory does not grow with the tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detmode.runs.difference import gaps, unequal
+from detmode.runs.dump_file import Array, CallName, DumpReader
+
+OTHER_SIGN = "other sign"
+NOT_FINITE = "NaN or Inf"
+
+_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16}
+_BITS |= {torch.float32: torch.int32, torch.float64: torch.int64}
+_PAIR_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32}
+_PAIR_OF |= {torch.complex128: torch.float64}
+# The largest distance of each row: 0, 1, 2, 4, 8, ...
+_BOUNDS = torch.tensor([0, *(1 << power for power in range(63)), (1 << 63) - 1])
+
+Count = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class ArrayDifference:
+    """How one tensor of a call, or one part of it, differs.
+
+    Args:
+        name: "input 0", "output 1", "mutated 0"; of a sparse tensor, with the part.
+        forms: how it looks in the first and in the second run.
+        elements: how many elements differ; ``None`` where dtypes or shapes do, and so what follows.
+        size: how many elements there are.
+        first: the position of the first element that differs, in row-major order.
+        last: that of the last one.
+        region: of each dimension the first and the last place at which an element differs.
+        largest: the largest absolute difference of finite elements, an int for integers; ``None``
+            where no two finite elements differ, or the dtype has no numbers.
+        ulps: how many elements are how many units in the last place apart: ("0", 120),
+            ("3-4", 7), ...; then those whose signs differ, 0.0 and -0.0 too, and those that differ
+            where one is no finite number. Of complex numbers, both components are counted. Empty
+            for what is no 16 to 64 bit float.
+    """
+
+    name: str
+    forms: tuple[str, str]
+    elements: int | None = None
+    size: int | None = None
+    first: tuple[int, ...] | None = None
+    last: tuple[int, ...] | None = None
+    region: tuple[tuple[int, int], ...] | None = None
+    largest: float | int | None = None
+    ulps: tuple[Count, ...] = ()
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What there is to say of it, but for the histogram."""
+        one, other = self.forms
+        yield self.name, one if one == other else f"{one} and {other}"
+        if self.elements is None or self.region is None:
+            yield "elements", "not compared: dtypes or shapes differ"
+            return
+        yield "elements", f"{self.elements:,} of {self.size:,} differ"
+        if self.first and self.last:  # not of a single number
+            yield "first", str(list(self.first))
+            yield "last", str(list(self.last))
+            sides = (f"{begin}:{end + 1}" for begin, end in self.region)
+            yield "region", f"[{', '.join(sides)}]"
+        if self.largest is not None:
+            yield "largest", f"{self.largest:{',' if isinstance(self.largest, int) else '.6g'}}"
+
+    def __str__(self) -> str:
+        heads = ["ulps", *[""] * len(self.ulps)]
+        histogram = ((head, f"{label}: {n:,}") for head, (label, n) in zip(heads, self.ulps))
+        return str(tabulate([*self.facts(), *histogram], tablefmt="plain"))
+
+
+@dataclass(frozen=True)
+class CallDifference:
+    """How the tensors of a call differ that both runs have a dump of.
+
+    Args:
+        first: the call in the first run.
+        second: the call in the second run.
+        same: the names of the tensors that are the same to the byte.
+        differing: the others.
+        missing: those that only one run has.
+    """
+
+    first: CallName
+    second: CallName
+    same: tuple[str, ...]
+    differing: tuple[ArrayDifference, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """What was found."""
+        calls = " and ".join(dict.fromkeys((str(self.first), str(self.second))))
+        if self.differing or self.missing:
+            return f"How the tensors of {calls} differ"
+        return f"The tensors of {calls} do not differ"
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "first": str(self.first),
+            "second": str(self.second),
+            "same": list(self.same),
+            "differing": [
+                {**vars(each), "ulps": [list(row) for row in each.ulps]} for each in self.differing
+            ],
+            "missing": list(self.missing),
+        }
+
+    def summary(self) -> Iterator[str]:
+        """A sentence for the tensors of each fate."""
+        if self.same:
+            yield f"the same to the byte: {', '.join(self.same)}"
+        if self.missing:
+            yield f"only in one of the runs: {', '.join(self.missing)}"
+
+    def __str__(self) -> str:
+        return "\n\n".join([f"{self.title}:", *map(str, self.differing), *self.summary()])
+
+
+def pairs(
+    ours: Iterable[DumpReader], others: Iterable[DumpReader], aligned: Mapping[int, int]
+) -> Iterator[tuple[DumpReader, DumpReader]]:
+    """The dumps of the same calls: of calls that are aligned, or of one name.
+
+    Args:
+        ours: of the first run.
+        others: of the second.
+        aligned: the number of a call in the second run, by that in the first.
+    """
+    by_number = {reader.number: reader for reader in others}
+    by_name = {reader.call: reader for reader in by_number.values()}
+    for reader in ours:
+        number = aligned.get(reader.number)
+        other = by_number.get(number) if number is not None else None
+        other = other or by_name.get(reader.call)
+        if other is not None:
+            yield reader, other
+
+
+def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
+    """How the tensors of two dumps differ.
+
+    Raises:
+        TraceError: a file of them is not what the dump says.
+    """
+    same, differing = [], []
+    with _disable_current_modes(), torch.no_grad():
+        for name, (_, array) in one.arrays.items():
+            if name not in other.arrays:
+                continue
+            found = _difference(one, other, name, (array, other.arrays[name][1]))
+            if found is None:
+                same.append(name)
+            else:
+                differing.append(found)
+    missing = one.arrays.keys() ^ other.arrays.keys()
+    return CallDifference(
+        one.call, other.call, tuple(same), tuple(differing), tuple(sorted(missing))
+    )
+
+
+def _difference(
+    one: DumpReader, other: DumpReader, name: str, arrays: tuple[Array, Array]
+) -> ArrayDifference | None:
+    forms = (arrays[0].form, arrays[1].form)
+    chunks = zip(one.chunks(name), other.chunks(name))
+    if (arrays[0].dtype, arrays[0].shape) != (arrays[1].dtype, arrays[1].shape):
+        return ArrayDifference(name, forms)
+    shape = arrays[0].shape
+    found = _Found()
+    begin = 0
+    for mine, theirs in chunks:
+        found.add(mine, theirs, begin, shape)
+        begin += len(mine)
+    if found.elements == 0:
+        return None
+    return ArrayDifference(
+        name,
+        forms,
+        found.elements,
+        math.prod(shape),
+        found.first,
+        found.last,
+        tuple(zip(found.low, found.high)),
+        found.largest,
+        tuple(found.rows()),
+    )
+
+
+class _Found:
+    """What the chunks that were seen so far differ in."""
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.first: tuple[int, ...] | None = None
+        self.last: tuple[int, ...] | None = None
+        self.low: list[int] = []
+        self.high: list[int] = []
+        self.largest: float | int | None = None
+        self._counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64)
+
+    def add(self, one: Tensor, other: Tensor, begin: int, shape: tuple[int, ...]) -> None:
+        """Compare two chunks, which begin at element ``begin`` of tensors of ``shape``."""
+        where = unequal(one, other)
+        self._add_ulps(one, other, where is None)
+        if where is None:
+            return
+        self.elements += int(where.sum())
+        positions = where.nonzero()[:, 0].numpy() + begin
+        places = np.unravel_index(positions, shape) if shape else ()
+        if self.first is None:
+            self.first = tuple(int(along[0]) for along in places)
+            self.low, self.high = list(self.first), list(self.first)
+        self.last = tuple(int(along[-1]) for along in places)
+        self.low = [min(low, int(along.min())) for low, along in zip(self.low, places)]
+        self.high = [max(high, int(along.max())) for high, along in zip(self.high, places)]
+        largest = _largest(one, other, where)
+        if largest is not None:
+            self.largest = largest if self.largest is None else max(self.largest, largest)
+
+    def rows(self) -> Iterator[Count]:
+        """The histogram, without its empty rows."""
+        yield from (row for row in zip(_labels(), self._counts.tolist()) if row[1])
+
+    def _add_ulps(self, one: Tensor, other: Tensor, same: bool) -> None:
+        dtype = _PAIR_OF.get(one.dtype, one.dtype)
+        if dtype in _BITS:
+            one, other = one.view(dtype), other.view(dtype)
+            self._counts[0] += len(one)
+            if not same:
+                self._counts += _ulps(one, other)
+
+
+def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:
+    if one.dtype != torch.bool and not one.is_floating_point() and not one.is_complex():
+        try:
+            a, b = (each.numpy()[where.numpy()] for each in (one, other))
+        except (RuntimeError, TypeError):
+            return None  # packed dtypes have no numbers to subtract
+        # The difference of two 64-bit integers may need the 64th bit.
+        return int((np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)).max())
+    found = gaps(one, other, where)
+    finite = None if found is None else found[found.isfinite()]
+    return float(finite.max()) if finite is not None and len(finite) else None
+
+
+def _ulps(one: Tensor, other: Tensor) -> Tensor:
+    """How many elements go from the first row of the histogram to which others, (rows,).
+
+    The floats of one sign are ordered as the integers are that their bits make: the difference of
+    these counts the floats between two.
+    """
+    bits = _BITS[one.dtype]
+    infinity = torch.tensor(math.inf, dtype=one.dtype).view(bits).long()
+    differs = one.view(bits) != other.view(bits)
+    a, b = one.view(bits)[differs].long(), other.view(bits)[differs].long()
+    magnitude = torch.iinfo(bits).max
+    sizes = a & magnitude, b & magnitude
+    infinite = (sizes[0] >= infinity) | (sizes[1] >= infinity)
+    flipped = ((a < 0) != (b < 0)) & ~infinite
+    distances = (sizes[0] - sizes[1]).abs()[~infinite & ~flipped]
+    counts = torch.bincount(torch.bucketize(distances, _BOUNDS), minlength=len(_BOUNDS))
+    counts[0] -= len(a)
+    return torch.cat([counts, torch.stack([flipped.sum(), infinite.sum()])])
+
+
+def _labels() -> Iterator[str]:
+    yield from ("0", "1", "2")
+    yield from (f"{(1 << power) + 1}-{2 << power}" for power in range(1, len(_BOUNDS) - 2))
+    yield from (OTHER_SIGN, NOT_FINITE)

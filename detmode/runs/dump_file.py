@@ -1,0 +1,374 @@
+"""The tensors of single calls on disk: what went in and came out, as plain arrays.
+
+A dump is a folder ``dumps/OPERATOR@INDEX`` of a trace. ``call.json`` names the call and describes
+its arrays, which are ``0.npy``, ``1.npy``, ... beside it. The folder is renamed into place when it
+is whole. Nothing that is read is trusted, and nothing in it is executed.
+docs/trace-format.md is the format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detmode.runs.difference import parts, plain
+from detmode.runs.tensors import form_of, has_data
+from detmode.runs.trace_file import TraceError
+from detmode.table import resolve
+
+FORMAT = "detmode-dump"
+VERSION = 1
+FOLDER = "dumps"
+CHUNK = 1 << 18
+"""Elements that are in memory at once."""
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+_OF_NUMPY = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+_CALL = re.compile(r"(\w+)::(\w+)\.(\w+)@(\d{1,18})", re.ASCII)
+_FOLDER = re.compile(r"\w+\.\w+\.\w+@\d{1,18}", re.ASCII)
+_MOST_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, order=True)
+class CallName:
+    """One call of a run.
+
+    Args:
+        overload: "aten::addmm.default".
+        index: which of the overload's calls, counted from 0.
+    """
+
+    overload: str
+    index: int
+
+    @classmethod
+    def of(cls, text: str) -> CallName:
+        """The call that "aten::addmm.default@3" means; without an overload's name, "default".
+
+        Raises:
+            ValueError: the text means none, or an ATen operator that PyTorch does not have.
+        """
+        operator, at, index = text.rpartition("@")
+        if "." not in operator:
+            operator += ".default"
+        matched = _CALL.fullmatch(f"{operator}{at}{index}")
+        if matched is None:
+            raise ValueError(f"{text!r}: give it as OPERATOR@INDEX, e.g. aten::addmm.default@3")
+        # Others may be registered by the program itself.
+        if matched[1] == "aten" and not _exists(operator):
+            raise ValueError(f"{text!r}: this PyTorch has no overload {operator}")
+        return cls(operator, int(index))
+
+    @property
+    def folder(self) -> str:
+        """The dump's name as a file."""
+        return str(self).replace("::", ".")
+
+    def __str__(self) -> str:
+        return f"{self.overload}@{self.index}"
+
+
+def _exists(operator: str) -> bool:
+    try:
+        return resolve(operator) is not None
+    except AttributeError:
+        return False  # an attribute of the namespace that is no operator
+
+
+@dataclass(frozen=True)
+class Array:
+    """What ``call.json`` says of one array.
+
+    Args:
+        name: "input 0", "output 1", "mutated 0"; of a tensor that is made of several, with the
+            part: "input 0 indices".
+        form: the tensor's dtype, shape, strides and device, as in the trace.
+        dtype: of the elements, in PyTorch's words: "bfloat16".
+        shape: of the array.
+    """
+
+    name: str
+    form: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class DumpWriter:
+    """Writes the calls that were asked for, when they come.
+
+    Args:
+        path: the trace's folder.
+        calls: which ones.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], calls: Iterable[CallName]) -> None:
+        self.missed: dict[CallName, str] = {
+            call: "the run has not made that call" for call in sorted(set(calls))
+        }
+        """The calls that are not written, and why."""
+        self._folder = Path(path, FOLDER)
+        self._seen = dict.fromkeys((call.overload for call in self.missed), 0)
+
+    def begin(self, overload: str, number: int) -> Dump | None:
+        """A dump to write, if the call that is about to be made is one that was asked for."""
+        seen = self._seen.get(overload)
+        if seen is None:
+            return None
+        call = CallName(overload, seen)
+        return Dump(self._folder, call, number) if call in self.missed else None
+
+    def made(self, overload: str, dump: Dump | None) -> None:
+        """Count a call that was made, and close its dump."""
+        if overload in self._seen:
+            self._seen[overload] += 1
+        if dump is not None:
+            failure = dump.close()
+            if failure is None:
+                del self.missed[dump.call]
+            else:
+                self.missed[dump.call] = failure
+
+
+class Dump:
+    """A dump that is being written.
+
+    What cannot be written is no error of the program: the dump is given up, and says why at its
+    end.
+    """
+
+    def __init__(self, folder: Path, call: CallName, number: int) -> None:
+        self.call = call
+        self._number = number
+        self._path = folder / call.folder
+        self._partial = folder / f".{call.folder}"
+        self._arrays: list[Array] = []
+        self._failure: str | None = None
+
+    def add(self, side: str, tensors: list[Tensor | None]) -> None:
+        """Write the tensors as they are now.
+
+        Args:
+            side: "input", "output" or "mutated".
+            tensors: of that side; ``None`` for one whose elements mean nothing.
+        """
+        for position, tensor in enumerate(tensors):
+            if self._failure is None and tensor is not None and has_data(tensor):
+                try:
+                    with _disable_current_modes(), torch.no_grad():
+                        for part, values in _values(tensor).items():
+                            name = f"{side} {position} {part}".rstrip()
+                            self._write(name, form_of(tensor), values)
+                except (OSError, RuntimeError) as error:
+                    self._give_up(error)
+
+    def close(self) -> str | None:
+        """Make the dump seen; why not, if it failed."""
+        if self._failure is None:
+            head = {
+                **{"format": FORMAT, "version": VERSION},
+                **{"overload": self.call.overload, "index": self.call.index},
+                **{"number": self._number, "arrays": [asdict(each) for each in self._arrays]},
+            }
+            try:
+                self._partial.mkdir(parents=True, exist_ok=True)
+                (self._partial / "call.json").write_text(json.dumps(head, indent=1) + "\n")
+                self._partial.replace(self._path)
+            except OSError as error:
+                self._give_up(error)
+        return self._failure
+
+    def discard(self) -> None:
+        """Leave nothing of the dump."""
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _give_up(self, error: BaseException) -> None:
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        self._failure = f"it could not be written: {reason}"
+        self.discard()
+
+    def _write(self, name: str, form: str, values: Tensor) -> None:
+        dtype = str(values.dtype).removeprefix("torch.")
+        array = Array(name, form, dtype, tuple(values.shape))
+        header = {
+            "descr": _numpy_dtype(array).str,
+            "fortran_order": False,
+            "shape": array.shape,
+        }
+        self._partial.mkdir(parents=True, exist_ok=True)
+        with (self._partial / f"{len(self._arrays)}.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            _write_elements(file, values)
+        self._arrays.append(array)
+
+
+def _values(tensor: Tensor) -> dict[str, Tensor]:
+    """The strided tensors that a tensor is made of, with what its integers mean if quantized."""
+    found = parts(tensor)
+    if tensor.is_quantized:
+        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            found["scale"] = torch.tensor(tensor.q_scale(), dtype=torch.float64)
+            found["zero_point"] = torch.tensor(tensor.q_zero_point())
+        else:
+            found["scale"] = tensor.q_per_channel_scales()
+            found["zero_point"] = tensor.q_per_channel_zero_points()
+    return found
+
+
+def _write_elements(file: IO[bytes], values: Tensor) -> None:
+    as_bytes = plain(values).view(torch.uint8)
+    step = CHUNK * values.itemsize
+    for begin in range(0, as_bytes.numel(), step):
+        file.write(as_bytes[begin : begin + step].cpu().numpy().data)
+
+
+def _numpy_dtype(array: Array) -> np.dtype[Any]:
+    """NumPy's dtype of the elements; unsigned integers of their size where it has none."""
+    if array.dtype in _OF_NUMPY:
+        return np.dtype(array.dtype)
+    return np.dtype(f"u{_DTYPES[array.dtype].itemsize}")
+
+
+class DumpReader:
+    """Reads a dump.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        TraceError: it is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        file = path / "call.json"
+        head = _read_json(file)
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            raise TraceError(f"{file} is no dump of detmode")
+        if head.get("version") != VERSION:
+            raise TraceError(
+                f"{file} has version {head.get('version')!r}, and this detmode reads {VERSION}: "
+                "read it with the detmode that wrote it"
+            )
+        try:
+            self.call = CallName(_text(head["overload"]), _count(head["index"]))
+            self.number = _count(head["number"])
+            arrays = [_array(each) for each in head["arrays"]]
+        except (KeyError, TypeError, ValueError):
+            raise TraceError(f"{file} does not describe the call of a dump") from None
+        self.arrays = {array.name: (number, array) for number, array in enumerate(arrays)}
+        if self.call.folder != path.name or len(self.arrays) != len(arrays):
+            raise TraceError(f"{file} describes another call, or an array twice")
+
+    def chunks(self, name: str) -> Iterator[Tensor]:
+        """The elements of an array in row-major order, a chunk of shape (n,) at a time.
+
+        Raises:
+            TraceError: the file is not what ``call.json`` says.
+        """
+        number, array = self.arrays[name]
+        file = self.path / f"{number}.npy"
+        return self._chunks(file, _DTYPES[array.dtype], _mapped(file, array))
+
+    @staticmethod
+    def _chunks(file: Path, dtype: torch.dtype, array: np.memmap[Any, Any]) -> Iterator[Tensor]:
+        # Read, since the pages of a map stay in memory.
+        kind, offset, size = array.dtype, array.offset, array.size
+        for begin in range(0, size, CHUNK):
+            count = min(CHUNK, size - begin)
+            found = np.fromfile(file, kind, count, offset=offset + begin * kind.itemsize)
+            if len(found) < count:
+                raise TraceError(f"{file} was cut off while it was read")
+            yield torch.from_numpy(found).view(dtype)
+
+
+def _mapped(file: Path, array: Array) -> np.memmap[Any, Any]:
+    """The array of a file, which is what it should be.
+
+    Raises:
+        TraceError: it is not.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that an old Python wrote
+            if not file.is_file():  # a pipe would be waited for
+                raise FileNotFoundError
+            # Reads no pickles: their dtype cannot be mapped.
+            found = np.lib.format.open_memmap(file, mode="r")
+    except FileNotFoundError:
+        raise TraceError(f"there is no file {file}") from None
+    except Exception as error:  # what NumPy's parser makes of any bytes
+        raise TraceError(f"{file} is not an array: it is cut off, or no .npy file") from error
+    if (found.dtype, found.shape) != (_numpy_dtype(array), array.shape):
+        raise TraceError(f"{file} is not the {array.dtype}{list(array.shape)} of call.json")
+    if not found.flags.c_contiguous:
+        raise TraceError(f"{file} is not in row-major order")
+    return found
+
+
+def dumps_of(path: Path) -> list[DumpReader]:
+    """The dumps of a trace, in the order of their calls.
+
+    Raises:
+        TraceError: one of them cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(path / FOLDER))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise TraceError(f"cannot read {path / FOLDER}: {error.strerror}") from error
+    # One that begins with a dot was being written.
+    readers = [DumpReader(path / FOLDER / name) for name in names if _FOLDER.fullmatch(name)]
+    return sorted(readers, key=lambda reader: reader.number)
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        # A pipe would be waited for.
+        content = file.read_bytes() if file.is_file() and file.stat().st_size < _MOST_BYTES else b""
+    except OSError as error:
+        raise TraceError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise TraceError(f"{file} is not JSON; is it a dump?") from None
+
+
+def _array(value: Any) -> Array:
+    name, form, dtype, shape = (value[key] for key in ("name", "form", "dtype", "shape"))
+    if not isinstance(shape, list) or _text(dtype) not in _DTYPES:
+        raise TypeError
+    return Array(_text(name), _text(form), dtype, tuple(map(_count, shape)))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError
+    return value
