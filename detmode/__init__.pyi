@@ -19,7 +19,8 @@ from .rule import (
     Substitute,
 )
 from .rules import default_rules
-from .runs.diff import Comparison, diff
+from .runs.comparison import Comparison
+from .runs.diff import diff
 from .runs.probe_report import ProbeReport
 from .runs.probing import probe
 from .runs.recording import record

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.runs.diff import Comparison, diff
+from detmode.runs.comparison import Comparison
+from detmode.runs.diff import diff
 from detmode.runs.difference import gaps, parts, unequal
 from detmode.runs.recording import record
 from detmode.seeding import rng_state, set_rng_state

@@ -79,7 +79,8 @@ def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
     Returns:
         int64 of shape (n, 2): 16 bytes for each digest.
     """
-    x = sums + n_bytes[:, None] * torch.tensor([_signed(_FIRST), _signed(_SECOND)])
+    # One more, so that the digest of no bytes is not zero, which stands for undefined ones.
+    x = sums + (n_bytes[:, None] + 1) * torch.tensor([_signed(_FIRST), _signed(_SECOND)])
     x = (x ^ _shifted(x, 32)) * _signed(_THIRD)
     return x ^ _shifted(x, 29)
 

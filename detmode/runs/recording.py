@@ -225,10 +225,10 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _content(tensor: Tensor) -> Tensor:
-    """The bytes of the parts of a tensor without strides; one zero where there is no data."""
+    """The bytes of the parts of a tensor without strides; none where there is no data."""
     with _disable_current_modes():
         if not has_data(tensor):
-            return torch.zeros(1, dtype=torch.uint8)  # no bytes have the digest of unwritten memory
+            return torch.empty(0, dtype=torch.uint8)
         return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])
 
 

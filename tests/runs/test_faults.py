@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
 import pytest
+import torch
 from faults import KINDS, Kind
 from training import Training
 
-from detmode import diff
+from detmode import diff, record
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,31 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     if kind.occurrence is not None:
         assert parting.first is not None
         assert occurrence(faultless, parting.first.number) == kind.occurrence
+
+
+def test_unseeded_python_is_a_hint(
+    faultless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state differs in each process: the data is other data, and no seed is claimed."""
+    with record(tmp_path / "one"):
+        torch.zeros(3).add(torch.tensor([1.0, 2.0, 3.0]))
+    monkeypatch.setattr(random, "getstate", lambda: "another state")
+    with record(tmp_path / "other"):
+        torch.zeros(3).add(torch.tensor([1.0, 3.0, 2.0]))
+    parting = diff(tmp_path / "one", tmp_path / "other").parting
+    assert parting is not None
+    assert (parting.kind, parting.generators) == ("inputs", ("python",))
+    comparison = diff(faultless, Training(seed=1).record(tmp_path / "seed"))
+    assert comparison.parting is not None
+    assert (comparison.parting.kind, comparison.parting.generators) == ("seed", ("python", "torch"))
+    assert "generators  python, torch: another state when recording began" in str(comparison)
+    assert "Generators: python, torch: another state" in comparison.to_html()
+    assert json.loads(comparison.to_json())["parting"]["generators"] == ["python", "torch"]
+    # It cannot be the reason where a call gives other outputs for the same inputs.
+    fault = next(kind for kind in KINDS if kind.parting == "outputs")
+    parting = diff(faultless, fault.training.record(tmp_path / "outputs")).parting
+    assert parting is not None
+    assert (parting.kind, parting.generators) == ("outputs", ())
 
 
 def occurrence(path: Path, number: int) -> int:

@@ -394,6 +394,20 @@ def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) ->
     assert UNDEFINED not in one.digests
 
 
+def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:
+    """No bytes have a digest, and nobody is told to fill them."""
+    for run, scale in ((path, 2.0), (tmp_path / "other", 3.0)):
+        with record(run):
+            torch.cat([torch.empty(0), torch.ones(2)]).mul(scale)
+            torch.ones(0).mul(scale)
+    (call,) = calls(path, "aten::mul.Tensor")[1:]
+    assert UNDEFINED not in (*call.inputs.digests, *call.outputs.digests)
+    comparison = diff(path, tmp_path / "other")
+    assert comparison.parting is not None
+    assert comparison.parting.kind == "arguments"
+    assert "nobody has written" not in str(comparison)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_subclass_is_recorded_as_what_it_is_made_of(path: Path) -> None:
     """The operators of its parts are recorded, with their bytes."""

@@ -115,6 +115,19 @@ def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObje
     shutil.rmtree(copy)
 
 
+@pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
+def test_other_generators_than_a_recording_has(
+    generators: object, trace: Path, tmp_path: Path
+) -> None:
+    """What ``trace.json`` says of the generators is read as it is, and need not be there."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trace, copy)
+    head = json.loads((copy / "trace.json").read_text())
+    (copy / "trace.json").write_text(json.dumps({**head, "generators": generators}))
+    os.truncate(copy / "calls.jsonl", (copy / "calls.jsonl").stat().st_size // 2)
+    assert diff(trace, copy).only_first > 0
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -1,0 +1,306 @@
+"""What comparing two runs gave, and how it is shown: as text, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from tabulate import tabulate
+
+from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural
+from detmode.reports.timeline import Timeline
+from detmode.rule import Allow
+from detmode.rules import default_rules
+from detmode.runs.dump_diff import CallDifference
+from detmode.runs.dump_file import CallName
+from detmode.runs.trace_file import UNDEFINED, CallRecord
+from detmode.table import resolve
+
+KINDS = {
+    "outputs": "the same inputs gave other outputs: this call varies, or a fault is in it",
+    "inputs": "the inputs came into the run different: other data, weights or order of data",
+    "arguments": "it was called with other numbers: compare them, and where they come from",
+    "generator": "its random generator was in another state: compare what used it before",
+    "seed": "the runs began with different seeds",
+    "calls": "the runs do not make the same calls: a step more, an operator less",
+}
+"""The ways in which two runs can part, and what each means."""
+
+DIFFERENT = Group("different", "error", "both runs made the call, with other bytes")
+ONLY_FIRST = Group("only first", "warning", "only the first run made the call")
+ONLY_SECOND = Group("only second", "warning", "only the second run made the call")
+SAME = Group("same", "none", "the call is the same to the byte in both runs")
+GROUPS = (DIFFERENT, ONLY_FIRST, ONLY_SECOND, SAME)
+"""What can become of a call, the most serious first."""
+
+_COLUMNS = ("which", *(group.name for group in GROUPS), "overload", "site", "module")
+
+
+@dataclass(frozen=True)
+class Line:
+    """The calls of one overload at one site and module, not all the same in both runs.
+
+    Args:
+        overload: as in :class:`CallRecord`, and so ``site`` and ``module``.
+        counts: how many calls there are of each of :data:`GROUPS`.
+    """
+
+    overload: str
+    site: str
+    module: str | None
+    counts: tuple[int, ...]
+
+    def row(self) -> Row:
+        """The line of a table."""
+        group = next(group for group, count in zip(GROUPS, self.counts) if count)
+        counted = [f"{count:,} {group.name}" for group, count in zip(GROUPS, self.counts) if count]
+        return Row(
+            cells=(group.name, *map(str, self.counts), self.overload, self.site, self.module or ""),
+            group=group.name,
+            rule=self.overload,
+            message=f"{self.overload}: of its calls here, {', '.join(counted)}.",
+            site=self.site,
+            module=self.module,
+        )
+
+
+@dataclass(frozen=True)
+class Parting:
+    """A call at which two runs differ.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        first: the call in the first run; ``None`` where it has none.
+        second: the call in the second run.
+        differing: which tensors differ: "input 0", "output 1", "mutated 0", "generator".
+        generators: the generators that were in other states when the recordings began: "torch",
+            "cuda:0", "python", "numpy"; none where they cannot be the reason.
+    """
+
+    kind: str
+    first: CallRecord | None
+    second: CallRecord | None
+    differing: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
+
+    @property
+    def call(self) -> CallRecord:
+        """The call, as one of the runs made it."""
+        found = self.first or self.second
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """What comparing two runs gave.
+
+    Args:
+        parting: where they differ first; ``None`` where they are the same.
+        outputs: the first call whose inputs agree and whose outputs differ, where there is one.
+        same: how many calls are the same to the byte.
+        different: how many are made by both and differ.
+        only_first: how many only the first run made.
+        only_second: how many only the second run made.
+        incomplete: the runs that were cut off, by their paths.
+        lines: the operators and sites whose calls are not all the same.
+        timeline: the calls by module.
+        dumped: how the tensors differ of the calls that both runs have a dump of.
+        to_dump: for each run, the calls to dump so that it is seen how the tensors differ.
+    """
+
+    parting: Parting | None
+    outputs: Parting | None
+    same: int
+    different: int
+    only_first: int
+    only_second: int
+    incomplete: tuple[str, ...]
+    lines: tuple[Line, ...] = ()
+    timeline: Timeline | None = None
+    dumped: tuple[CallDifference, ...] = ()
+    to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
+
+    @property
+    def identical(self) -> bool:
+        """Whether both runs made the same calls with the same bytes."""
+        return self.parting is None
+
+    def to_json(self) -> str:
+        """The comparison as a JSON object."""
+        return json.dumps(
+            {
+                "identical": self.identical,
+                "parting": _as_data(self.parting),
+                "outputs": _as_data(self.outputs),
+                "same": self.same,
+                "different": self.different,
+                "only_first": self.only_first,
+                "only_second": self.only_second,
+                "incomplete": list(self.incomplete),
+                "dumped": [each.as_data() for each in self.dumped],
+                "to_dump": [list(map(str, calls)) for calls in self.to_dump],
+            },
+            indent=2,
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.same} calls are the same, {self.different} differ, {self.only_first} are only "
+            f"in the first run, {self.only_second} only in the second"
+        ]
+        lines += [f"{path} was cut off: compared up to there" for path in self.incomplete]
+        if self.parting is None:
+            return "\n".join(["the runs are identical", *lines])
+        lines += ["", "The runs part here:", "", _described(self.parting)]
+        if self.outputs is not None and self.outputs != self.parting:
+            lines += ["", "The first call whose inputs agree and whose outputs differ:", ""]
+            lines.append(_described(self.outputs))
+        for each in self.dumped:
+            lines += ["", str(each)]
+        advice = self._how_to_dump()
+        if advice is not None:
+            lines += ["", advice]
+        return "\n".join(lines)
+
+    def _how_to_dump(self) -> str | None:
+        options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
+        if not all(options):
+            return None
+        how = (
+            f"both runs again with {options[0]}"
+            if options[0] == options[1]
+            else f"the first run again with {options[0]}, the second with {options[1]}"
+        )
+        return f"to see how the tensors differ, record {how}"
+
+    def page(self) -> Page:
+        """What is shown: the parting call with both sides, and the lines that differ."""
+        facts = [
+            f"{plural(self.same, 'call')} the same, {self.different:,} different, "
+            f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
+        ]
+        facts += [f"{path} was cut off: compared up to there." for path in self.incomplete]
+        opened = []
+        if self.parting is not None:
+            opened.append(_opened(f"The runs part at {self.parting.call.overload}", self.parting))
+        if self.outputs is not None and self.outputs != self.parting:
+            opened.append(
+                _opened("The first call whose inputs agree and whose outputs differ", self.outputs)
+            )
+        opened += map(_opened_dump, self.dumped)
+        return Page(
+            title="Two runs compared",
+            verdict="The runs are identical."
+            if self.parting is None
+            else f"The runs part at {self.parting.call.overload}: {KINDS[self.parting.kind]}.",
+            severity="note" if self.identical else "error",
+            groups=GROUPS,
+            table=Table(_COLUMNS, tuple(line.row() for line in self.lines)),
+            facts=(*facts, *filter(None, [self._how_to_dump()])),
+            timeline=self.timeline,
+            opened=tuple(opened),
+        )
+
+
+def _rule_for(call: CallRecord) -> str:
+    if UNDEFINED in call.inputs.digests and not call.mutated.digests:
+        return "it reads memory that nobody has written: fill what empty() gives before it is read"
+    func = resolve(call.overload)
+    rows = default_rules().get(func) if func is not None else ()
+    actions = [row for row in rows if not isinstance(row.rule.action, Allow)]
+    if not actions:
+        return "no rule: detmode probe tells whether it varies by itself"
+    return "; ".join(dict.fromkeys(f"{row.room}: {row.rule.because}" for row in actions))
+
+
+def _described(parting: Parting) -> str:
+    call = parting.call
+    rows = [
+        ("what", KINDS[parting.kind]),
+        ("operator", call.overload),
+        ("site", call.site),
+        ("module", call.module or "-"),
+        ("number", " and ".join("-" if c is None else str(c.number) for c in _both(parting))),
+        ("differing", ", ".join(parting.differing) or "-"),
+        *(
+            (f"{name} {n}", form)
+            for name, side in (("input", call.inputs), ("output", call.outputs))
+            for n, form in enumerate(side.forms)
+        ),
+        ("rule", _rule_for(call)),
+    ]
+    if parting.generators:
+        rows.append(("generators", _about_generators(parting)))
+    return tabulate(rows, tablefmt="plain")
+
+
+def _about_generators(parting: Parting) -> str:
+    names = ", ".join(parting.generators)
+    return f"{names}: another state when recording began; detmode.seed_everything(seed) seeds all"
+
+
+def _both(parting: Parting) -> tuple[CallRecord | None, CallRecord | None]:
+    return parting.first, parting.second
+
+
+def _opened(title: str, parting: Parting) -> Opened:
+    sides = [{} if call is None else dict(_facts(call)) for call in _both(parting)]
+    missing = ["no such call" if not side else "-" for side in sides]
+    facts = (
+        Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
+        for name in dict.fromkeys(name for side in sides for name in side)
+    )
+    details = [f"The table on this operator: {_rule_for(parting.call)}."]
+    if parting.generators:
+        details.append(f"Generators: {_about_generators(parting)}.")
+    return Opened(title, tuple(facts), tuple(details))
+
+
+def _opened_dump(call: CallDifference) -> Opened:
+    details = (
+        f"{each.name}: {', '.join(' '.join(fact) for fact in list(each.facts())[1:])}"
+        for each in call.differing
+    )
+    return Opened(
+        call.title,
+        tuple(Fact(each.name, *each.forms) for each in call.differing),
+        (*details, *call.summary()),
+        tuple((f"{each.name}: ULPs", each.ulps) for each in call.differing if each.ulps),
+    )
+
+
+def _facts(call: CallRecord) -> Iterator[tuple[str, str]]:
+    yield "operator", call.overload
+    yield "site", call.site
+    yield "module", call.module or "-"
+    yield "call number", str(call.number)
+    yield "arguments", call.arguments or "-"
+    if call.generator is not None:
+        yield "generator", call.generator.hex()
+    sides = (("input", call.inputs), ("output", call.outputs), ("mutated", call.mutated))
+    for name, side in sides:
+        for position, (form, digest) in enumerate(zip(side.forms, side.digests)):
+            yield f"{name} {position}", f"{form}, digest {digest.hex()}"
+
+
+def _as_data(parting: Parting | None) -> dict[str, Any] | None:
+    if parting is None:
+        return None
+    call = parting.call
+    return {
+        "kind": parting.kind,
+        "overload": call.overload,
+        "site": call.site,
+        "module": call.module,
+        "first": None if parting.first is None else parting.first.number,
+        "second": None if parting.second is None else parting.second.number,
+        "differing": list(parting.differing),
+        "generators": list(parting.generators),
+        "forms": list(chain(call.inputs.forms, call.outputs.forms, call.mutated.forms)),
+        "rule": _rule_for(call),
+    }
