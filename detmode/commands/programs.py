@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         recorded = recording.record(options.output, dump=options.dump)
     except ValueError as error:
         raise UsageError(f"--dump {error}") from error
+    warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
     failure = _execute(program, *modes, recorded)
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))

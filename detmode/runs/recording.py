@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
@@ -27,6 +28,8 @@ from detmode.runs.overloads import Overload
 from detmode.runs.tensors import form_of, has_data, is_foreign
 from detmode.runs.trace_file import Writer
 
+NO_DUMP = "detmode.record: no dump of"
+"""How the warning begins that a call of ``dump`` was not written."""
 _BATCH = 512
 _LONG = 200
 _PLAIN = (
@@ -89,6 +92,9 @@ class record(Observer):
             undo.callback(self._writer.close, error is None)
             undo.callback(self._flush)
             undo.callback(super().__exit__, kind, error, traceback)
+        if error is None:
+            for call, reason in self.not_dumped.items():
+                warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
 
     def _flush(self) -> None:
         assert self._writer is not None
