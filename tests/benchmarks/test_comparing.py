@@ -1,0 +1,17 @@
+"""The benchmark of comparing long recordings, with short ones."""
+
+import re
+
+import comparing
+import pytest
+
+
+def test_it_prints_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both runs have the calls asked for, part, and the time and memory are those of diff."""
+    comparing.main(["--calls", "600"])
+    found, figures, *_ = capsys.readouterr().out.splitlines()
+    same, differ = re.findall(r"(\d+) (?:calls are the same|differ)", found)
+    assert 300 <= int(same) < 600 <= int(same) + int(differ) < 700
+    seconds, megabytes = re.findall(r"([\d.]+) (?:s with|MB)", figures)
+    assert 0.1 < float(seconds) < 300
+    assert 100 < float(megabytes) < 2000
