@@ -220,7 +220,7 @@ def _parting(
     first: CallRecord | None, second: CallRecord | None, reseeded: tuple[str, ...]
 ) -> Parting:
     if first is None or second is None:
-        return Parting("calls", first, second, (), reseeded)
+        return Parting("calls", first, second)
     # Python's and NumPy's generators are in another state in each process that does not seed them.
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
     inputs = _differing("input", first.inputs, second.inputs)
