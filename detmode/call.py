@@ -76,7 +76,7 @@ _SCALARS = frozenset({int, float, bool, str, type(None)})
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """The tensors among ``values`` and in lists and tuples among them."""
+    """The tensors among ``values``, and in lists and tuples among them, nested ones too."""
     found = []
     for value in values:
         # isinstance is slow for what is no tensor.
@@ -85,7 +85,7 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
+            found += tensors_in(value)
     return found
 
 

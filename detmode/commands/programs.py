@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detmode.commands import DASHES, UsageError
@@ -53,8 +54,9 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.runs.trace_file import TraceError
 
     modes = [_mode(options)] if options.deterministic or options.simulate else []
+    path = _path_of_rank(options.output)
     try:
-        recorded = recording.record(options.output, dump=options.dump)
+        recorded = recording.record(path, dump=options.dump)
     except ValueError as error:
         raise UsageError(f"--dump {error}") from error
     warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
@@ -62,12 +64,19 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))
     status = exit_status(failure)
-    print(f"detmode: recorded to {options.output}", file=sys.stderr)
+    print(f"detmode: recorded to {path}", file=sys.stderr)
     for call, reason in recorded.not_dumped.items():
         print(f"detmode: note: no dump of {call}: {reason}", file=sys.stderr)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
     return status
+
+
+def _path_of_rank(path: Path) -> Path:
+    """Each process of a distributed run, as ``torchrun`` starts them, has a folder of its own."""
+    rank, ranks = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    several = rank.isdecimal() and ranks.isdecimal() and int(ranks) > 1
+    return path / f"rank{rank}" if several else path
 
 
 def probe(options: argparse.Namespace, arguments: list[str]) -> int:

@@ -27,6 +27,9 @@ KINDS = {
     "generator": "its random generator was in another state: compare what used it before",
     "seed": "the runs began with different seeds",
     "calls": "the runs do not make the same calls: a step more, an operator less",
+    "replica": "this collective gives all ranks of its group the same, and these two other results",
+    "drift": "it wrote over what both ranks had, with other bytes: as expected of a shard, and of "
+    "what a rank knows of its own data, but not of weights that all ranks have",
 }
 """The ways in which two runs can part, and what each means."""
 
@@ -102,6 +105,7 @@ class Comparison(Shown):
     Args:
         parting: where they differ first; ``None`` where they are the same.
         outputs: the first call whose inputs agree and whose outputs differ, where there is one.
+        drift: of two ranks, the first call that writes over what both have, with other bytes.
         same: how many calls are the same to the byte.
         different: how many are made by both and differ.
         only_first: how many only the first run made.
@@ -109,12 +113,16 @@ class Comparison(Shown):
         incomplete: the runs that were cut off, by their paths.
         lines: the operators and sites whose calls are not all the same.
         timeline: the calls by module.
+        ranks: of two recordings of one distributed run, and ``None`` for others. Calls of ranks on
+            data of their own may differ; the results of collectives that give all ranks the same
+            should not, nor the results of the same inputs.
         dumped: how the tensors differ of the calls that both runs have a dump of.
         to_dump: for each run, the calls to dump so that it is seen how the tensors differ.
     """
 
     parting: Parting | None
     outputs: Parting | None
+    drift: Parting | None
     same: int
     different: int
     only_first: int
@@ -122,13 +130,24 @@ class Comparison(Shown):
     incomplete: tuple[str, ...]
     lines: tuple[Line, ...] = ()
     timeline: Timeline | None = None
+    ranks: tuple[str, str] | None = None
     dumped: tuple[CallDifference, ...] = ()
     to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
 
     @property
     def identical(self) -> bool:
-        """Whether both runs made the same calls with the same bytes."""
+        """Whether both runs made the same calls with the same bytes; of ranks, what they share."""
         return self.parting is None
+
+    @property
+    def verdict(self) -> str:
+        """What was found."""
+        if self.parting is not None:
+            return f"the runs part at {self.parting.call.overload}: {KINDS[self.parting.kind]}"
+        if self.ranks is not None:
+            names = " and ".join(self.ranks)
+            return f"ranks {names} have the same results of collectives, and of the same inputs"
+        return "the runs are identical"
 
     def to_json(self) -> str:
         """The comparison as a JSON object."""
@@ -137,11 +156,13 @@ class Comparison(Shown):
                 "identical": self.identical,
                 "parting": _as_data(self.parting),
                 "outputs": _as_data(self.outputs),
+                "drift": _as_data(self.drift),
                 "same": self.same,
                 "different": self.different,
                 "only_first": self.only_first,
                 "only_second": self.only_second,
                 "incomplete": list(self.incomplete),
+                "ranks": self.ranks and list(self.ranks),
                 "dumped": [each.as_data() for each in self.dumped],
                 "to_dump": [list(map(str, calls)) for calls in self.to_dump],
             },
@@ -155,17 +176,24 @@ class Comparison(Shown):
         ]
         lines += [f"{path} was cut off: compared up to there" for path in self.incomplete]
         if self.parting is None:
-            return "\n".join(["the runs are identical", *lines])
-        lines += ["", "The runs part here:", "", _described(self.parting)]
-        if self.outputs is not None and self.outputs != self.parting:
-            lines += ["", "The first call whose inputs agree and whose outputs differ:", ""]
-            lines.append(_described(self.outputs))
+            lines.insert(0, self.verdict)
+        for title, parting in self._opened():
+            lines += ["", f"{title}:", "", _described(parting)]
         for each in self.dumped:
             lines += ["", str(each)]
         advice = self._how_to_dump()
         if advice is not None:
             lines += ["", advice]
         return "\n".join(lines)
+
+    def _opened(self) -> Iterator[tuple[str, Parting]]:
+        """What is shown of each call that is named, with a title."""
+        if self.parting is not None:
+            yield "The runs part here", self.parting
+        if self.outputs is not None and self.outputs != self.parting:
+            yield "The first call whose inputs agree and whose outputs differ", self.outputs
+        if self.drift is not None and self.drift != self.parting:
+            yield "The first call after which the ranks do not have the same", self.drift
 
     def _how_to_dump(self) -> str | None:
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
@@ -185,19 +213,11 @@ class Comparison(Shown):
             f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
         ]
         facts += [f"{path} was cut off: compared up to there." for path in self.incomplete]
-        opened = []
-        if self.parting is not None:
-            opened.append(_opened(f"The runs part at {self.parting.call.overload}", self.parting))
-        if self.outputs is not None and self.outputs != self.parting:
-            opened.append(
-                _opened("The first call whose inputs agree and whose outputs differ", self.outputs)
-            )
+        opened = [_opened(title, parting) for title, parting in self._opened()]
         opened += map(_opened_dump, self.dumped)
         return Page(
             title="Two runs compared",
-            verdict="The runs are identical."
-            if self.parting is None
-            else f"The runs part at {self.parting.call.overload}: {KINDS[self.parting.kind]}.",
+            verdict=f"{self.verdict[0].upper()}{self.verdict[1:]}.",
             severity="note" if self.identical else "error",
             groups=GROUPS,
             table=Table(_COLUMNS, tuple(line.row() for line in self.lines)),

@@ -26,6 +26,21 @@ from detmode.runs.dump_file import CallName, dumps_of
 from detmode.runs.trace_file import DIGEST_BYTES, UNDEFINED, CallRecord, Reader, Tensors, split
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
+_SHARING = frozenset(
+    (
+        *("c10d::allreduce_.default", "c10d::allreduce_coalesced_.default"),
+        *("c10d::broadcast_.default", "c10d::allgather_.default", "c10d::_allgather_base_.default"),
+        *("c10d::allgather_coalesced_.default", "c10d::allgather_into_tensor_coalesced_.default"),
+        *("_c10d_functional::all_reduce.default", "_c10d_functional::all_reduce_.default"),
+        *("_c10d_functional::broadcast.default", "_c10d_functional::broadcast_.default"),
+        "_c10d_functional::all_reduce_coalesced.default",
+        "_c10d_functional::all_reduce_coalesced_.default",
+        "_c10d_functional::all_gather_into_tensor.default",
+        "_c10d_functional::all_gather_into_tensor_out.default",
+        "_c10d_functional::all_gather_into_tensor_coalesced.default",
+    )
+)
+"""Collectives that give all ranks of their group the same."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 
 
@@ -85,6 +100,11 @@ class _Run:
         self.whole, self.anchors = array("q"), array("q")
         # Of each call the position of its line: overload, site and module.
         self.line_of = array("q")
+        # Of the collectives that give all ranks the same, their results.
+        self.shared: dict[int, int] = {}
+        # Of a rank's calls in place, what they write over and what they write.
+        self.updates: dict[int, tuple[int, int]] = {}
+        is_rank = self.reader.about.get("rank") is not None
         positions: dict[tuple[str, str, str | None], int] = {}
         made_here = {UNDEFINED}
         known: dict[int, tuple[int, int, int, int]] = {}
@@ -105,6 +125,16 @@ class _Run:
             from_outside = not made_here.issuperset(split(digests[:inputs_end]))
             if not from_outside:
                 made_here.update(split(digests[inputs_end:end]))
+            if shape.overload in _SHARING:
+                self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
+            elif (
+                is_rank
+                and shape.sides[2]
+                and shape.sides[0][: len(shape.sides[2])] == shape.sides[2]
+            ):
+                n = len(shape.sides[2]) * DIGEST_BYTES
+                if UNDEFINED not in split(digests[:n]):
+                    self.updates[len(self.kinds)] = hash(digests[:n]), hash(digests[end - n : end])
             self.kinds.append(kind)
             self.inputs.append(inputs)
             self.whole.append(whole)
@@ -146,6 +176,8 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     aligned: dict[int, int] = {}
     parting: tuple[int | None, int | None] | None = None
     outputs: tuple[int, int] | None = None
+    drift: tuple[int, int] | None = None
+    ranks = _ranks(one.reader, other.reader)
     tally = _Tally(one, other)
     for i, j in progress(_aligned(one, other), "comparing", "calls"):
         if i is None or j is None:
@@ -155,28 +187,32 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
             if i in dumped_numbers:
                 aligned[i] = j
         tally.add(i, j, group.name)
-        if group is SAME:
-            continue
-        if parting is None:
-            parting = (i, j)
-        if i is None or j is None or outputs is not None:
-            continue
-        if one.inputs[i] == other.inputs[j]:
-            outputs = (i, j)
+        if i is None or j is None:
+            parting = parting or (i, j)
+        elif group is DIFFERENT:
+            same_inputs = one.inputs[i] == other.inputs[j]
+            # Ranks have data of their own; what a collective gives all of them is the same.
+            if ranks is None or same_inputs or one.shared.get(i) != other.shared.get(j):
+                parting = parting or (i, j)
+            if same_inputs:
+                outputs = outputs or (i, j)
+            elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
+                drift = drift or (i, j)
     different, only_first, only_second, same = (tally.totals[name] for name in _SEVEREST_FIRST)
-    wanted = [pair for pair in (parting, outputs) if pair is not None]
+    wanted = [pair for pair in (parting, outputs, drift) if pair is not None]
     calls = one.calls_at({i for i, _ in wanted if i is not None})
     others = other.calls_at({j for _, j in wanted if j is not None})
-    reseeded = _reseeded(one.reader, other.reader)
+    # Ranks are seeded differently.
+    reseeded = () if ranks else _reseeded(one.reader, other.reader)
 
     def parted(pair: tuple[int | None, int | None] | None) -> Parting | None:
         if pair is None:
             return None
         i, j = pair
         found = _parting(
-            None if i is None else calls[i], None if j is None else others[j], reseeded
+            None if i is None else calls[i], None if j is None else others[j], reseeded, ranks
         )
-        if found.kind in ("inputs", "arguments") and only_first + only_second:
+        if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # A step more is a step on other data first.
             return replace(found, kind="calls")
         return found
@@ -185,13 +221,14 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     known = {(mine.number, theirs.number) for mine, theirs in dumped}
     unseen = [
         (one.name_of(i), other.name_of(j))
-        for i, j in dict.fromkeys(wanted)
+        for i, j in dict.fromkeys(pair for pair in (parting, outputs) if pair is not None)
         if i is not None and j is not None and (i, j) not in known
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
     return Comparison(
         parted(parting),
         parted(outputs),
+        parted(drift),
         same,
         different,
         only_first,
@@ -199,6 +236,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         tuple(cut),
         tally.lines(),
         tally.timeline(),
+        ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
     )
@@ -216,14 +254,36 @@ def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
     return tuple(name for name in sorted(first) if name in second and first[name] != second[name])
 
 
+def _drifts(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    """Whether a call makes something differ that was the same."""
+    return one is not None and other is not None and one[0] == other[0] and one[1] != other[1]
+
+
+def _ranks(one: Reader, other: Reader) -> tuple[str, str] | None:
+    """The ranks of two recordings, where they are two of one run."""
+    first, second = (run.about.get("rank") for run in (one, other))
+    if isinstance(first, str) and isinstance(second, str) and first != second:
+        return first, second
+    return None
+
+
 def _parting(
-    first: CallRecord | None, second: CallRecord | None, reseeded: tuple[str, ...]
+    first: CallRecord | None,
+    second: CallRecord | None,
+    reseeded: tuple[str, ...],
+    ranks: tuple[str, str] | None,
 ) -> Parting:
     if first is None or second is None:
         return Parting("calls", first, second)
+    results = _differing("output", first.outputs, second.outputs)
+    results += _differing("mutated", first.mutated, second.mutated)
+    if ranks is not None and first.overload in _SHARING:
+        return Parting("replica", first, second, results)
     # Python's and NumPy's generators are in another state in each process that does not seed them.
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
     inputs = _differing("input", first.inputs, second.inputs)
+    if inputs and ranks is not None:
+        return Parting("drift", first, second, inputs + results)
     if inputs:
         return Parting("seed" if seeded else "inputs", first, second, inputs, reseeded)
     if first.generator != second.generator:
@@ -232,9 +292,7 @@ def _parting(
     if first.arguments != second.arguments:
         differing = (f"({first.arguments})", f"({second.arguments})")
         return Parting("arguments", first, second, differing, reseeded)
-    outputs = _differing("output", first.outputs, second.outputs)
-    mutated = _differing("mutated", first.mutated, second.mutated)
-    return Parting("outputs", first, second, outputs + mutated)
+    return Parting("outputs", first, second, results)
 
 
 def _differing(name: str, one: Tensors, other: Tensors) -> tuple[str, ...]:

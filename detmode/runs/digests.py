@@ -8,6 +8,7 @@ batch is taken.
 from __future__ import annotations
 
 import ctypes
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -18,9 +19,9 @@ from detmode.cuda.digest import add_digest, add_digests, finish_digests
 STAGED_BYTES = 1 << 22
 """CPU bytes that wait for their digest at most."""
 SLOTS = 1 << 12
-"""Digests of one GPU that wait at most."""
+"""Digests that one buffer on a GPU holds."""
 _SMALL = 1 << 15
-_STAGED = "staged"
+_UNDEFINED = 0
 
 
 class Digests:
@@ -30,11 +31,19 @@ class Digests:
         self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64)
         self._address = self._staged.data_ptr()
         self._words = 0
-        # Of each digest where its sums are and in which row, and how many bytes went in: STAGED,
-        # a tensor, or None for an undefined one.
-        self._waiting: list[tuple[Tensor | str | None, int, int]] = []
         self._lengths: list[int] = []
-        self._slots: dict[torch.device, tuple[Tensor, int]] = {}
+        self._staged_block = 0
+        # Of each digest the block and the row that its sums are in, and how many bytes went in.
+        self._waiting: list[tuple[int, int, int]] = []
+        self._blocks: list[Tensor] = []
+        # Of each stream the block that it fills, how much of it, and the stream.
+        self._slots: dict[tuple[torch.device, int], tuple[int, int, torch.cuda.Stream]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._waiting.clear()
+        self._slots.clear()
+        self._blocks = [torch.zeros(1, 2, dtype=torch.int64)]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -46,62 +55,90 @@ class Digests:
 
     def add_undefined(self) -> None:
         """Add the digest of memory that nobody has written."""
-        self._waiting.append((None, 0, 0))
+        self._waiting.append((_UNDEFINED, 0, 0))
+
+    def reserve(self) -> int:
+        """Add a digest that is not known yet, and is undefined if it stays so; its place."""
+        self.add_undefined()
+        return len(self._waiting) - 1
+
+    def fill(self, place: int, tensor: Tensor) -> None:
+        """Make a reserved digest that of a tensor, as it is now."""
+        self.add(tensor)
+        self._waiting[place] = self._waiting.pop()
 
     def add(self, tensor: Tensor) -> None:
         """Add the digest of a strided tensor with data, as it is now."""
-        n_bytes = tensor.nbytes
-        if tensor.is_cpu and n_bytes <= _SMALL:
-            if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-                with _disable_current_modes():
-                    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-            words = -(-n_bytes // 8)
-            if (self._words + words) * 8 > STAGED_BYTES:
-                raise OverflowError("the batch must be taken before more is added")
-            if words:
-                begin = self._address + 8 * self._words
-                if n_bytes % 8:
-                    ctypes.memset(begin + 8 * (words - 1), 0, 8)
-                ctypes.memmove(begin, tensor.data_ptr(), n_bytes)
-            self._waiting.append((_STAGED, len(self._lengths), n_bytes))
-            self._lengths.append(words)
-            self._words += words
+        if tensor.is_cpu and tensor.nbytes <= _SMALL:
+            self._stage(tensor)
             return
         with _disable_current_modes():
             if tensor.is_cuda:
-                buffer, used = self._slots.get(tensor.device, (None, 0))
-                if buffer is None or used == len(buffer):
-                    buffer, used = torch.zeros(SLOTS, 2, dtype=torch.int64, device=tensor.device), 0
-                self._slots[tensor.device] = (buffer, used + 1)
-                add_digest(buffer[used], tensor)
-                self._waiting.append((buffer, used, n_bytes))
+                block, row = self._slot(tensor.device)
+                add_digest(self._blocks[block][row], tensor)
             else:
-                sums = torch.zeros(1, 2, dtype=torch.int64)
-                add_digest(sums[0], tensor.cpu())
-                self._waiting.append((sums, 0, n_bytes))
+                block, row = len(self._blocks), 0
+                self._blocks.append(torch.zeros(1, 2, dtype=torch.int64))
+                add_digest(self._blocks[block][0], tensor.cpu())
+        self._waiting.append((block, row, tensor.nbytes))
+
+    def _stage(self, tensor: Tensor) -> None:
+        """Copy a small tensor's bytes to what is digested together."""
+        n_bytes = tensor.nbytes
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            with _disable_current_modes():
+                tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        words = -(-n_bytes // 8)
+        if (self._words + words) * 8 > STAGED_BYTES:
+            self._digest_staged()
+        if words:
+            begin = self._address + 8 * self._words
+            if n_bytes % 8:
+                ctypes.memset(begin + 8 * (words - 1), 0, 8)
+            ctypes.memmove(begin, tensor.data_ptr(), n_bytes)
+        if not self._lengths:
+            self._staged_block = len(self._blocks)
+            self._blocks.append(self._blocks[_UNDEFINED])  # until it is digested
+        self._waiting.append((self._staged_block, len(self._lengths), n_bytes))
+        self._lengths.append(words)
+        self._words += words
+
+    def _digest_staged(self) -> None:
+        """Digest what is staged, so that there is room again."""
+        if not self._lengths:
+            return
+        with _disable_current_modes():
+            sums = torch.zeros(len(self._lengths), 2, dtype=torch.int64)
+            if self._words:
+                add_digests(sums, self._staged[: self._words], torch.tensor(self._lengths))
+        self._blocks[self._staged_block] = sums
+        self._lengths.clear()
+        self._words = 0
+
+    def _slot(self, device: torch.device) -> tuple[int, int]:
+        """A block of the current stream, and a row of it that is free."""
+        stream = torch.cuda.current_stream(device)
+        # Only its own stream knows when a launch into a block is done.
+        key = (device, stream.cuda_stream)
+        block, used, _ = self._slots.get(key, (_UNDEFINED, SLOTS, stream))
+        if used == SLOTS:
+            block, used = len(self._blocks), 0
+            self._blocks.append(torch.zeros(SLOTS, 2, dtype=torch.int64, device=device))
+        self._slots[key] = (block, used + 1, stream)
+        return block, used
 
     def take(self) -> bytes:
-        """All digests that wait, 16 bytes each; waits for the GPUs that have some."""
+        """All digests that wait, 16 bytes each; waits for the streams that make some."""
+        self._digest_staged()
         with _disable_current_modes():
-            staged = torch.zeros(len(self._lengths), 2, dtype=torch.int64)
-            if self._words:
-                add_digests(staged, self._staged[: self._words], torch.tensor(self._lengths))
-            # The buffers one after the other, and of each digest its row there.
-            rows = {id(None): 0, id(_STAGED): 1}
-            buffers = [torch.zeros(1, 2, dtype=torch.int64), staged]
-            n = 1 + len(staged)
-            for where, _, _ in self._waiting:
-                if id(where) not in rows and isinstance(where, Tensor):
-                    rows[id(where)] = n
-                    buffers.append(where.cpu())
-                    n += len(where)
-            of = [rows[id(where)] + slot for where, slot, _ in self._waiting]
+            for _, _, stream in self._slots.values():
+                stream.synchronize()
+            begins = list(accumulate((len(block) for block in self._blocks), initial=0))
+            rows = [begins[block] + row for block, row, _ in self._waiting]
             sizes = torch.tensor([n_bytes for _, _, n_bytes in self._waiting], dtype=torch.int64)
-            found = finish_digests(torch.cat(buffers)[of], sizes)
-            found[[where is None for where, _, _ in self._waiting]] = 0
+            sums = torch.cat([block.cpu() for block in self._blocks])[rows]
+            found = finish_digests(sums, sizes)
+            found[[block == _UNDEFINED for block, _, _ in self._waiting]] = 0
             content: bytes = found.numpy().tobytes()
-        self._waiting.clear()
-        self._lengths.clear()
-        self._slots.clear()
-        self._words = 0
+        self._begin()
         return content

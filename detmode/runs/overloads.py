@@ -9,6 +9,7 @@ from torch import Tensor
 
 from detmode.call import tensors_in
 from detmode.plan import overload_name
+from detmode.variants import out_names
 
 _ALLOCATIONS = frozenset(
     f"aten::{name}"
@@ -25,22 +26,77 @@ _ALLOCATIONS = frozenset(
 )
 """Operators that give memory which nobody has written."""
 
+_COLLECTIVES = ("c10d", "_c10d_functional")
+_STATISTICS = ("running_mean", "running_var")
+_UNSAID = {
+    "aten::native_batch_norm": _STATISTICS,
+    "aten::cudnn_batch_norm": _STATISTICS,
+    "aten::miopen_batch_norm": _STATISTICS,
+    "aten::batch_norm_gather_stats": _STATISTICS,
+    "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
+    "aten::batch_norm_update_stats": _STATISTICS,
+    "c10d::_allgather_base_": ("output_tensor",),
+    "c10d::_reduce_scatter_base_": ("output_tensor",),
+    "c10d::allgather_": ("output_tensors",),
+    "c10d::allgather_coalesced_": ("output_lists",),
+    "c10d::allgather_into_tensor_coalesced_": ("outputs",),
+    "c10d::allreduce_": ("tensors",),
+    "c10d::allreduce_coalesced_": ("tensors",),
+    "c10d::alltoall_": ("output_tensors",),
+    "c10d::alltoall_base_": ("output",),
+    "c10d::broadcast_": ("tensors",),
+    "c10d::gather_": ("output_tensors",),
+    "c10d::recv_": ("tensors",),
+    "c10d::recv_any_source_": ("tensors",),
+    "c10d::reduce_": ("tensors",),
+    "c10d::reduce_scatter_": ("output_tensors",),
+    "c10d::reduce_scatter_tensor_coalesced_": ("outputs",),
+    "c10d::scatter_": ("output_tensors",),
+}
+"""The arguments that an operator writes although its schema does not say so."""
+
 
 class Overload:
-    """What is known of an overload: its name, and which of its arguments it writes."""
+    """What is known of an overload: its name, and which of its arguments it writes.
 
-    __slots__ = ("_positions", "allocates", "name", "seeded")
+    ``asynchronous`` is a collective, whose results are there when somebody has waited for it;
+    ``waits`` is the operator that waits.
+    """
+
+    __slots__ = (
+        *("_async_op", "_out", "_positions"),
+        *("allocates", "asynchronous", "name", "seeded", "waits"),
+    )
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema = func._schema
         self.name = overload_name(func)
         self.allocates = schema.name in _ALLOCATIONS
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
+        self.waits = schema.name == "_c10d_functional::wait_tensor"
+        self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
+        names = [argument.name for argument in schema.arguments]
+        self._async_op = names.index("async_op") if "async_op" in names else None
+        self._out = out_names(func)
+        unsaid = _UNSAID.get(schema.name, ())
         self._positions = [
             (position, argument.name)
             for position, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+            if argument.name in unsaid
+            or (argument.alias_info is not None and argument.alias_info.is_write)
         ]
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The tensors that the call may read, in lists too: all but those of ``out=``."""
+        found = tensors_in(args)
+        if kwargs:
+            found += tensors_in(v for name, v in kwargs.items() if name not in self._out)
+        return found
+
+    def is_waited_for(self, args: tuple[Any, ...]) -> bool:
+        """Whether a collective's caller waits for it at once."""
+        place = self._async_op
+        return place is not None and place < len(args) and args[place] is False
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """The tensors that the call writes, in lists too."""

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,9 @@ from detmode.runs.trace_file import Writer
 NO_DUMP = "detmode.record: no dump of"
 """How the warning begins that a call of ``dump`` was not written."""
 _BATCH = 512
+"""Calls after which a batch is written."""
+_LONGEST = 1 << 14
+"""Digests after which one is written although a collective's result is not there yet."""
 _LONG = 200
 _PLAIN = (
     *(bool, int, float, complex, str, type(None)),
@@ -66,7 +70,10 @@ class record(Observer):
         # The storages that nobody has written since they were made. A weak reference keeps the
         # address from being given to another storage.
         self._undefined: dict[int, StorageWeakRef] = {}
-        self._calls = 0
+        # By storage the results of collectives that nobody has touched since: the places of their
+        # digests, and whether the caller waited for them.
+        self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
+        self._calls = self._flushed = 0
 
     def __enter__(self) -> record:
         let_pass(type(self))
@@ -91,13 +98,20 @@ class record(Observer):
             assert self._writer is not None
             undo.callback(self._writer.close, error is None)
             undo.callback(self._flush)
+            undo.callback(self._complete, self._waited_for())
             undo.callback(super().__exit__, kind, error, traceback)
         if error is None:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
 
+    def _waited_for(self) -> list[Tensor]:
+        entries = chain.from_iterable(self._pending.values())
+        return [result for _, result, waited_for in entries if waited_for]
+
     def _flush(self) -> None:
         assert self._writer is not None
+        self._pending.clear()
+        self._flushed = self._calls
         self._writer.flush(self._digests.take())
         self._undefined = {
             address: storage
@@ -131,9 +145,11 @@ class record(Observer):
             plan = self._plans[func] = Overload(func)
         writer = self._writer
         assert writer is not None
-        inputs = tensors_in((*args, *kwargs.values()))
+        inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
         seeded = _generator_state(inputs, kwargs) if plan.seeded else None
-        before = self._add(inputs)
+        if self._pending and not plan.waits:
+            self._complete([*inputs, *written])
+        before = [] if plan.waits else self._add(inputs)
         place = self._places.of_call(inputs)
         dump = self._dumps.begin(plan.name, self._calls)
         if dump is not None:
@@ -147,7 +163,9 @@ class record(Observer):
             raise
         finally:
             self._busy = False
-        written = plan.written(args, kwargs)
+        if plan.waits:
+            self._complete(inputs)
+            before = self._add(inputs)
         outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
         if self._undefined or plan.allocates:
             self._note_written(written, plan.allocates)
@@ -155,8 +173,12 @@ class record(Observer):
             known = {_storage(tensor) for tensor in inputs}
             fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
             self._note_written(fresh, plan.allocates)
-        after, mutated = self._add(outputs), self._add(written)
-        if dump is not None:
+        if plan.asynchronous:
+            waited_for = plan.is_waited_for(args)
+            after, mutated = (self._add_pending(side, waited_for) for side in (outputs, written))
+        else:
+            after, mutated = self._add(outputs), self._add(written)
+        if dump is not None and not plan.asynchronous:
             dump.add("output", self._defined(outputs))
             dump.add("mutated", self._defined(written))
         self._dumps.made(plan.name, dump)
@@ -175,26 +197,38 @@ class record(Observer):
             ]
         )
         self._calls += 1
-        if self._digests.full or self._calls % _BATCH == 0:
+        due = self._digests.full or self._calls - self._flushed >= _BATCH
+        if due and (not self._pending or len(self._digests) >= _LONGEST):
             self._flush()
         return result
 
+    def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> list[int]:
+        """Add the results of a collective, whose digests come when they are next touched."""
+        forms = []
+        for tensor in tensors:
+            if not _is_strided(tensor):
+                forms += self._add([tensor])
+                continue
+            forms.append(self._form(tensor, strided=True))
+            entry = (self._digests.reserve(), tensor, waited_for)
+            self._pending.setdefault(_storage(tensor), []).append(entry)
+        return forms
+
+    def _complete(self, tensors: list[Tensor]) -> None:
+        """Digest pending results that share memory with what is about to be read or written.
+
+        Whoever touches them has waited for them.
+        """
+        for tensor in tensors:
+            for place, result, _ in self._pending.pop(_storage(tensor), ()):
+                self._digests.fill(place, result)
+
     def _add(self, tensors: list[Tensor]) -> list[int]:
         """Add the tensors' digests; the numbers of their forms."""
-        assert self._writer is not None
         forms = []
         for tensor in tensors:
             strided = _is_strided(tensor)
-            # What has no strides has a text that says all.
-            key = (
-                (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
-                if strided
-                else form_of(tensor)
-            )
-            form = self._forms.get(key)
-            if form is None:
-                form = self._forms[key] = self._writer.number(form_of(tensor))
-            forms.append(form)
+            forms.append(self._form(tensor, strided))
             if not strided:
                 self._digests.add(_content(tensor))
             elif self._is_undefined(tensor):
@@ -202,6 +236,17 @@ class record(Observer):
             else:
                 self._digests.add(tensor)
         return forms
+
+    def _form(self, tensor: Tensor, strided: bool) -> int:
+        """The number of how a tensor looks."""
+        assert self._writer is not None
+        # What has no strides has a text that says all.
+        look = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device) if strided else None
+        key = look or form_of(tensor)
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = self._writer.number(form_of(tensor))
+        return form
 
     def _defined(self, tensors: list[Tensor]) -> list[Tensor | None]:
         return [None if self._is_undefined(tensor) else tensor for tensor in tensors]

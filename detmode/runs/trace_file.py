@@ -78,6 +78,12 @@ class Shape:
     sides: tuple[tuple[str, ...], ...]
     digests: int
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the first inputs are what the call writes."""
+        inputs, _, mutated = self.sides
+        return bool(mutated) and inputs[: len(mutated)] == mutated
+
     @classmethod
     def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
         """The shape of a line.
@@ -117,7 +123,8 @@ class Writer:
             if any(self.path.iterdir()):
                 raise TraceError(f"{self.path} is not empty; name a folder that does not exist yet")
             head = {"format": FORMAT, "version": VERSION, **about}
-            (self.path / "trace.json").write_text(json.dumps(head, indent=1) + "\n")
+            with (self.path / "trace.json").open("x", encoding="utf-8") as file:
+                file.write(json.dumps(head, indent=1) + "\n")
             self._calls: IO[str] = (self.path / "calls.jsonl").open("w", encoding="utf-8")
             self._digests: IO[bytes] = (self.path / "digests.bin").open("wb")
         except OSError as error:
@@ -173,6 +180,12 @@ class Reader:
         try:
             about = json.loads(file.read_bytes()[:_MOST_BYTES_A_LINE])
         except OSError as error:
+            several = sorted(file.parent.name for file in self.path.glob("rank*/trace.json"))
+            if several:
+                raise TraceError(
+                    f"{self.path} has the traces of several ranks: name one, as "
+                    f"{self.path / several[0]}"
+                ) from error
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise TraceError(f"{file} is not JSON; is it a trace?") from error

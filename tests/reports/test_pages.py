@@ -13,7 +13,7 @@ from training import Fault, Training
 
 import detmode
 from detmode import DeterministicMode, Record, Report
-from detmode.reports.page import Shown, shortened
+from detmode.reports.page import Fact, Shown, shortened
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 
@@ -266,7 +266,8 @@ def test_rows_can_be_filtered_by_what_they_carry(reports: dict[str, Shown]) -> N
 def test_the_parting_call_is_opened_with_both_sides(comparison: detmode.Comparison) -> None:
     """The page shows what differs of the call at which the runs part, and what does not."""
     (opened,) = comparison.page().opened
-    assert opened.title == "The runs part at aten::addmm.default"
+    assert opened.title == "The runs part here"
+    assert Fact("operator", *["aten::addmm.default"] * 2) in opened.facts
     assert [fact.name for fact in opened.facts if fact.differs] == ["output 0"]
     assert {"site", "module", "input 0", "input 2"} <= {fact.name for fact in opened.facts}
     text = Checked(comparison.to_html()).text

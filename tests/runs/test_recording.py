@@ -62,6 +62,43 @@ def test_out_and_lists(path: Path) -> None:
     assert cat.inputs.digests == (*each.mutated.digests, *add.mutated.digests)
 
 
+def test_what_out_held_before_is_no_input(path: Path, tmp_path: Path) -> None:
+    """The call writes over it."""
+    for run, value in ((path, 0.0), (tmp_path / "other", 5.0)):
+        out = torch.full((3,), value)
+        with record(run):
+            torch.mul(torch.ones(3), 2.0, out=out)
+    assert diff(path, tmp_path / "other").identical
+    (mul,) = calls(path, "aten::mul.out")
+    assert (len(mul.inputs.digests), len(mul.mutated.digests)) == (1, 1)
+
+
+def test_statistics_of_batch_norm_are_mutated(path: Path) -> None:
+    """Its schema does not say that it writes them."""
+    norm = nn.BatchNorm1d(4)
+    with record(path):
+        norm(torch.randn(8, 4))
+        norm.running_mean.clone()
+        norm.running_var.clone()
+    (call,), (mean, var) = calls(path, "aten::native_batch_norm.default"), calls(path)[-2:]
+    assert call.mutated.digests == mean.inputs.digests + var.inputs.digests
+    assert call.inputs.digests[3] != mean.inputs.digests[0]
+
+
+def test_more_small_tensors_than_are_staged_at_once(path: Path) -> None:
+    """A list of 300 tensors of 32 KB has the digests that its tensors have alone."""
+    several = [torch.full((8000,), float(value)) for value in range(300)]
+    with record(path):
+        torch._foreach_add_(several, 1.0)
+        for tensor in (several[0], several[150], several[299]):
+            tensor.clone()
+    together, *alone = calls(path)
+    assert [together.mutated.digests[n] for n in (0, 150, 299)] == [
+        call.inputs.digests[0] for call in alone
+    ]
+    assert len(set(together.inputs.digests)) == 300
+
+
 def test_fused_optimizer(path: Path) -> None:
     """A fused optimizer's parameters, moments and steps are mutated, and seen."""
     model = nn.Linear(3, 2)

@@ -1,0 +1,248 @@
+"""Recordings of distributed runs: results that come late, and ranks that are compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed
+from torch.distributed import HashStore
+
+import detmode
+from detmode import cli, diff, record
+from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
+
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
+
+
+class Late:
+    """Operators that write when they are waited for, as collectives do."""
+
+    def __init__(self) -> None:
+        self._begin = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def write(self, tensor: Tensor, async_op: bool = True) -> None:
+        def work() -> None:
+            self._begin.wait()
+            tensor.numpy()[:] = 7
+
+        self._threads.append(threading.Thread(target=work))
+        self._threads[-1].start()
+
+    def wait(self) -> None:
+        self._begin.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def late() -> Iterator[Late]:
+    late = Late()
+    library = torch.library.Library("c10d", "FRAGMENT")
+    library.define("late_(Tensor(a!) tensor, bool async_op=True) -> ()")
+    library.impl("late_", late.write, "CPU")
+    yield late
+    late.wait()
+    library._destroy()
+
+
+def digests_of(path: Path, operator: str, side: str) -> list[tuple[bytes, ...]]:
+    return [getattr(call, side).digests for call in operators(path, operator)]
+
+
+def operators(path: Path, *names: str) -> list[CallRecord]:
+    return [call for call in Reader(path).calls() if call.overload.rpartition(".")[0] in names]
+
+
+@pytest.mark.parametrize("others", [0, 2000], ids=["at_once", "after_many_calls"])
+def test_result_is_the_one_that_was_waited_for(late: Late, others: int, tmp_path: Path) -> None:
+    """Its digest is of what is there when somebody next reads or overwrites it."""
+    x, y = torch.zeros(3), torch.zeros(5)
+    with record(tmp_path / "run"):
+        for tensor in (x, y):
+            torch.ops.c10d.late_(tensor)
+        for _ in range(others):
+            torch.ones(2).neg()
+        late.wait()
+        x[1:].clone()
+        x.clone()
+        torch.ones(5, out=y)
+        torch.full((5,), 7.0).neg()
+    ((first,), (second,)) = digests_of(tmp_path / "run", "c10d::late_", "mutated")
+    assert (first,) == digests_of(tmp_path / "run", "aten::clone", "inputs")[-1]
+    assert (second,) == digests_of(tmp_path / "run", "aten::neg", "inputs")[-1]
+    assert Reader(tmp_path / "run").about["format"] == "detmode-trace"
+
+
+def test_result_that_nobody_reads(late: Late, tmp_path: Path) -> None:
+    """It is seen at the end where the caller waited for it at once, and else not."""
+    x, y = torch.zeros(3), torch.zeros(3)
+    with record(tmp_path / "run"):
+        torch.ops.c10d.late_(x)
+        torch.ops.c10d.late_(y, False)
+        late.wait()
+    ((first,), (second,)) = digests_of(tmp_path / "run", "c10d::late_", "mutated")
+    assert first == UNDEFINED != second
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_collectives_write_what_their_schemas_do_not_say(tmp_path: Path) -> None:
+    """Also in lists of lists; what is sent is not written."""
+    x, gathered = torch.ones(3), [torch.zeros(3)]
+    with record(tmp_path / "run"):
+        distributed.all_reduce(x)
+        distributed.all_gather(gathered, x)
+        gathered[0].clone()
+        distributed.barrier()
+    for operator in ("c10d::allreduce_", "c10d::allgather_"):
+        (call,) = operators(tmp_path / "run", operator)
+        assert call.mutated.digests == digests_of(tmp_path / "run", "aten::clone", "inputs")[0]
+        assert call.outputs.digests == ()
+    (barrier,) = operators(tmp_path / "run", "c10d::barrier")
+    assert barrier.mutated.digests == ()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_functional_collectives(tmp_path: Path) -> None:
+    """The result is that of ``wait_tensor``."""
+    with record(tmp_path / "run"):
+        result = torch.ops._c10d_functional.all_reduce(torch.ones(3), "sum", "0")
+        torch.ops._c10d_functional.wait_tensor(result).clone()
+    (made,) = digests_of(tmp_path / "run", "_c10d_functional::all_reduce", "outputs")
+    (waited_for,) = digests_of(tmp_path / "run", "_c10d_functional::wait_tensor", "inputs")
+    assert [made] == [waited_for] == digests_of(tmp_path / "run", "aten::clone", "inputs")
+
+
+TRAINING = """
+import ctypes
+import os
+import sys
+
+import torch
+from torch import distributed, nn
+
+fault, rendezvous = sys.argv[1:]
+rank = int(os.environ["RANK"])
+distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
+torch.manual_seed(0)
+inner = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
+model = nn.parallel.DistributedDataParallel(inner)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+generator = torch.Generator().manual_seed(rank)
+torch.manual_seed(rank)
+for step in range(3):
+    loss = model(torch.randn(4, 6, generator=generator)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    if fault == "drift" and step == 1:
+        torch._foreach_mul_(gradients, 1.0 + rank / 8)
+    optimizer.step()
+    total = loss.detach().clone()
+    distributed.all_reduce(total)
+    if fault == "replica" and step == 1 and rank == 1:
+        ctypes.memset(total.data_ptr(), 0, total.nbytes)
+    total.neg()
+distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of two ranks: without a fault, the same again, and with each of two faults."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "train.py").write_text(TRAINING)
+    for name in ("none", "again", "drift", "replica"):
+        rendezvous = f"file://{folder / name}.rendezvous"
+        command = [sys.executable, "-m", "detmode", "record", "-o", name, "train.py"]
+        processes = [
+            subprocess.Popen(
+                [*command, name, rendezvous],
+                cwd=folder,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                    "OMP_NUM_THREADS": "1",
+                },
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for rank, process in enumerate(processes):
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+            assert f"detmode: recorded to {Path(name) / f'rank{rank}'}" in said.splitlines()
+    return folder
+
+
+def test_a_rank_of_two_runs(runs: Path) -> None:
+    """Two runs of the same program are the same, whenever reductions are done."""
+    for rank in ("rank0", "rank1"):
+        comparison = diff(runs / "none" / rank, runs / "again" / rank)
+        assert comparison.identical
+        assert comparison.ranks is None
+        (bucket, *_) = operators(runs / "none" / rank, "c10d::allreduce_")
+        assert UNDEFINED not in bucket.mutated.digests
+
+
+def test_ranks_of_one_run(runs: Path) -> None:
+    """Data and dropout of their own are no difference of ranks; what they share is the same."""
+    comparison = diff(runs / "none" / "rank0", runs / "none" / "rank1")
+    assert comparison.identical
+    assert comparison.ranks == ("0", "1")
+    assert comparison.different > 50
+    assert comparison.drift is None
+    assert str(comparison).startswith("ranks 0 and 1 have the same results of collectives")
+    assert "Ranks 0 and 1 have the same" in comparison.to_html()
+    data = json.loads(comparison.to_json())
+    assert (data["ranks"], data["drift"]) == (["0", "1"], None)
+
+
+def test_collective_that_gave_two_results(runs: Path) -> None:
+    """It is named, and its line."""
+    parting = diff(runs / "replica" / "rank0", runs / "replica" / "rank1").parting
+    assert parting is not None
+    assert (parting.kind, parting.call.overload) == ("replica", "c10d::allreduce_.default")
+    assert parting.differing == ("mutated 0",)
+    (line,) = (n for n, text in enumerate(TRAINING.splitlines(), 1) if "all_reduce(total)" in text)
+    assert parting.call.site.endswith(f"train.py:{line}")
+
+
+def test_weights_that_part(runs: Path) -> None:
+    """The call after which ranks do not have the same is named, though it may be meant so."""
+    comparison = diff(runs / "drift" / "rank0", runs / "drift" / "rank1")
+    assert comparison.identical
+    drift: Any = comparison.drift
+    assert drift.call.overload == "aten::_foreach_mul_.Scalar"
+    assert drift.differing == ("([_, _, _, _, _, _], 1.0)", "([_, _, _, _, _, _], 1.125)")
+    assert "The first call after which the ranks do not have the same:" in str(comparison)
+
+
+def test_folder_of_ranks_is_no_recording(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says to name one."""
+    assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"has the traces of several ranks: name one, as {runs / 'none' / 'rank0'}")
