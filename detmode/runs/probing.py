@@ -22,7 +22,7 @@ from detmode.runs.disturbance import Disturbance
 from detmode.runs.overloads import Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
-from detmode.runs.tensors import has_data, is_foreign
+from detmode.runs.tensors import has_data, is_capturing, is_foreign
 from detmode.sites import Place
 
 _logger = logging.getLogger("detmode")
@@ -286,12 +286,12 @@ def probe(
 
 def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
     """Why a call is not probed, as its arguments tell."""
+    if is_capturing():
+        return "CUDA graph"
     if not all(has_data(tensor) for tensor in inputs):
         return "no data"
     if any(isinstance(value, torch.ScriptObject) for value in values):
         return "objects"
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-        return "CUDA graph"
     if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
         return "unknown generator"
     return None

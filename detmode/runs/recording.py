@@ -26,7 +26,7 @@ from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.overloads import Overload
-from detmode.runs.tensors import form_of, has_data, is_foreign
+from detmode.runs.tensors import form_of, has_data, is_capturing, is_foreign
 from detmode.runs.trace_file import Writer
 
 NO_DUMP = "detmode.record: no dump of"
@@ -198,7 +198,7 @@ class record(Observer):
         )
         self._calls += 1
         due = self._digests.full or self._calls - self._flushed >= _BATCH
-        if due and (not self._pending or len(self._digests) >= _LONGEST):
+        if due and not is_capturing() and (not self._pending or len(self._digests) >= _LONGEST):
             self._flush()
         return result
 
@@ -306,6 +306,8 @@ def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
     if generator is None:
         device = inputs[0].device if inputs else torch.device(kwargs.get("device") or "cpu")
         if device.type == "cuda":
+            if is_capturing():
+                return torch.empty(0)  # its state is in the graph
             index = torch.cuda.current_device() if device.index is None else device.index
             generator = torch.cuda.default_generators[index]
         else:

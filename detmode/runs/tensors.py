@@ -18,10 +18,15 @@ def is_foreign(cls: type) -> bool:
 
 
 def has_data(tensor: Tensor) -> bool:
-    """Whether there are elements to read: not in meta and tracing tensors."""
+    """Whether there are elements to read: not in meta and tracing tensors, nor in a capture."""
     # isinstance is slow, and most are plain.
     plain = type(tensor) is Tensor or not isinstance(tensor, (FakeTensor, FunctionalTensor))
-    return plain and not tensor.is_meta
+    return plain and not tensor.is_meta and not (tensor.is_cuda and is_capturing())
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured: nothing is computed then, and nothing waited for."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def form_of(tensor: Tensor) -> str:

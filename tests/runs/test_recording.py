@@ -454,3 +454,41 @@ def test_subclass_is_recorded_as_what_it_is_made_of(path: Path) -> None:
         nested * 2
     (multiply,) = calls(path, "aten::mul.Tensor")
     assert multiply.inputs.forms == ("float32[5] strides [1] cpu",)
+
+
+@pytest.mark.cuda
+def test_calls_on_a_second_stream(path: Path) -> None:
+    """A digest waits for the stream that makes its tensor, and for no other."""
+    x, stream = torch.arange(1 << 22, dtype=torch.float32, device="cuda"), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with record(path):
+        with torch.cuda.stream(stream):
+            for _ in range(20):
+                y = x.double().mul(2).sub(x)
+            y.neg()
+        expected = x.cpu().double().neg()
+        expected.clone()
+    negated, clone = calls(path, "aten::neg.default")[0], calls(path, "aten::clone.default")[0]
+    assert negated.outputs.digests == clone.inputs.digests
+
+
+@pytest.mark.cuda
+def test_capture_is_recorded_without_digests(path: Path) -> None:
+    """Recording neither breaks a capture nor is part of the graph."""
+    x, graph = torch.ones(1000, device="cuda"), torch.cuda.CUDAGraph()
+    x.mul(2)
+    with record(path):
+        with torch.cuda.graph(graph):
+            y = x.mul(2)
+            for _ in range(600):
+                y = y.add(1)
+            torch.nn.functional.dropout(y)
+        x.fill_(3)
+        graph.replay()
+        torch.cuda.synchronize()
+        y.clone()
+    assert y.unique().tolist() == [606]
+    captured, (clone,) = calls(path, "aten::add.Tensor"), calls(path, "aten::clone.default")
+    assert len(captured) == 600
+    assert {call.outputs.digests for call in captured} == {captured[0].outputs.digests}
+    assert clone.inputs.digests[0] not in captured[0].outputs.digests
