@@ -8,7 +8,12 @@ permutations, flipped signs, -0.0 against 0.0, the payload of a NaN. It is no cr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from detmode.cuda.launch import launch
@@ -24,7 +29,8 @@ _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _THIRD = 0xD6E8FEB86659FD93
 # Words that stay in a CPU's second-level cache with what is made of them.
-_CHUNK = 1 << 13
+_CHUNK = 1 << 14
+_Words: TypeAlias = NDArray[np.uint64]
 # Bytes from which more blocks are worth their atomics.
 _BYTES_PER_THREAD = 64
 _MOST_THREADS = 1 << 18
@@ -46,10 +52,15 @@ def add_digest(sums: Tensor, tensor: Tensor) -> None:
         threads = min(-(-data.numel() // _BYTES_PER_THREAD), _MOST_THREADS)
         launch(SOURCE, "digest", threads, data, sums, data.numel())
         return
-    for begin in range(0, data.numel(), 8 * _CHUNK):
-        words = _words(data[begin : begin + 8 * _CHUNK])
-        positions = torch.arange(begin // 8, begin // 8 + len(words))
-        sums += _mixed(words, positions).sum(1)
+    words = _words(data)
+    of_chunk = _of_positions(np.arange(min(len(words), _CHUNK), dtype=np.uint64))
+    found = np.zeros(2, dtype=np.uint64)
+    for begin in range(0, len(words), _CHUNK):
+        chunk = words[begin : begin + _CHUNK]
+        from_begin = np.uint64(begin * _POSITION % (1 << 64))
+        lanes = _mixed(chunk, of_chunk[: len(chunk)] + from_begin)
+        found += np.array([lane.sum() for lane in lanes])
+    sums += torch.from_numpy(found.view(np.int64))
 
 
 def add_digests(sums: Tensor, words: Tensor, lengths: Tensor) -> None:
@@ -60,13 +71,14 @@ def add_digests(sums: Tensor, words: Tensor, lengths: Tensor) -> None:
         words: int64, the words of all tensors.
         lengths: int64 of shape (n,): how many words each tensor has.
     """
-    ends = lengths.cumsum(0)
-    starts = ends - lengths
-    positions = torch.arange(len(words)) - starts.repeat_interleave(lengths)
-    # Differences of running sums wrap as the sums do.
-    running = torch.zeros(2, len(words) + 1, dtype=torch.int64)
-    torch.cumsum(_mixed(words, positions), 1, out=running[:, 1:])
-    sums += (running[:, ends] - running[:, starts]).T
+    filled = lengths > 0
+    counts = lengths[filled].numpy()
+    starts = counts.cumsum() - counts
+    positions = np.arange(len(words)) - starts.repeat(counts)
+    of_words = _of_positions(positions.astype(np.uint64))
+    for lane, values in enumerate(_mixed(words.numpy().view(np.uint64), of_words)):
+        each = np.add.reduceat(values, starts)
+        sums[filled, lane] += torch.from_numpy(each.view(np.int64))
 
 
 def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
@@ -85,27 +97,35 @@ def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
     return x ^ _shifted(x, 29)
 
 
-def _words(data: Tensor) -> Tensor:
-    whole = data.numel() // 8 * 8
+def _words(data: Tensor) -> _Words:
+    n_words = -(-data.numel() // 8)
     # A copy where a view would not be aligned, and for the last bytes.
-    if whole == data.numel() and data.storage_offset() % 8 == 0 and data.data_ptr() % 8 == 0:
-        return data.view(torch.int64)
-    padded = torch.zeros(-(-data.numel() // 8) * 8, dtype=torch.uint8)
-    padded[: data.numel()] = data
-    return padded.view(torch.int64)
+    if data.numel() % 8 or data.data_ptr() % 8:
+        padded = torch.zeros(n_words * 8, dtype=torch.uint8)
+        padded[: data.numel()] = data
+        data = padded
+    return data.numpy().view(np.uint64)
+
+
+def _of_positions(positions: _Words) -> _Words:
+    """What is added to the words at these positions."""
+    return (positions + np.uint64(1)) * np.uint64(_POSITION)
+
+
+def _mixed(words: _Words, of_positions: _Words) -> Iterator[_Words]:
+    """The lanes of each word, one after the other; NumPy's arithmetic wraps as the kernel's."""
+    x = words + of_positions
+    x ^= x >> np.uint64(32)
+    x *= np.uint64(_FIRST)
+    x ^= x >> np.uint64(29)
+    for constant in (_SECOND, _THIRD):
+        lane = x * np.uint64(constant)
+        lane ^= lane >> np.uint64(32)
+        yield lane
 
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
-
-
-def _mixed(words: Tensor, positions: Tensor) -> Tensor:
-    """Both lanes of each word, (2, n); int64 arithmetic wraps as the kernel's uint64 does."""
-    x = words + (positions + 1) * _signed(_POSITION)
-    x = (x ^ _shifted(x, 32)) * _signed(_FIRST)
-    x = x ^ _shifted(x, 29)
-    lanes = x * torch.tensor([[_signed(_SECOND)], [_signed(_THIRD)]])
-    return lanes ^ _shifted(lanes, 32)
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
