@@ -32,6 +32,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") is None or not torch.cuda.is_initialized():
+        return
+    try:
+        # What a CUDA kernel did wrong is the fault of the test that launched it.
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        # Nothing runs any more in a process whose context is broken; xdist begins another one.
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            os._exit(3)
+        pytest.exit(f"{item.nodeid} broke the CUDA context ({error}); run the rest with -n 1", 3)
+
+
 @pytest.fixture(scope="session")
 def schedules() -> int:
     """How many schedules of the host runner a claim about bits is checked with."""
