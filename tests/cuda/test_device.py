@@ -109,7 +109,7 @@ def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -
 
 
 def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
-    """Nothing is compiled, loaded or launched, and the message says what to do; later ones go on."""
+    """Nothing is loaded or launched, and the message says what to do; later captures go on."""
     driver.count = 2
     arguments, gpu = (torch.zeros(1), 1), torch.device("cuda", 0)
     driver.capturing = True

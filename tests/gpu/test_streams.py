@@ -1,4 +1,4 @@
-"""Substitutes keep to torch's current stream, and the memory they work in is theirs until the end."""
+"""Substitutes keep to torch's current stream, and to memory that is theirs until they have run."""
 
 from __future__ import annotations
 
@@ -160,5 +160,3 @@ def test_the_second_gpu(case: Case) -> None:
     if torch.cuda.get_device_name(0) == torch.cuda.get_device_name(1):
         here = substituted(case, arguments_of(case))
         assert same_bits([each.cpu() for each in results], [each.cpu() for each in here])
-
-

@@ -1,0 +1,30 @@
+"""The host runner says the truth about a GPU: where the bits are any GPU's, they are its as well."""
+
+from __future__ import annotations
+
+import pytest
+from gpu_calls import mapped, substituted
+
+from detmode import DeterministicMode, cuda
+from detmode.rule import GPU_TO_GPU
+from detmode.verify.cases import Case, call, cases, tensors_of
+from detmode.verify.claims import same_bits
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+    ),
+]
+
+CASES = [case for case in cases() if case.guarantee is GPU_TO_GPU]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_gpu_has_the_bits_of_the_host_runner(case: Case) -> None:
+    """From the same inputs, one source that is compiled by NVRTC and by g++ gives the same bits."""
+    arguments = case.sample.arguments(case.dtype)
+    theirs = substituted(case, mapped(lambda tensor: tensor.cuda(), arguments))
+    with DeterministicMode(simulate="cuda"):
+        ours = tensors_of(call(case.sample, arguments))
+    assert same_bits([each.cpu() for each in theirs], ours)
