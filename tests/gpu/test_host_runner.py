@@ -1,4 +1,4 @@
-"""The host runner says the truth about a GPU: where the bits are any GPU's, they are its as well."""
+"""The host runner says the truth about a GPU: bits that are any GPU's are its as well."""
 
 from __future__ import annotations
 
