@@ -22,6 +22,12 @@ settings.register_profile(
 settings.load_profile(os.environ.get("DETMODE_PROFILE", "ci"))
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.hasplugin("timeout"):
+        # A machine with a GPU may lack pytest-timeout; unknown settings are errors.
+        parser.addini("timeout", "read by pytest-timeout")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
     reason = reason or cuda.unavailable("cuda")
