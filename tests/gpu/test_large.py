@@ -6,13 +6,15 @@ exactly: small whole numbers, and others near the end, beyond position 2^31.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from detmode import DeterministicMode, cuda
+
+fcntl = pytest.importorskip("fcntl", reason="processes wait for one another by Unix's locks")
 
 GIB = 1 << 30
 SIZES = (
@@ -28,15 +30,23 @@ SIZES = (
 
 
 @pytest.fixture(params=SIZES)
-def place(request: pytest.FixtureRequest) -> tuple[str, int]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, int]]:
     """The device, and a power of two that the elements of a large tensor exceed."""
     device, size = request.param
-    if device == "cuda":
+    if device == "cpu":
+        yield device, size
+        return
+    # Of the processes that share the GPU one at a time has so much of its memory.
+    with (tmp_path_factory.getbasetemp().parent / "large.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         if free < 24 * GIB:
             pytest.skip(f"needs 24 GiB of a GPU's memory, {free / GIB:.0f} are free")
-    return device, size
+        yield device, size
+        torch.cuda.empty_cache()
 
 
 def substituted(device: str, run: Callable[[], Any]) -> Any:
