@@ -23,7 +23,7 @@ def racing_sum(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def test_an_atomic_sum_varies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of bits refuses it. Without this, equal bits could mean that nothing is compared."""
+    """The check of bits refuses it. Without it, equal bits could mean that none are compared."""
     values, index = torch.randn(N, device="cuda"), torch.zeros(N, dtype=torch.int64, device="cuda")
     case: Case = cases("put")[0]
     monkeypatch.setattr(
