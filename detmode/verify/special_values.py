@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
-from detmode.verify.cases import Case, run_aten, run_substituted, run_truth, samples_of
+from detmode.verify.cases import (
+    Case,
+    Prepare,
+    run_aten,
+    run_substituted,
+    run_truth,
+    samples_of,
+)
 from detmode.verify.claims import ClaimError, special_difference
 
 
@@ -62,7 +69,7 @@ _MOST = 4096
 
 
 def check_special_values(case: Case, value: str, device: str = "host") -> None:
-    """NaN, infinities, signs of zeros and denormals come out as ATen gives them.
+    """NaN, infinities, signs of zeros and denormals come out as ATen gives them, or are refused.
 
     Args:
         case: what to run. Dtypes for which ATen has no kernel, and integers, pass unseen; on the
@@ -86,7 +93,11 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
             if 0 < argument.numel() <= _MOST:
                 SPECIAL_VALUES[value](argument, generator)
 
-    aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
+    try:
+        aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
+    except (RuntimeError, ValueError) as error:
+        _check_refused(case, value, device, prepare, error)
+        return
     if aten is None:
         return
     ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
@@ -107,6 +118,20 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
                 f"{case}: with {value}, {what}; see how detmode/rules/{case.room}/kernels.cu "
                 "begins its sums and which terms it leaves out"
             )
+
+
+def _check_refused(
+    case: Case, value: str, device: str, prepare: Prepare, expected: Exception
+) -> None:
+    """What ATen refuses, such as a range that is not finite, is refused with the same type."""
+    try:
+        run_substituted(case.sample, case.dtype, device, prepare=prepare)
+    except type(expected):
+        return
+    raise ClaimError(
+        f"{case}: with {value}, ATen raises {type(expected).__name__} ({str(expected)[:120]}), the "
+        f"substitute takes them; check it in detmode/rules/{case.room}/launch.py"
+    )
 
 
 def _are_lost(ours: torch.Tensor, truth: torch.Tensor) -> bool:
