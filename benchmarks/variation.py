@@ -17,13 +17,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from provenance import ROOT, provenance
+from torch.utils._pytree import tree_map_only
 
 from detmode import cuda
 from detmode.cuda.digest import add_digest
@@ -36,6 +39,7 @@ FOLDER = ROOT / "benchmarks" / "results"
 PREFIX = "variation-"
 DTYPES = {name_of(dtype): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 FEWEST = 10
+AHEAD = 8
 NOT_MEASURED = "Whether ATen's kernel really varies is not yet measured."
 
 
@@ -128,6 +132,26 @@ def inputs(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> Iterator[Case
         yield from (case for case in (*colliding, *large) if case.dtype in dtypes)
 
 
+def blank(case: Case) -> Line:
+    """The line of an input that has not been run."""
+    return Line(case.room, case.sample.op, case.sample.name, name_of(case.dtype))
+
+
+def made_ahead(chosen: Iterable[Case]) -> Iterator[tuple[Case, Future[dict[str, Any]]]]:
+    """The cases in their order, each with its arguments, which threads make on the CPU ahead.
+
+    Drawing the numbers of a large input takes longer than repeating the operator.
+    """
+    waiting: deque[tuple[Case, Future[dict[str, Any]]]] = deque()
+    with ThreadPoolExecutor(AHEAD) as pool:
+        for case in chosen:
+            waiting.append((case, pool.submit(case.sample.arguments, case.dtype)))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+
+
 class Load:
     """Matrix products on a second stream, as many as keep it busy."""
 
@@ -165,16 +189,23 @@ def count_results(
     return len(torch.stack(digests).cpu().flatten(1).unique(dim=0))
 
 
-def measure(case: Case, repeats: int, seconds: float, device: str = "cuda") -> Line:
+def measure(
+    case: Case,
+    made: Future[dict[str, Any]],
+    repeats: int,
+    seconds: float,
+    device: str = "cuda",
+) -> Line:
     """Repeat ATen on one input.
 
     Args:
         case: the input.
+        made: its arguments.
         repeats: how often, idle and busy each.
         seconds: fewer repeats, but :data:`FEWEST`, where they would take longer than this.
         device: ``"cuda"``, or ``"cpu"``, where nothing else keeps it busy.
     """
-    line = Line(case.room, case.sample.op, case.sample.name, name_of(case.dtype))
+    line = blank(case)
     func = resolve(case.sample.op)
     writes = func is not None and func._schema.is_mutable
 
@@ -184,7 +215,7 @@ def measure(case: Case, repeats: int, seconds: float, device: str = "cuda") -> L
             return call(case.sample, own)
 
     try:
-        arguments = case.sample.arguments(case.dtype, device)
+        arguments = tree_map_only(torch.Tensor, lambda each: each.to(device), made.result())
         count_results(run, 1, device)
         start = time.perf_counter()
         count_results(run, 1, device)
@@ -252,10 +283,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
     known = {line.key for line in found.lines}
-    for case in inputs(options.room or (), [DTYPES[name] for name in options.dtype or ["float32"]]):
-        if (case.room, case.sample.op, case.sample.name, name_of(case.dtype)) in known:
-            continue
-        line = measure(case, options.repeats, options.seconds)
+    dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
+    missing = (case for case in inputs(options.room or (), dtypes) if blank(case).key not in known)
+    for case, made in made_ahead(missing):
+        line = measure(case, made, options.repeats, options.seconds)
         print(f"{case}: {line.note or f'{line.idle} idle, {line.busy} busy'}", file=sys.stderr)
         found.lines.append(line)
         found.write(options.output)

@@ -17,6 +17,11 @@ def results(gpu: str = "Some GPU", *lines: Line) -> Results:
     return Results({"gpu": gpu, "date": "2026-11-21", "torch": "2.11.0"}, list(lines))
 
 
+def measured(case: Case, repeats: int, seconds: float) -> Line:
+    ((same, made),) = variation.made_ahead([case])
+    return variation.measure(same, made, repeats, seconds, "cpu")
+
+
 def test_results_are_counted() -> None:
     """A result that alternates counts twice, one that never varies once, in any of its tensors."""
     numbers = itertools.count()
@@ -61,7 +66,7 @@ def test_aten_is_repeated_with_the_flag_off() -> None:
         case = Case("room", Sample(name="two", op=op, make=make), torch.float32, None)
         torch.use_deterministic_algorithms(True)
         try:
-            line = variation.measure(case, 20, 60.0, "cpu")
+            line = measured(case, 20, 60.0)
         finally:
             torch.use_deterministic_algorithms(False)
         assert line == Line("room", op, "two", "float32", 20, 1, 1)
@@ -71,18 +76,33 @@ def test_slow_inputs_are_repeated_less() -> None:
     """Ten repeats are the fewest; where fewer are asked for, those."""
     make = lambda maker: {"self": maker.tensor([1.0])}  # noqa: E731
     case = Case("room", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
-    assert variation.measure(case, 1000, 0.0, "cpu").repeats == variation.FEWEST
-    assert variation.measure(case, 3, 0.0, "cpu").repeats == 3
+    assert measured(case, 1000, 0.0).repeats == variation.FEWEST
+    assert measured(case, 3, 0.0).repeats == 3
 
 
 def test_what_aten_does_not_run_has_a_note() -> None:
     """An input without an ATen kernel is no input that does not vary."""
     make = lambda maker: {"self": torch.ones(2, dtype=torch.bool)}  # noqa: E731
     case = Case("room", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
-    line = variation.measure(case, 10, 1.0, "cpu")
+    line = measured(case, 10, 1.0)
     assert line.repeats == 0
     assert "bool" in line.note
     assert variation.documented("room", [results("A", line)]) == NOT_MEASURED
+
+
+def test_arguments_are_made_ahead() -> None:
+    """Cases come in their order, each with its own arguments, more of them than are made ahead."""
+    chosen = [
+        Case(
+            "room",
+            Sample(name=str(n), op="aten::neg", make=lambda m, n=n: {"self": m.tensor([n])}),
+            torch.float32,
+            None,
+        )
+        for n in range(3 * variation.AHEAD)
+    ]
+    found = [(case, made.result()["self"].item()) for case, made in variation.made_ahead(chosen)]
+    assert found == [(case, n) for n, case in enumerate(chosen)]
 
 
 def test_inputs_are_of_substitutes() -> None:
