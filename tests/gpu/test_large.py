@@ -60,9 +60,8 @@ def substituted(device: str, run: Callable[[], Any]) -> Any:
 
 
 def all_equal(tensor: torch.Tensor, value: float) -> bool:
-    """Whether all elements have the value; without a copy of the tensor."""
-    smallest, largest = torch.aminmax(tensor)
-    return smallest.item() == value == largest.item()
+    """Whether all elements have the value, looked at in parts whose positions are 32 bits wide."""
+    return all(bool((part == value).all()) for part in tensor.reshape(-1).split(1 << 28))
 
 
 def test_cumsum(place: tuple[str, int]) -> None:
