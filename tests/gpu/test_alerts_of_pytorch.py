@@ -74,7 +74,7 @@ def said(sample: Sample, dtype: torch.dtype) -> str | None:
 
 @pytest.mark.parametrize("row", rows(alerting=True))
 def test_it_alerts(row: Row) -> None:
-    """Every sample of the row that PyTorch does not refuse otherwise raises, by the table's name."""
+    """Every sample of the row raises, by the table's name, unless PyTorch refuses it otherwise."""
     texts = tuple(alert_text(name, warn=False) for name in names_of(row))
     alerted, silent, other = [], [], []
     for sample, dtype in met()[row]:
