@@ -57,7 +57,7 @@ def scan(op: str) -> Callable[..., object]:
 
 CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
     **{
-        f"{op}-{dtype}": (scan(op), lambda dtype=dtype: (spread(dtype, (1 << 21) + 77),))
+        f"{op}-{dtype}": (scan(op), lambda dtype=dtype: (spread(dtype, (1 << 22) + 77),))
         for op in ("cumsum", "cumprod", "logcumsumexp")
         for dtype in (torch.float32, torch.float64)
     },
