@@ -95,5 +95,6 @@ def _time(time: Any) -> Spread | str:
 
 def of_gpus(folder: Path = FOLDER) -> list[Results]:
     """The committed results that are of a GPU, by file name."""
-    found = [Results.read(path) for path in sorted(folder.glob("*.json"))]
+    paths = (path for path in sorted(folder.glob("*.json")) if path.name[:10] != "variation-")
+    found = [Results.read(path) for path in paths]
     return [results for results in found if results.on_gpu]

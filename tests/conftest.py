@@ -22,6 +22,12 @@ settings.register_profile(
 settings.load_profile(os.environ.get("DETMODE_PROFILE", "ci"))
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.hasplugin("timeout"):
+        # A machine with a GPU may lack pytest-timeout; unknown settings are errors.
+        parser.addini("timeout", "read by pytest-timeout")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
     reason = reason or cuda.unavailable("cuda")
@@ -30,6 +36,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("cuda") is not None:
                 item.add_marker(skip)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") is None or not torch.cuda.is_initialized():
+        return
+    try:
+        # What a CUDA kernel did wrong is the fault of the test that launched it.
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        # Nothing runs any more in a process whose context is broken; xdist begins another one.
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            os._exit(3)
+        pytest.exit(f"{item.nodeid} broke the CUDA context ({error}); run the rest with -n 1", 3)
 
 
 @pytest.fixture(scope="session")

@@ -123,6 +123,23 @@ def test_wrong_special_values_are_found(
         check_special_values(CASE, value)
 
 
+def test_special_values_that_aten_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that is not finite must be refused by the substitute too, and with the same type."""
+    histogram = Sample(
+        name="no_range", op="aten::histc", make=lambda make: {"self": make.normal(9), "bins": 4}
+    )
+    case = Case("counting", histogram, torch.float32, GPU_TO_GPU)
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("range of [nan, nan] is not finite")
+
+    monkeypatch.setattr(special_values, "run_substituted", refuse)
+    check_special_values(case, "nan")
+    monkeypatch.setattr(special_values, "run_substituted", lambda *_, **__: (torch.zeros(4),))
+    with pytest.raises(ClaimError, match=r"ATen raises RuntimeError .*, the substitute takes them"):
+        check_special_values(case, "nan")
+
+
 def test_bits_are_compared_as_bytes() -> None:
     """Equal NaNs are equal; zeros of two signs, and dtypes, are not."""
     nan, zero = torch.tensor([torch.nan]), torch.tensor([0.0])

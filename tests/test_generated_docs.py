@@ -4,6 +4,8 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+from variation import NOT_MEASURED, Line, Results
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,3 +22,18 @@ def test_rule_pages_are_fresh() -> None:
     """Run `python tools/generate_docs.py` after changing a room, and commit what it writes."""
     stale = load_tool("generate_docs").stale()
     assert not stale, "\n".join(stale)
+
+
+def test_pages_say_whether_aten_varies(tmp_path: Path) -> None:
+    """A room with a substitute has a sentence for each GPU, or says that there is none."""
+    provenance = {"gpu": "Some GPU", "date": "2026-11-21", "torch": "2.11.0"}
+    lines = [
+        Line("put", "aten::put", name, "float32", 100, 1, n) for name, n in (("a", 1), ("b", 9))
+    ]
+    Results(provenance, lines).write(tmp_path)
+    pages = load_tool("generate_docs").pages(tmp_path)
+    sentence = "varied in 1 of 2 inputs, up to 9 results in 100 repeats (PyTorch 2.11.0)."
+    assert f"\n\nATen on Some GPU: {sentence}\n\n" in pages["put.md"]
+    assert NOT_MEASURED not in pages["put.md"]
+    assert NOT_MEASURED in pages["scan.md"]
+    assert NOT_MEASURED not in pages["attention.md"]

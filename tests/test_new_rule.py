@@ -38,7 +38,7 @@ def fill(room: Path) -> None:
 def tree(tmp_path: Path) -> Path:
     """A copy of what the tests over the table need."""
     skip = shutil.ignore_patterns("__pycache__", "_build")
-    for name in ("detmode", "tests", "tools", "docs"):
+    for name in ("detmode", "tests", "tools", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

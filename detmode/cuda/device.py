@@ -28,7 +28,7 @@ from detmode.cuda.source import (
 
 __all__ = ["extra", "launch_blocks", "unavailable"]
 
-# What a launch may ask for without raising the kernel's limit first.
+# Static and dynamic shared memory that a block may have before the kernel's limit is raised.
 _SHARED_DEFAULT = 48 * 1024
 
 
@@ -133,7 +133,7 @@ class _Kernel:
         # RawModule keeps the machine code loaded for as long as this object lives.
         self.raw = cupy.RawModule(path=str(path)).get_function(name)
         self.function: int = self.raw.kernel.ptr
-        self.shared = _SHARED_DEFAULT
+        self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
         self.count = count
         self.slots = _Slots(count)
         self.set_device: Any = cupy.cuda.runtime.setDevice
@@ -194,11 +194,11 @@ def launch_blocks(
 ) -> None:
     """Puts one launch on the current stream of `device` and returns.
 
-    The first launch of an entry on a device compiles it or takes it from the cache, and loads it;
-    that one must not happen inside a CUDA graph capture.
+    The first launch of an entry on a device compiles it or takes it from the cache, and loads it.
 
     Raises:
-        RuntimeError: launching is impossible here (see `detmode.cuda.unavailable`).
+        RuntimeError: launching is impossible here (see `detmode.cuda.unavailable`), or a first
+            launch is inside a CUDA graph capture.
         CompileError: NVRTC rejects the file.
         TypeError: an argument of another type.
     """
@@ -224,6 +224,11 @@ def _load(source: Source, entry: str, index: int, count: int) -> tuple[Source, _
     if problem is not None:
         raise RuntimeError(f"{source.path.name}: {entry} cannot be launched. {problem}")
     source.position(entry)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{source.path.name}: {entry} is launched for the first time inside a CUDA graph "
+            "capture, where no code can be loaded; run what is captured once before the capture"
+        )
     key = (id(source), entry, index)
     with _lock:
         known = _kernels.get(key)

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
-from detmode.verify.cases import Case, run_aten, run_substituted, run_truth, samples_of
+from detmode.verify.cases import (
+    Case,
+    Prepare,
+    run_aten,
+    run_substituted,
+    run_truth,
+    samples_of,
+)
 from detmode.verify.claims import ClaimError, special_difference
 
 
@@ -30,16 +37,23 @@ def _element(tensor: torch.Tensor, place: int) -> torch.Tensor:
 
 
 def _negative_zeros(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    for place in range(tensor.numel()):
-        _element(tensor, place).fill_(-0.0)
+    _unexpanded(tensor).fill_(-0.0)
 
 
 def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
     # In the upper half of their range, so that their own rounding is small beside them.
     normal = torch.finfo(tensor.dtype).smallest_normal
-    for place in range(tensor.numel()):
-        part = 0.5 + 0.5 * float(torch.rand((), generator=generator))
-        _element(tensor, place).fill_(part * normal)
+    own = _unexpanded(tensor)
+    parts = 0.5 + 0.5 * torch.rand(own.shape, generator=generator, dtype=torch.float64)
+    own.copy_(parts * normal)
+
+
+def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
+    """Each element once: PyTorch writes to no tensor in which several share their memory."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 SPECIAL_VALUES: Mapping[str, Callable[[torch.Tensor, torch.Generator], None]] = {
@@ -51,11 +65,11 @@ SPECIAL_VALUES: Mapping[str, Callable[[torch.Tensor, torch.Generator], None]] = 
 """What is put into every floating-point tensor of a sample, by name."""
 
 _MOST = 4096
-"""Tensors with more elements are left as they are: they are written one by one."""
+"""Tensors with more elements are left as they are: the small ones show it all."""
 
 
 def check_special_values(case: Case, value: str, device: str = "host") -> None:
-    """NaN, infinities, signs of zeros and denormals come out as ATen gives them.
+    """NaN, infinities, signs of zeros and denormals come out as ATen gives them, or are refused.
 
     Args:
         case: what to run. Dtypes for which ATen has no kernel, and integers, pass unseen; on the
@@ -79,7 +93,11 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
             if 0 < argument.numel() <= _MOST:
                 SPECIAL_VALUES[value](argument, generator)
 
-    aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
+    try:
+        aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
+    except (RuntimeError, ValueError) as error:
+        _check_refused(case, value, device, prepare, error)
+        return
     if aten is None:
         return
     ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
@@ -100,6 +118,20 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
                 f"{case}: with {value}, {what}; see how detmode/rules/{case.room}/kernels.cu "
                 "begins its sums and which terms it leaves out"
             )
+
+
+def _check_refused(
+    case: Case, value: str, device: str, prepare: Prepare, expected: Exception
+) -> None:
+    """What ATen refuses, such as a range that is not finite, is refused with the same type."""
+    try:
+        run_substituted(case.sample, case.dtype, device, prepare=prepare)
+    except type(expected):
+        return
+    raise ClaimError(
+        f"{case}: with {value}, ATen raises {type(expected).__name__} ({str(expected)[:120]}), the "
+        f"substitute takes them; check it in detmode/rules/{case.room}/launch.py"
+    )
 
 
 def _are_lost(ours: torch.Tensor, truth: torch.Tensor) -> bool:

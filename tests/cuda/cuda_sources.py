@@ -17,6 +17,7 @@ KERNELS = Source(
     entries=(
         *(f"scale<{ctype(dtype)}>" for dtype in FLOATING),
         "naive_scatter<float>",
+        "reverse_in_shared",
         *(
             f"accumulate_{part}<{ctype(dtype)}>"
             for dtype in FLOATING + COMPLEX

@@ -22,6 +22,17 @@ __global__ void naive_scatter(const scalar_t* __restrict__ source,
   }
 }
 
+// Static beside dynamic shared memory: one block reverses n floats.
+__global__ void reverse_in_shared(const float* __restrict__ input, float* __restrict__ output,
+                                  int64_t n) {
+  __shared__ int64_t last;
+  float* held = dynamic_shared<float>();
+  if (threadIdx.x == 0) last = n - 1;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) held[i] = input[i];
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) output[i] = held[last - i];
+}
+
 template <typename scalar_t>
 __global__ void accumulate_keys(const scalar_t* __restrict__ source,
                                 const int64_t* __restrict__ index, int32_t* __restrict__ keys,

@@ -28,6 +28,8 @@ class Driver:
         self.values: list[tuple[bytes, ...]] = []
         self.devices: list[int] = []
         self.count = 0
+        self.static_shared = 0
+        self.capturing = False
         monkeypatch.setenv("DETMODE_CACHE", str(directory))
         monkeypatch.setattr(device, "_kernels", {})
         monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: None)
@@ -36,6 +38,7 @@ class Driver:
         monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(
             torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=1234)
         )
@@ -44,7 +47,9 @@ class Driver:
         def get_function(name: str) -> SimpleNamespace:
             self.loaded.append((Path(path).read_bytes(), name))
             return SimpleNamespace(
-                kernel=SimpleNamespace(ptr=100 + len(self.loaded)), max_dynamic_shared_size_bytes=0
+                kernel=SimpleNamespace(ptr=100 + len(self.loaded)),
+                max_dynamic_shared_size_bytes=0,
+                shared_size_bytes=self.static_shared,
             )
 
         return SimpleNamespace(get_function=get_function)
@@ -91,6 +96,30 @@ def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
     (known,) = device._kernels.values()
     assert known[1].raw.max_dynamic_shared_size_bytes == 65536
     assert [launched[7] for launched in driver.launched] == [1024, 65536, 65536]
+
+
+@pytest.mark.parametrize(("static", "raised"), [(1024, 0), (1025, 47 * 1024)])
+def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -> None:
+    """Static and dynamic shared memory together have the limit of 48 KiB."""
+    driver.count, driver.static_shared = 2, static
+    arguments, gpu = (torch.zeros(1), 1), torch.device("cuda", 0)
+    device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 47 * 1024, gpu)
+    (known,) = device._kernels.values()
+    assert known[1].raw.max_dynamic_shared_size_bytes == raised
+
+
+def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
+    """Nothing is loaded or launched, and the message says what to do; later captures go on."""
+    driver.count = 2
+    arguments, gpu = (torch.zeros(1), 1), torch.device("cuda", 0)
+    driver.capturing = True
+    with pytest.raises(RuntimeError, match=r"forget is launched for the first time inside .* once"):
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 0, gpu)
+    assert not driver.loaded
+    assert not driver.launched
+    for driver.capturing in (False, True):
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 0, gpu)
+    assert len(driver.launched) == 2
 
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:

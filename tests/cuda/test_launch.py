@@ -12,23 +12,53 @@ from cuda_sources import FLOATING, KERNELS, WARP
 from detmode.cuda import ctype, device, empty, empty_like, launch, launch_blocks, unavailable
 from detmode.cuda.launch import BLOCK
 
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.cuda))
 
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize("n", [0, 1, 63, 256, 1000])
-def test_launch_covers_all_elements(dtype: torch.dtype, n: int) -> None:
+def test_launch_covers_all_elements(dtype: torch.dtype, n: int, device: str) -> None:
     """A launch of n threads writes n elements, none where n is 0."""
-    values = torch.randn(n).to(dtype)
+    values = torch.randn(n).to(device, dtype)
     output = empty_like(values)
     launch(KERNELS, f"scale<{ctype(dtype)}>", n, values, output, n, 2.0)
     assert torch.equal(output, values * 2)
 
 
-def test_grid_stride_loop_covers_a_capped_grid() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_grid_stride_loop_covers_a_capped_grid(device: str) -> None:
     """Fewer threads than elements still write them all."""
-    values = torch.randn(10 * BLOCK)
+    values = torch.randn(10 * BLOCK, device=device)
     output = empty_like(values)
     launch(KERNELS, "scale<float>", 1, values, output, values.numel(), 2.0)
     assert torch.equal(output, values * 2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kib", [1, 46, 47, 48, 60])
+def test_shared_memory(kib: int, device: str) -> None:
+    """A block has what it asks for beside its static shared memory, more than 48 KiB too."""
+    n = kib * 256
+    values = torch.arange(n, dtype=torch.float32, device=device)
+    output = torch.zeros_like(values)
+    for _ in range(2):
+        launch_blocks(KERNELS, "reverse_in_shared", 1, 256, values, output, n, shared=4 * n)
+        assert torch.equal(output, values.flip(0))
+        output.zero_()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_denormals_are_kept(dtype: torch.dtype, device: str) -> None:
+    """Neither what is read nor what is written is flushed to zero."""
+    limit = torch.finfo(dtype)
+    smallest = limit.smallest_normal * limit.eps
+    values = torch.arange(1, 100).to(torch.float64).mul(2 * smallest).to(dtype)
+    assert values.double().max() < limit.smallest_normal or dtype == torch.bfloat16
+    output = torch.zeros_like(values, device=device)
+    launch(KERNELS, f"scale<{ctype(dtype)}>", 99, values.to(device), output, 99, 0.5)
+    assert torch.equal(output.cpu().double(), torch.arange(1, 100).double() * smallest)
 
 
 def test_wrong_sizes() -> None:

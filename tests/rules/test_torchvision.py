@@ -107,6 +107,35 @@ def test_error_is_no_larger(case: Case) -> None:
     check_truth(case)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_on_a_gpu(case: Case) -> None:
+    """On a GPU too runs have the same bits, and errors are no larger than torchvision's."""
+    check_bits(case, "cuda", 100)
+    check_truth(case, "cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not INSTALLED, reason="torchvision is not installed")
+@pytest.mark.parametrize(
+    ("forward", "rest"),
+    [("roi_align", (2, True)), ("roi_pool", ()), ("ps_roi_align", (2,)), ("ps_roi_pool", ())],
+)
+def test_torchvision_alerts_on_a_gpu(forward: str, rest: tuple[Any, ...]) -> None:
+    """The backward of its own operators raises with the table's caller name under the flag."""
+    op = f"torchvision::_{forward}_backward"
+    alert = next(row.rule.alert for row in facts.rows() if row.rule.op == op and row.rule.alert)
+    assert isinstance(alert, str)
+    image = torch.randn(1, 4, 8, 8, device="cuda", requires_grad=True)
+    rois = torch.tensor([[0.0, 0.0, 0.0, 5.0, 5.0]], device="cuda")
+    with flag(True):
+        pooled = getattr(torch.ops.torchvision, forward)(image, rois, 1.0, 2, 2, *rest)
+        pooled = pooled[0] if isinstance(pooled, tuple) else pooled
+        with pytest.raises(RuntimeError) as caught:
+            pooled.sum().backward()
+    assert str(caught.value).startswith(alert_text(alert, warn=False))
+
+
 @needs_compiler
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("what", ["rois", "grad", "dtype", "bfloat16", "mapping"])

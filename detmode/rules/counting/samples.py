@@ -24,10 +24,6 @@ HISTC, BINCOUNT = "aten::histc", "aten::bincount"
 REAL = (torch.float32, torch.float64)
 
 NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operators take no dimension"}
-_NO_RANGE = "the range is that of the elements, and ATen rejects one that is not finite"
-UNLIKE_CPU: dict[str, str] = {
-    name: _NO_RANGE for name in ("range_of_elements", "range_of_elements_few", "range_given_equal")
-}
 
 
 def _h(name: str, make: Any, *covers: str) -> Sample:

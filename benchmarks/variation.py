@@ -1,0 +1,300 @@
+"""Whether ATen's CUDA kernels really vary: each operator on the same inputs again and again.
+
+Runs ATen alone, with PyTorch's flag off, on the inputs of the benchmarks and on those of the tests
+that seek collisions; on an idle GPU, then beside matrix products on a second stream. Results are
+told apart by detmode's digest, on the GPU. Writes what it counts with its provenance as
+``benchmarks/results/variation-<GPU>-<date>.json``, after each input, so that what is cut off is not
+lost and ``--resume`` goes on with it; the pages of ``docs/rules/`` say it in a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from provenance import ROOT, provenance
+from torch.utils._pytree import tree_map_only
+
+from detmode import cuda
+from detmode.cuda.digest import add_digest
+from detmode.rules import rooms
+from detmode.settings import flag
+from detmode.table import resolve
+from detmode.verify.cases import Case, call, cases, name_of, samples_of, tensors_of
+
+FOLDER = ROOT / "benchmarks" / "results"
+PREFIX = "variation-"
+DTYPES = {name_of(dtype): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+FEWEST = 10
+AHEAD = 8
+NOT_MEASURED = "Whether ATen's kernel really varies is not yet measured."
+
+
+@dataclass(frozen=True)
+class Line:
+    """One input of one operator.
+
+    Args:
+        room: of the operator's rule.
+        op: the overload.
+        sample: the name of the input.
+        dtype: of the input.
+        repeats: how often it ran, idle and busy each; 0 where ATen does not run it.
+        idle: how many different results an idle GPU gave.
+        busy: how many a GPU gave that another stream kept busy.
+        note: why ATen does not run it.
+    """
+
+    room: str
+    op: str
+    sample: str
+    dtype: str
+    repeats: int = 0
+    idle: int = 0
+    busy: int = 0
+    note: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it from other lines."""
+        return self.room, self.op, self.sample, self.dtype
+
+
+@dataclass
+class Results:
+    """What one GPU gave.
+
+    Args:
+        provenance: see :func:`provenance.provenance`.
+        lines: the inputs so far.
+    """
+
+    provenance: dict[str, str | None]
+    lines: list[Line] = field(default_factory=list)
+
+    def file_name(self) -> str:
+        """``variation-nvidia-h100-80gb-hbm3-2026-11-21.json``."""
+        words = re.sub(r"[^a-z0-9]+", "-", str(self.provenance["gpu"]).lower()).strip("-")
+        return f"{PREFIX}{words}-{self.provenance['date']}.json"
+
+    def resume(self, folder: Path) -> None:
+        """Take over what a run with the same provenance has written to the folder.
+
+        Raises:
+            ValueError: what is there is of another commit or machine.
+        """
+        path = folder / self.file_name()
+        if not path.exists():
+            return
+        begun = Results.read(path)
+        if begun.provenance != self.provenance:
+            raise ValueError(f"{path} is of another commit or machine; move it away")
+        self.lines = begun.lines
+
+    def write(self, folder: Path) -> Path:
+        """Write the file whole, or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / self.file_name()
+        beside = path.with_suffix(".part")
+        beside.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What :meth:`write` wrote."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return cls(found["provenance"], [Line(**line) for line in found["lines"]])
+
+
+def inputs(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
+    """The inputs of the rooms with substitutes, or of some of them: the small ones first."""
+    for room in names or rooms():
+        colliding = [case for case in cases(room) if "collisions" in case.sample.covers]
+        large = [
+            Case(room, sample, dtype, None)
+            for sample in getattr(samples_of(room), "BENCH", ())
+            for dtype in sample.dtypes
+        ]
+        yield from (case for case in (*colliding, *large) if case.dtype in dtypes)
+
+
+def blank(case: Case) -> Line:
+    """The line of an input that has not been run."""
+    return Line(case.room, case.sample.op, case.sample.name, name_of(case.dtype))
+
+
+def made_ahead(chosen: Iterable[Case]) -> Iterator[tuple[Case, Future[dict[str, Any]]]]:
+    """The cases in their order, each with its arguments, which threads make on the CPU ahead.
+
+    Drawing the numbers of a large input takes longer than repeating the operator.
+    """
+    waiting: deque[tuple[Case, Future[dict[str, Any]]]] = deque()
+    with ThreadPoolExecutor(AHEAD) as pool:
+        for case in chosen:
+            waiting.append((case, pool.submit(case.sample.arguments, case.dtype)))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+
+
+class Load:
+    """Matrix products on a second stream, as many as keep it busy."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._matrix = torch.ones(2048, 2048, device="cuda")
+        self._stream.wait_stream(torch.cuda.current_stream())
+
+    def __call__(self) -> None:
+        if self._stream.query():
+            with torch.cuda.stream(self._stream):
+                for _ in range(20):
+                    torch.mm(self._matrix, self._matrix)
+
+
+def count_results(
+    run: Callable[[], Any], repeats: int, device: str, before: Callable[[], object] = bool
+) -> int:
+    """How many different results the repeats give.
+
+    Args:
+        run: gives a tensor or several, of the same shapes each time.
+        repeats: how often it runs.
+        device: where the tensors are.
+        before: is called before each run.
+    """
+    digests = []
+    for _ in range(repeats):
+        before()
+        results = tensors_of(run())
+        sums = torch.zeros(len(results), 2, dtype=torch.int64, device=device)
+        for own, result in zip(sums, results):
+            add_digest(own, result)
+        digests.append(sums)
+    return len(torch.stack(digests).cpu().flatten(1).unique(dim=0))
+
+
+def measure(
+    case: Case,
+    made: Future[dict[str, Any]],
+    repeats: int,
+    seconds: float,
+    device: str = "cuda",
+) -> Line:
+    """Repeat ATen on one input.
+
+    Args:
+        case: the input.
+        made: its arguments.
+        repeats: how often, idle and busy each.
+        seconds: fewer repeats, but :data:`FEWEST`, where they would take longer than this.
+        device: ``"cuda"``, or ``"cpu"``, where nothing else keeps it busy.
+    """
+    line = blank(case)
+    func = resolve(case.sample.op)
+    writes = func is not None and func._schema.is_mutable
+
+    def run() -> Any:
+        own = copy.deepcopy(arguments) if writes else arguments
+        with flag(False):
+            return call(case.sample, own)
+
+    try:
+        arguments = tree_map_only(torch.Tensor, lambda each: each.to(device), made.result())
+        count_results(run, 1, device)
+        start = time.perf_counter()
+        count_results(run, 1, device)
+        own = max(time.perf_counter() - start, 1e-9)
+    except (LookupError, RuntimeError) as error:  # no operator, no kernel, no memory
+        return dataclasses.replace(line, note=str(error).partition("\n")[0])
+    fitting = max(min(repeats, int(seconds / own)), min(repeats, FEWEST))
+    load = Load() if device == "cuda" else bool
+    return dataclasses.replace(
+        line,
+        repeats=fitting,
+        idle=count_results(run, fitting, device),
+        busy=count_results(run, fitting, device, load),
+    )
+
+
+def documented(room: str, found: Sequence[Results]) -> str:
+    """What is known of a room, a sentence for each GPU."""
+    sentences = []
+    for results in found:
+        ran = [line for line in results.lines if line.room == room and line.repeats]
+        if not ran:
+            continue
+        varied = [line for line in ran if max(line.idle, line.busy) > 1]
+        most = max(varied or ran, key=lambda line: max(line.idle, line.busy))
+        text = f"ATen on {results.provenance['gpu']}: varied in {len(varied)} of {len(ran)} inputs"
+        if varied:
+            text += f", up to {max(most.idle, most.busy)} results in {most.repeats} repeats"
+        else:
+            text += f" in {most.repeats} repeats"
+        sentences.append(f"{text} (PyTorch {results.provenance['torch']}).")
+    return "\n".join(sentences) or NOT_MEASURED
+
+
+def committed(folder: Path = FOLDER) -> list[Results]:
+    """The results in a folder, of each GPU the last ones."""
+    found = [Results.read(path) for path in sorted(folder.glob(f"{PREFIX}*.json"))]
+    last = {results.provenance["gpu"]: results for results in found}
+    return list(last.values())
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    found.add_argument("--room", action="append", choices=list(rooms()), metavar="ROOM")
+    found.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: float32")
+    found.add_argument("--repeats", type=int, default=100, help="idle and busy each; default: 100")
+    found.add_argument("--seconds", type=float, default=5.0, help="of one input; default: 5")
+    found.add_argument("--output", type=Path, default=FOLDER, help="folder of the JSON")
+    found.add_argument("--resume", action="store_true", help="keep what the file has")
+    found.add_argument("--commit", help="of detmode, in a copy without its repository")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    reason = cuda.unavailable("cuda")
+    if reason is not None:
+        print(f"ATen's CUDA kernels cannot be repeated: {reason}", file=sys.stderr)
+        return 2
+    found = Results(provenance(options.commit))
+    if options.resume:
+        try:
+            found.resume(options.output)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
+    known = {line.key for line in found.lines}
+    dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
+    missing = (case for case in inputs(options.room or (), dtypes) if blank(case).key not in known)
+    for case, made in made_ahead(missing):
+        line = measure(case, made, options.repeats, options.seconds)
+        print(f"{case}: {line.note or f'{line.idle} idle, {line.busy} busy'}", file=sys.stderr)
+        found.lines.append(line)
+        found.write(options.output)
+    for room in dict.fromkeys(line.room for line in found.lines):
+        print(f"{room}: {documented(room, [found])}")
+    print(f"written to {found.write(options.output)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

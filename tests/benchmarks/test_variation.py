@@ -1,0 +1,181 @@
+"""Results are told apart, and what was counted is kept and said."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+import variation
+from variation import NOT_MEASURED, Line, Results
+
+from detmode import cuda
+from detmode.sample import Sample
+from detmode.verify.cases import Case
+
+
+def results(gpu: str = "Some GPU", *lines: Line) -> Results:
+    return Results({"gpu": gpu, "date": "2026-11-21", "torch": "2.11.0"}, list(lines))
+
+
+def measured(case: Case, repeats: int, seconds: float) -> Line:
+    ((same, made),) = variation.made_ahead([case])
+    return variation.measure(same, made, repeats, seconds, "cpu")
+
+
+def test_results_are_counted() -> None:
+    """A result that alternates counts twice, one that never varies once, in any of its tensors."""
+    numbers = itertools.count()
+    values = torch.zeros(100)
+
+    def varies() -> tuple[torch.Tensor, torch.Tensor]:
+        other = values.clone()
+        other[7] = next(numbers) % 2
+        return values, other
+
+    assert variation.count_results(varies, 10, "cpu") == 2
+    assert variation.count_results(lambda: values, 10, "cpu") == 1
+
+
+def test_a_sign_of_zero_counts() -> None:
+    """Results are told apart by their bits."""
+    numbers = itertools.count()
+    counted = variation.count_results(
+        lambda: torch.tensor([0.0, -0.0])[next(numbers) % 2 :][:1], 4, "cpu"
+    )
+    assert counted == 2
+
+
+def test_load_comes_before_each_run() -> None:
+    """Whatever keeps the GPU busy is asked before each repeat."""
+    said: list[str] = []
+    variation.count_results(
+        lambda: said.append("run") or torch.zeros(1), 2, "cpu", lambda: said.append("load")
+    )
+    assert said == ["load", "run", "load", "run"]
+
+
+def test_aten_is_repeated_with_the_flag_off() -> None:
+    """ATen alone runs, as often as asked for, also where an operator writes to its arguments."""
+    seen = []
+
+    def make(maker):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return {"self": maker.tensor([1.0, 2.0]), "other": maker.tensor([3.0, 4.0])}
+
+    for op in ("aten::add.Tensor", "aten::add_.Tensor"):
+        case = Case("room", Sample(name="two", op=op, make=make), torch.float32, None)
+        torch.use_deterministic_algorithms(True)
+        try:
+            line = measured(case, 20, 60.0)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert line == Line("room", op, "two", "float32", 20, 1, 1)
+
+
+def test_slow_inputs_are_repeated_less() -> None:
+    """Ten repeats are the fewest; where fewer are asked for, those."""
+    make = lambda maker: {"self": maker.tensor([1.0])}  # noqa: E731
+    case = Case("room", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
+    assert measured(case, 1000, 0.0).repeats == variation.FEWEST
+    assert measured(case, 3, 0.0).repeats == 3
+
+
+def test_what_aten_does_not_run_has_a_note() -> None:
+    """An input without an ATen kernel is no input that does not vary."""
+    make = lambda maker: {"self": torch.ones(2, dtype=torch.bool)}  # noqa: E731
+    case = Case("room", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
+    line = measured(case, 10, 1.0)
+    assert line.repeats == 0
+    assert "bool" in line.note
+    assert variation.documented("room", [results("A", line)]) == NOT_MEASURED
+
+
+def test_arguments_are_made_ahead() -> None:
+    """Cases come in their order, each with its own arguments, more of them than are made ahead."""
+    chosen = [
+        Case(
+            "room",
+            Sample(name=str(n), op="aten::neg", make=lambda m, n=n: {"self": m.tensor([n])}),
+            torch.float32,
+            None,
+        )
+        for n in range(3 * variation.AHEAD)
+    ]
+    found = [(case, made.result()["self"].item()) for case, made in variation.made_ahead(chosen)]
+    assert found == [(case, n) for n, case in enumerate(chosen)]
+
+
+def test_inputs_are_of_substitutes() -> None:
+    """Every room with a substitute that has colliding samples or sizes of benchmarks is there."""
+    found = list(variation.inputs((), [torch.float32]))
+    assert {"scatter", "upsample", "grid_sampler"} <= {case.room for case in found}
+    assert all(case.dtype is torch.float32 for case in found)
+    assert {case.room for case in variation.inputs(["put"], [torch.float16])} == {"put"}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """A run with the same provenance goes on with the file; another one is refused."""
+    line = Line("room", "aten::neg", "n", "float32", 100, 3, 5)
+    results("NVIDIA H100 80GB HBM3", line).write(tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name == "variation-nvidia-h100-80gb-hbm3-2026-11-21.json"
+    again = results("NVIDIA H100 80GB HBM3")
+    again.resume(tmp_path)
+    assert again.lines == [line]
+    other = results("NVIDIA H100 80GB HBM3")
+    other.provenance["commit"] = "other"
+    with pytest.raises(ValueError, match="is of another commit or machine"):
+        other.resume(tmp_path)
+
+
+def test_sentences(tmp_path: Path) -> None:
+    """A room is said to vary in so many inputs on each GPU, of which the last results count."""
+    lines = (
+        Line("room", "a", "one", "float32", 100, 1, 57),
+        Line("room", "a", "two", "float32", 100, 2, 1),
+        Line("room", "b", "three", "float32", 100, 1, 1),
+        Line("room", "b", "four", "float32", note="no kernel"),
+        Line("other", "c", "five", "float32", 40, 1, 1),
+    )
+    results("Some GPU", lines[1]).write(tmp_path)
+    found = results("Some GPU", *lines)
+    found.provenance["date"] = "2026-11-22"
+    found.write(tmp_path)
+    committed = variation.committed(tmp_path)
+    assert variation.documented("room", committed) == (
+        "ATen on Some GPU: varied in 2 of 3 inputs, up to 57 results in 100 repeats "
+        "(PyTorch 2.11.0)."
+    )
+    assert variation.documented("other", committed) == (
+        "ATen on Some GPU: varied in 0 of 1 inputs in 40 repeats (PyTorch 2.11.0)."
+    )
+    assert variation.documented("third", committed) == NOT_MEASURED
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="measures the GPU that is there instead")
+def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says what is missing."""
+    assert variation.main([]) == 2
+    assert "cannot be repeated: PyTorch" in capsys.readouterr().err
+
+
+@pytest.mark.cuda
+def test_an_atomic_sum_varies_on_a_gpu(tmp_path: Path) -> None:
+    """The command counts more than one result of a sum that is known to vary, and one of ours."""
+    from detmode import DeterministicMode
+
+    index = torch.zeros(1 << 20, dtype=torch.long, device="cuda")
+    source = torch.randn(1 << 20, device="cuda")
+    start = torch.zeros(1, device="cuda")
+
+    def run() -> torch.Tensor:
+        return start.index_add(0, index, source)
+
+    load = variation.Load()
+    assert variation.count_results(run, 100, "cuda", load) > 1
+    with DeterministicMode():
+        assert variation.count_results(run, 100, "cuda", load) == 1
+    assert variation.main(["--room", "put", "--repeats", "3", "--output", str(tmp_path)]) == 0
+    (found,) = variation.committed(tmp_path)
+    assert {line.room for line in found.lines} == {"put"}
+    assert cuda.unavailable("cuda") is None

@@ -1,0 +1,87 @@
+"""What the tests of a GPU's surroundings share: one call of each operator, and things around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from detmode import DeterministicMode
+from detmode.table import resolve
+from detmode.verify.cases import Case, call, cases, tensors_of
+
+CYCLES = 20_000_000
+"""About 10 ms of a GPU: longer than the host takes for a call and what is around it."""
+
+
+def chosen() -> list[Case]:
+    """For each functional operator its case with the most elements, in float32 where it has that.
+
+    No argument is expanded: the tests write to them.
+    """
+
+    def size(case: Case) -> tuple[bool, bool, int]:
+        tensors = tensors_in(case.sample.arguments(case.dtype))
+        dense = not any(0 in tensor.stride() for tensor in tensors)
+        return dense, case.dtype == torch.float32, sum(tensor.numel() for tensor in tensors)
+
+    by_op: dict[str, list[Case]] = {}
+    for case in cases():
+        func = resolve(case.sample.op)
+        if func is not None and not func._schema.is_mutable:
+            by_op.setdefault(case.sample.op, []).append(case)
+    return [max(same, key=size) for same in by_op.values()]
+
+
+def arguments_of(case: Case, seed: int = 0) -> dict[str, Any]:
+    """The case's arguments on the GPU."""
+    return case.sample.arguments(case.dtype, "cuda", seed)
+
+
+def substituted(case: Case, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """What the substitute gives on the current stream; nothing waits for it."""
+    with DeterministicMode() as mode:
+        result = call(case.sample, arguments)
+    assert any(record.action == "substitute" for record in mode.records)
+    return tensors_of(result)
+
+
+def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The value with ``function`` of each tensor in it."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: mapped(function, each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(function, each) for each in value)
+    return value
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in an argument, in a fixed order."""
+    found: list[torch.Tensor] = []
+    mapped(lambda tensor: found.append(tensor) or tensor, value)
+    return found
+
+
+def poison(byte: int) -> None:
+    """Leave memory in the allocator's hands that is full of one byte, in small and large blocks."""
+    blocks = [
+        torch.full((n_bytes,), byte, dtype=torch.uint8, device="cuda")
+        for n_bytes, count in ((512, 256), (1 << 19, 32), (1 << 24, 8))
+        for _ in range(count)
+    ]
+    del blocks
+
+
+@contextmanager
+def held_up() -> Iterator[None]:
+    """Whatever the block puts on the current stream begins only after a while."""
+    torch.cuda.synchronize()
+    torch.cuda._sleep(CYCLES)
+    yield
+
+
+CHOSEN = chosen()

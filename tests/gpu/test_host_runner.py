@@ -1,0 +1,40 @@
+"""The host runner says the truth about a GPU: bits that are any GPU's are its as well."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gpu_calls import mapped, substituted
+
+from detmode import DeterministicMode, cuda
+from detmode.rule import GPU_TO_GPU
+from detmode.verify.cases import Case, call, cases, tensors_of
+from detmode.verify.claims import same_bits
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(
+        cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+    ),
+]
+
+CASES = [case for case in cases() if case.guarantee is GPU_TO_GPU]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_gpu_has_the_bits_of_the_host_runner(case: Case) -> None:
+    """From the same inputs one source, compiled by NVRTC and by g++, gives the same bits."""
+    arguments = case.sample.arguments(case.dtype)
+    theirs = substituted(case, mapped(lambda tensor: tensor.cuda(), arguments))
+    with DeterministicMode(simulate="cuda"):
+        ours = tensors_of(call(case.sample, arguments))
+    assert same_bits([_plain(each.cpu()) for each in theirs], [_plain(each) for each in ours])
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with one NaN for all: a CPU and a GPU make NaNs of other bits."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.masked_fill(tensor.isnan(), torch.nan)

@@ -1,0 +1,118 @@
+"""What only larger inputs launch: scans and selections of many blocks, and entries beside them.
+
+The samples of the rooms are small, for the host runner. Here more blocks than a GPU holds at once
+hand over their totals, beside a load that changes which of them is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from detmode import DeterministicMode, cuda
+from detmode.verify.claims import same_bits
+
+needs_compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+aten = torch.ops.aten
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+Tensors = tuple[torch.Tensor, ...]
+
+
+def rounded(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Numbers of which many are equal."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 100, shape, generator=generator).to(dtype)
+
+
+def spread(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Numbers around 1 and -1 whose sums round, and whose products neither vanish nor overflow."""
+    generator = torch.Generator().manual_seed(0)
+    values = 1 + 0.01 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    signs = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+    return (values * signs).to(dtype)
+
+
+def pooled(dtype: torch.dtype, dims: int) -> Tensors:
+    """The arguments of a fractional pool's backward, of many planes."""
+    input = spread(dtype, 8, 64, *(9, 11, 7)[:dims])
+    samples = torch.rand(8, 64, dims, generator=torch.Generator().manual_seed(0))
+    forward = getattr(aten, f"fractional_max_pool{dims}d")
+    output, indices = forward(input.float(), [2] * dims, [4] * dims, samples)
+    return spread(dtype, *output.shape), input, indices
+
+
+def pool_backward(dims: int) -> Callable[..., object]:
+    func = getattr(aten, f"fractional_max_pool{dims}d_backward")
+    return lambda grad, x, indices: func(grad, x, [2] * dims, [4] * dims, indices)
+
+
+def scan(op: str) -> Callable[..., object]:
+    return lambda x: getattr(aten, op)(x, 0)
+
+
+CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
+    **{
+        f"{op}-{dtype}": (scan(op), lambda dtype=dtype: (spread(dtype, (1 << 22) + 77),))
+        for op in ("cumsum", "cumprod", "logcumsumexp")
+        for dtype in (torch.float32, torch.float64)
+    },
+    **{
+        f"long_{op}-{dtype}": (
+            lambda x, op=op: getattr(aten, op)(x, 1),
+            lambda dtype=dtype: (rounded(dtype, 2, 50_000),),
+        )
+        for op, dtypes in (("median", FLOATING + INTEGRAL), ("nanmedian", FLOATING))
+        for dtype in dtypes
+    },
+    **{
+        f"median_of_{n}-{dtype}": (
+            lambda x: aten.median(x, 1),
+            lambda dtype=dtype, n=n: (rounded(dtype, 20_000, n),),
+        )
+        for n, dtypes in ((30, FLOATING + INTEGRAL), (50, FLOATING))
+        for dtype in dtypes
+    },
+    **{
+        f"fractional_max_pool{dims}d_backward-{dtype}": (
+            pool_backward(dims),
+            lambda dtype=dtype, dims=dims: pooled(dtype, dims),
+        )
+        for dims in (2, 3)
+        for dtype in FLOATING
+    },
+}
+"""By name a call, and what makes its arguments."""
+
+
+def results(
+    run: Callable[..., object], arguments: Tensors, **options: object
+) -> list[torch.Tensor]:
+    """What the substitute gives, on the CPU."""
+    with DeterministicMode(**options) as mode:
+        given = run(*arguments)
+    assert {row.action for row in mode.records} == {"substitute"}
+    return [each.cpu() for each in (given if isinstance(given, tuple) else (given,))]
+
+
+@pytest.mark.cuda
+@needs_compiler
+@pytest.mark.parametrize("name", CALLS)
+def test_bits_are_the_host_runners(name: str) -> None:
+    """30 runs, every second one beside a load, have the bits of the host runner."""
+    run, make = CALLS[name]
+    arguments = make()
+    expected = results(run, arguments, simulate="cuda")
+    on_gpu = tuple(each.cuda() for each in arguments)
+    torch.cuda.synchronize()
+    load, stream = torch.ones(2048, 2048, device="cuda"), torch.cuda.Stream()
+    for number in range(30):
+        if number % 2 == 1:
+            with torch.cuda.stream(stream):
+                for _ in range(4):
+                    torch.mm(load, load)
+        assert same_bits(results(run, on_gpu), expected), f"run {number}"
