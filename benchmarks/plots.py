@@ -1,37 +1,163 @@
-"""Plots of results; needs matplotlib, of the dependency group ``bench``."""
+"""Pictures of results; needs matplotlib, of the dependency group ``bench``.
+
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart; markers and lines
+differ too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib
+from contention import KINDS
+from figures import ratio, share
 from results import Results
-from sides import ATEN
-from tables import ratio
+from sides import ATEN, NATIVE, OURS, Row
+from timing import Spread
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+GREY = "#666666"
+MARKERS = "osD^vP"
+SIDES = {OURS: (BLUE, "o"), ATEN: (ORANGE, "s"), NATIVE: (GREEN, "^")}
+GOALS = (1.0, 0.6)
+"""Shares of the copy's bandwidth that are drawn as lines."""
 
 
-def over_aten(results: Results, path: Path) -> None:
-    """Each input of each room: detmode's time over ATen's nondeterministic kernel's.
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Write every picture into the folder; each of what was timed, without what failed.
 
-    Raises:
-        ImportError: matplotlib is not installed.
+    Returns:
+        The files.
     """
-    import matplotlib
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [row for row in results.rows if row.failure is None]
+    pictures: dict[str, Callable[[list[Row]], Figure]] = {
+        "over_aten": over_aten,
+        "roofline": roofline,
+        "contention": contended,
+    }
+    found = []
+    with matplotlib.rc_context({"svg.hashsalt": "detmode", "font.size": 9}):
+        for name, make in pictures.items():
+            figure = make(rows)
+            figure.suptitle(results.provenance["gpu"] or "host runner: no measurement of a GPU")
+            path = folder / f"{name}.svg"
+            figure.savefig(path, metadata={"Date": None})
+            pyplot.close(figure)
+            found.append(path)
+    return found
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    ratios: dict[str, list[float]] = {}
-    for row in results.rows:
-        found = ratio(row, ATEN)
-        if found is not None:
-            ratios.setdefault(row.room, []).append(found)
-    figure, axes = pyplot.subplots(figsize=(8, 0.3 * len(ratios) + 1.5), layout="constrained")
-    for place, values in enumerate(ratios.values()):
-        axes.plot(values, [place] * len(values), "o", alpha=0.5)
+def _by_room(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.room):
+        found.setdefault(row.room, []).append(row)
+    return found
+
+
+def over_aten(rows: list[Row]) -> Figure:
+    """Each input of each room: detmode's time over ATen's nondeterministic kernel's."""
+    groups = _by_room([row for row in rows if ratio(row, ATEN) is not None])
+    figure, axes = pyplot.subplots(figsize=(8, 0.28 * len(groups) + 1.5), layout="constrained")
+    for place, group in enumerate(groups.values()):
+        for own, colour, marker in ((True, BLUE, "o"), (False, ORANGE, "x")):
+            ratios = [ratio(row, ATEN) for row in group if (not row.contention) is own]
+            axes.plot(ratios, [place] * len(ratios), marker, color=colour, alpha=0.7, markersize=5)
+    axes.plot([], [], "o", color=BLUE, label="the sample's own indices")
+    axes.plot([], [], "x", color=ORANGE, label="other contention")
     axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(ratios)), list(ratios))
+    axes.set_yticks(range(len(groups)), list(groups))
+    axes.invert_yaxis()
+    axes.grid(axis="both", color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
     axes.set_xscale("log")
-    axes.set_xlabel("detmode's time over that of ATen's nondeterministic kernel")
-    axes.set_title(results.provenance["gpu"] or "host runner: no measurement of a GPU")
-    figure.savefig(path)
-    pyplot.close(figure)
+    axes.set_xlabel("detmode's time over that of ATen's nondeterministic kernel; left is faster")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def roofline(rows: list[Row]) -> Figure:
+    """Each input: the share of a copy's bandwidth that is reached, over the bytes that it moves."""
+    groups = _by_room([row for row in rows if share(row) is not None and not row.contention])
+    figure, axes = pyplot.subplots(figsize=(8, 5.5), layout="constrained")
+    colours = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#000000")
+    for number, (room, group) in enumerate(groups.items()):
+        axes.plot(
+            [row.n_bytes for row in group],
+            [share(row) for row in group],
+            MARKERS[number // len(colours) % len(MARKERS)],
+            color=colours[number % len(colours)],
+            markersize=5,
+            alpha=0.8,
+            label=room,
+        )
+    for goal in GOALS:
+        axes.axhline(goal, color=GREY, linewidth=0.9, linestyle="-" if goal == 1 else "--")
+        axes.annotate(
+            f"{goal:.0%} of a copy",
+            (1, goal),
+            (-4, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            color=GREY,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("bytes: inputs read once and outputs written once")
+    axes.set_ylabel("share of a copy's bandwidth")
+    axes.grid(color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
+    if groups:
+        figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def contended(rows: list[Row]) -> Figure:
+    """Each input with varied contention: ours beside ATen's and PyTorch's deterministic path."""
+    groups: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row.contention in KINDS:
+            groups.setdefault((row.op, row.sample), {})[row.contention] = row
+    columns = 4
+    height = max(1, -(-len(groups) // columns))
+    figure, grid = pyplot.subplots(
+        height,
+        columns,
+        figsize=(10, 2.1 * height + 0.8),
+        layout="constrained",
+        squeeze=False,
+        sharex=True,
+    )
+    for axes in grid.flat[len(groups) :]:
+        axes.set_visible(False)
+    for axes, ((op, sample), own) in zip(grid.flat, groups.items()):
+        _contended(axes, own)
+        axes.set_title(f"{op.removeprefix('aten::')}\n{sample}", fontsize=7)
+    for side, (colour, marker) in SIDES.items():
+        grid.flat[0].plot([], [], f"{marker}-", color=colour, label=side)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.supylabel("microseconds")
+    return figure
+
+
+def _contended(axes: Axes, own: dict[str, Row]) -> None:
+    for side, (colour, marker) in SIDES.items():
+        places, medians = [], []
+        for place, kind in enumerate(KINDS):
+            time = own[kind].times.get(side) if kind in own else None
+            if isinstance(time, Spread):
+                places.append(place)
+                medians.append(time.median * 1e6)
+        axes.plot(places, medians, f"{marker}-", color=colour, markersize=4, linewidth=1.2)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(KINDS)), KINDS)
+    axes.set_xlim(-0.3, len(KINDS) - 0.7)
+    axes.tick_params(labelsize=7)
+    axes.grid(color="#dddddd", linewidth=0.5)
