@@ -314,10 +314,12 @@ def _scan(
         return _scanned(row)[: self.numel()].view(self.shape)
 
     def _scanned(row: Tensor) -> Tensor:
-        rows = F.pad(row, (0, -len(row) % BLOCK), value=neutral).view(-1, BLOCK)
-        inside = scan(rows, 1)
-        if len(rows) > 1:
-            before = F.pad(_scanned(inside[:, -1])[: len(rows) - 1], (1, 0), value=neutral)
+        # A row alone would be scanned as before: two at least.
+        more = -len(row) % BLOCK if len(row) > BLOCK else 2 * BLOCK - len(row)
+        inside = scan(F.pad(row, (0, more), value=neutral).view(-1, BLOCK), 1)
+        if len(row) > BLOCK:
+            rows = len(inside)
+            before = F.pad(_scanned(inside[:, -1])[: rows - 1], (1, 0), value=neutral)
             inside = combine(inside, before[:, None])
         return inside.flatten()
 

@@ -81,11 +81,11 @@ def _own(rounds: int, calls: int) -> list[Part]:
     ]
 
 
-def _launches(rounds: int, calls: int) -> list[Part]:
+def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
     from detmode.cuda import device
 
-    data = torch.zeros(8, dtype=torch.uint8, device="cuda")
-    sums = torch.zeros(2, dtype=torch.int64, device="cuda")
+    data = torch.zeros(8, dtype=torch.uint8, device=where)
+    sums = torch.zeros(2, dtype=torch.int64, device=where)
 
     def whole() -> None:
         launch(digest.SOURCE, "digest", 1, data, sums, 8)

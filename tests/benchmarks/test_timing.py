@@ -58,6 +58,9 @@ def test_the_clock_is_told_how_long_the_host_is_busy() -> None:
             return super().seconds(run, lead)
 
     interleaved({"it": Timed(lambda n: time.sleep(0.01))}, Told(), 2)
+    assert all(lead == timing.LEAD for lead in leads)
+    leads.clear()
+    interleaved({"it": Timed(lambda n: time.sleep(0.01))}, Told(), 2, ahead=5.0)
     assert all(0.02 <= lead < 1 for lead in leads)
 
 
@@ -74,6 +77,11 @@ def test_what_is_slow_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
     spreads = interleaved(timed, HostClock(), 6)
     assert (spreads["slow"].count, spreads["quick"].count) == (3, 6)
     assert len(calls) == 3 + 1
+
+
+def test_nothing_takes_no_time() -> None:
+    """Where no side can run, there is nothing to time."""
+    assert interleaved({}, HostClock(), 2) == {}
 
 
 def test_a_spread_needs_two_rounds() -> None:
