@@ -6,6 +6,7 @@ differ too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +21,11 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter, PercentFormatter
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-GREY = "#666666"
-MARKERS = "osD^vP"
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+GREY, PALE = "#666666", "#dddddd"
 SIDES = {OURS: (BLUE, "o"), ATEN: (ORANGE, "s"), NATIVE: (GREEN, "^")}
 GOALS = (1.0, 0.6)
 """Shares of the copy's bandwidth that are drawn as lines."""
@@ -74,9 +76,10 @@ def over_aten(rows: list[Row]) -> Figure:
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(groups)), list(groups))
     axes.invert_yaxis()
-    axes.grid(axis="both", color="#dddddd", linewidth=0.5)
+    axes.grid(color=PALE, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("detmode's time over that of ATen's nondeterministic kernel; left is faster")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
@@ -85,37 +88,24 @@ def over_aten(rows: list[Row]) -> Figure:
 def roofline(rows: list[Row]) -> Figure:
     """Each input: the share of a copy's bandwidth that is reached, over the bytes that it moves."""
     groups = _by_room([row for row in rows if share(row) is not None and not row.contention])
-    figure, axes = pyplot.subplots(figsize=(8, 5.5), layout="constrained")
-    colours = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#000000")
-    for number, (room, group) in enumerate(groups.items()):
+    figure, panels = _panels(len(groups), 5, sharex=True, sharey=True)
+    for axes, (room, group) in zip(panels, groups.items()):
         axes.plot(
             [row.n_bytes for row in group],
             [share(row) for row in group],
-            MARKERS[number // len(colours) % len(MARKERS)],
-            color=colours[number % len(colours)],
-            markersize=5,
-            alpha=0.8,
-            label=room,
+            "o",
+            color=BLUE,
+            markersize=4,
+            alpha=0.7,
         )
-    for goal in GOALS:
-        axes.axhline(goal, color=GREY, linewidth=0.9, linestyle="-" if goal == 1 else "--")
-        axes.annotate(
-            f"{goal:.0%} of a copy",
-            (1, goal),
-            (-4, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            color=GREY,
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("bytes: inputs read once and outputs written once")
-    axes.set_ylabel("share of a copy's bandwidth")
-    axes.grid(color="#dddddd", linewidth=0.5)
-    axes.set_axisbelow(True)
-    if groups:
-        figure.legend(loc="outside lower center", ncols=4)
+        for goal, line in zip(GOALS, ("-", "--")):
+            axes.axhline(goal, color=GREY, linewidth=0.9, linestyle=line, zorder=1)
+        axes.set_title(room, fontsize=8)
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    figure.supxlabel("bytes: inputs read once and outputs written once")
+    figure.supylabel("share of a copy's bandwidth; lines at 100 % and 60 %")
     return figure
 
 
@@ -125,39 +115,51 @@ def contended(rows: list[Row]) -> Figure:
     for row in rows:
         if row.contention in KINDS:
             groups.setdefault((row.op, row.sample), {})[row.contention] = row
-    columns = 4
-    height = max(1, -(-len(groups) // columns))
-    figure, grid = pyplot.subplots(
-        height,
-        columns,
-        figsize=(10, 2.1 * height + 0.8),
-        layout="constrained",
-        squeeze=False,
-        sharex=True,
-    )
-    for axes in grid.flat[len(groups) :]:
-        axes.set_visible(False)
-    for axes, ((op, sample), own) in zip(grid.flat, groups.items()):
+    figure, panels = _panels(len(groups), 5, sharex=True)
+    for axes, ((op, sample), own) in zip(panels, groups.items()):
         _contended(axes, own)
         axes.set_title(f"{op.removeprefix('aten::')}\n{sample}", fontsize=7)
-    for side, (colour, marker) in SIDES.items():
-        grid.flat[0].plot([], [], f"{marker}-", color=colour, label=side)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    lines = [
+        Line2D([], [], color=colour, marker=marker, label=side)
+        for side, (colour, marker) in SIDES.items()
+    ]
+    figure.legend(handles=lines, loc="outside lower center", ncols=3)
     figure.supylabel("microseconds")
     return figure
 
 
 def _contended(axes: Axes, own: dict[str, Row]) -> None:
     for side, (colour, marker) in SIDES.items():
-        places, medians = [], []
-        for place, kind in enumerate(KINDS):
-            time = own[kind].times.get(side) if kind in own else None
-            if isinstance(time, Spread):
-                places.append(place)
-                medians.append(time.median * 1e6)
-        axes.plot(places, medians, f"{marker}-", color=colour, markersize=4, linewidth=1.2)
+        times = [(kind, own[kind].times.get(side)) for kind in KINDS if kind in own]
+        found = [
+            (KINDS.index(kind), time.median * 1e6)
+            for kind, time in times
+            if isinstance(time, Spread)
+        ]
+        if found:
+            axes.plot(*zip(*found), f"{marker}-", color=colour, markersize=4, linewidth=1.2)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # Whole decades: else the only labels are those of other axes.
+    axes.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(range(len(KINDS)), KINDS)
     axes.set_xlim(-0.3, len(KINDS) - 0.7)
-    axes.tick_params(labelsize=7)
-    axes.grid(color="#dddddd", linewidth=0.5)
+
+
+def _panels(number: int, columns: int, **shared: bool) -> tuple[Figure, list[Axes]]:
+    """A picture of so many panels."""
+    height = max(1, -(-number // columns))
+    size = (2.2 * columns, 1.7 * height + 1)
+    figure, grid = pyplot.subplots(
+        height, columns, figsize=size, layout="constrained", squeeze=False, **shared
+    )
+    panels = list(grid.flat)
+    for axes in panels[:number]:
+        axes.tick_params(labelsize=7)
+        axes.grid(color=PALE, linewidth=0.5)
+        axes.set_axisbelow(True)
+    for axes in panels[number:]:
+        axes.set_visible(False)
+    return figure, panels[:number]

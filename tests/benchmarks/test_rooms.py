@@ -1,6 +1,9 @@
 """The command: everything at tiny sizes, without a GPU."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import host_cost
 import models
@@ -10,8 +13,11 @@ import torch
 import whole_steps
 from host_cost import Part
 from results import Results
-from timing import HostClock, Spread
+from timing import HostClock, Spread, Timed
 from whole_steps import Step
+
+from detmode.cuda import device
+from detmode.cuda.digest import SOURCE
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
@@ -166,6 +172,64 @@ def test_every_model_is_timed(name: str, clock: HostClock) -> None:
         if isinstance(time, str):
             assert side.startswith("pytorch deterministic")
             assert time.startswith("raises (")
+
+
+class Gpu(HostClock):
+    """A clock that says it is a GPU's, and how long the GPU was to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("cuda")
+        self.leads: list[float] = []
+
+    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
+        self.leads.append(lead)
+        return super().seconds(run, lead)
+
+
+def test_work_of_the_gpu_is_timed_apart() -> None:
+    """First as the steps come; then with the GPU held until the host has queued one."""
+    clock = Gpu()
+    able = {"detmode": Timed(lambda n: time.sleep(0.03))}
+    begun = Step("net", None, {"nondeterministic": "raises"})
+    step = whole_steps._timed(begun, ["detmode"], able, {}, clock, 2)
+    assert list(step.times) == ["nondeterministic", "detmode"]
+    assert isinstance(step.work["detmode"], Spread)
+    assert clock.leads[:2] == [0.0, 0.0]
+    assert all(0.06 <= lead < whole_steps.LEAD for lead in clock.leads[2:])
+    assert len(clock.leads) == 4
+
+
+def test_captured_steps_join_the_others(clock: HostClock) -> None:
+    """What was timed before stays; a model that was not timed before has captured steps alone."""
+    begun = Step("gpt", None, {"detmode": "raises"})
+    for step in (begun, Step("gpt", None, {})):
+        found = whole_steps.capture(step, clock, 2, tiny=True)
+        assert found.captured
+        assert not step.captured
+        assert found.times.items() >= step.times.items()
+        assert len(found.times) == len(step.times) + len(whole_steps.CAPTURED)
+
+
+def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole launch, the driver's call with its arguments ready, and CuPy's own."""
+    calls: list[tuple[object, ...]] = []
+    kernel = SimpleNamespace(
+        function=7,
+        slots=SimpleNamespace(address=9),
+        launch_kernel=lambda *bound: calls.append(bound),
+        raw=lambda *given: calls.append(given),
+    )
+    monkeypatch.setitem(device._kernels, (id(SOURCE), "digest", None), (SOURCE, kernel))
+    stream = SimpleNamespace(cuda_stream=5)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    parts = host_cost._launches(2, 3, "cpu")
+    assert [part.name for part in parts] == list(host_cost.LAUNCHES)
+    assert all(isinstance(part.time, Spread) and part.time.count == 2 for part in parts)
+    assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, 9, 0)
+    assert calls[-1][:2] == ((1,), (256,))
+    assert len(calls) == 2 * 2 * (3 + 1)
 
 
 def test_other_weights_have_no_times(clock: HostClock, monkeypatch: pytest.MonkeyPatch) -> None:
