@@ -101,9 +101,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
         lambda: kernel.raw((1,), (256,), pointers),
     )
     # No more than the queue takes: a full one makes the host wait for the GPU.
-    return [
-        Part(name, _spread(way, rounds, min(calls, 500))) for name, way in zip(LAUNCHES, ways)
-    ]
+    return [Part(name, _spread(way, rounds, min(calls, 500))) for name, way in zip(LAUNCHES, ways)]
 
 
 def _spread(way: Callable[[], object], rounds: int, calls: int) -> Spread:

@@ -22,7 +22,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 GREY, PALE = "#666666", "#dddddd"
@@ -142,6 +142,7 @@ def _contended(axes: Axes, own: dict[str, Row]) -> None:
     low, high = axes.get_ylim()
     # Whole decades: else the only labels are those of other axes.
     axes.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+    axes.yaxis.set_major_locator(LogLocator(numticks=9))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(range(len(KINDS)), KINDS)

@@ -1,9 +1,10 @@
 """Every room of the rule table beside ATen, what a call costs the host, and whole training steps.
 
-Prints tables and writes them with their provenance as JSON into ``benchmarks/results/``, after each
-line, so that what is cut off is not lost and ``--resume`` goes on with it. What a target names comes
-first, and of that the largest. Bits and accuracy are checked before anything is timed. Without a GPU the samples of the tests run on the host runner:
-that shows that the benchmark works, and is no measurement of a GPU.
+Prints tables and writes them with their provenance as JSON into ``benchmarks/results/``, after
+each line, so that what is cut off is not lost and ``--resume`` goes on with it. What a target names
+comes first, and of that the largest. Bits and accuracy are checked before anything is timed.
+Without a GPU the samples of the tests run on the host runner: that shows that the benchmark works,
+and is no measurement of a GPU.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ Lines = Iterator[tuple[object, Callable[[], None]]]
 """What each line is of, and what measures it."""
 
 
-class Run:
+class Benchmark:
     """What is asked for and not there yet.
 
     Args:
@@ -108,25 +109,23 @@ class Run:
     def measure(self) -> None:
         """Measure it, written after each line, until the minutes are over."""
         pieces = self._pieces()
-        most, done, start = sum(number for number, _ in pieces), 0, time.monotonic()
-        for what, measure in itertools.chain.from_iterable(lines for _, lines in pieces):
+        most, start = sum(number for number, _ in pieces), time.monotonic()
+        lines = itertools.chain.from_iterable(lines for _, lines in pieces)
+        for done, (what, measure) in enumerate(lines):
             minutes = (time.monotonic() - start) / 60
             if self.options.minutes is not None and minutes >= self.options.minutes:
                 print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
                 return
             left = f", about {minutes / done * (most - done):.0f} min left" if done else ""
-            done += 1
-            print(f"{done} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
+            print(f"{done + 1} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
             measure()
             self.found.write(self.options.output)
 
     def _pieces(self) -> list[tuple[int, Lines]]:
         """How many lines at most, and these: what targets name, then the others."""
         inputs = self._inputs()
-        first, rest = (
-            [(len(each.keys()), self._operator(each)) for each in inputs if targets.named(each) is want]
-            for want in (True, False)
-        )
+        first = [self._operator(each) for each in inputs if targets.named(each)]
+        rest = [self._operator(each) for each in inputs if not targets.named(each)]
         names = self.options.model or list(models.MODELS)
         others = {
             "host": (1, self._host()),
@@ -145,7 +144,10 @@ class Run:
         known = {row.key for row in self.found.rows}
         return targets.in_order(each for each in found if not each.keys() <= known)
 
-    def _operator(self, each: sides.Input) -> Lines:
+    def _operator(self, each: sides.Input) -> tuple[int, Lines]:
+        return len(each.keys()), self._workloads(each)
+
+    def _workloads(self, each: sides.Input) -> Lines:
         known = {row.key for row in self.found.rows}
         for workload in sides.workloads(each, self.clock.device):
             if workload.row().key not in known:
@@ -206,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    Run(found, options, clock).measure()
+    Benchmark(found, options, clock).measure()
     path = found.write(options.output)
     print(tables.printed(found))
     print(f"written to {path}")

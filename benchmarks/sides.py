@@ -103,7 +103,9 @@ class DeviceMaker(Maker):
         with self.device:
             return super().normal(*shape, dtype=dtype)
 
-    def integers(self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    def integers(
+        self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
         with self.device:
             return super().integers(low, high, *shape, dtype=dtype)
 

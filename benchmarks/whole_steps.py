@@ -1,9 +1,9 @@
 """Whole training steps: without determinism, with PyTorch's flag, and under detmode.
 
 The last two are timed with uninitialised memory filled, as PyTorch's flag does by default, and
-left as it is. On a GPU each is timed twice: as it comes, which is the time of the slower of host and
-GPU, and with the GPU held until the host has queued the step, which is the time of the GPU's work.
-Steps captured in CUDA graphs have no host to wait for.
+left as it is. On a GPU each is timed twice: as it comes, which is the time of the slower of host
+and GPU, and with the GPU held until the host has queued the step, which is the time of the GPU's
+work. Steps captured in CUDA graphs have no host to wait for.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ def _timed(
     on_gpu = clock.device.type == "cuda"
     work = interleaved(able, clock, rounds, ahead=LEAD) if on_gpu else {}
     ordered = {side: times[side] for side in sides}
-    return dataclasses.replace(
-        begun, times={**begun.times, **ordered}, work={**begun.work, **work}
-    )
+    return dataclasses.replace(begun, times={**begun.times, **ordered}, work={**begun.work, **work})
 
 
 def _mode(clock: Clock, fill: bool | None = None, seed: int | None = None) -> DeterministicMode:
@@ -187,9 +185,7 @@ def _problem(step: Callable[[], Training], around: Around) -> str | None:
     return None
 
 
-def _captured(
-    name: str, clock: Clock, tiny: bool, around: Around
-) -> Callable[[int], object] | str:
+def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[int], object] | str:
     """Replays a step captured in a CUDA graph; or why there is none."""
     if clock.device.type != "cuda":
         return "needs a GPU"

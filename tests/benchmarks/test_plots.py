@@ -33,9 +33,7 @@ def points(figure: Figure, axes: int = 0) -> list[tuple[Sequence[float], Sequenc
     """Of each line with a marker, its places."""
     lines = figure.axes[axes].get_lines()
     found = [(list(line.get_xdata()), list(line.get_ydata())) for line in lines]
-    return [
-        (x, y) for line, (x, y) in zip(lines, found) if line.get_marker() != "None" and len(x)
-    ]
+    return [(x, y) for line, (x, y) in zip(lines, found) if line.get_marker() != "None" and len(x)]
 
 
 def test_every_picture_is_written(rows: list[Row], measured: Results, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_targets_name_comes_first(tmp_path: Path) -> None:
     """Then the other operators, then the other dtypes; of each the largest first."""
     asked = rooms.parser().parse_args(["--room", "put", "--room", "upsample", "--output", "x"])
-    measured = rooms.Run(Results({"gpu": None}, 1e9, 2), asked, HostClock())
+    measured = rooms.Benchmark(Results({"gpu": None}, 1e9, 2), asked, HostClock())
     inputs = measured._inputs()
     kinds = [
         (each.first and each.room == "upsample", each.first, each.n_bytes()) for each in inputs
@@ -168,10 +168,10 @@ def test_every_model_is_timed(name: str, clock: HostClock) -> None:
     step = whole_steps.measure(Step(name, None, {}), clock, 2, tiny=True)
     assert step.failure is None
     assert tuple(step.times) == whole_steps.SIDES
-    for side, time in step.times.items():
-        if isinstance(time, str):
+    for side, found in step.times.items():
+        if isinstance(found, str):
             assert side.startswith("pytorch deterministic")
-            assert time.startswith("raises (")
+            assert found.startswith("raises (")
 
 
 class Gpu(HostClock):

@@ -7,8 +7,18 @@ import pytest
 import sides
 import timing
 import torch
-from sides import ATEN, COMPOSED, NATIVE, OURS, ROUND_TRIP, SIDES, Workload
-from sides import inputs, measure, workloads
+from sides import (
+    ATEN,
+    COMPOSED,
+    NATIVE,
+    OURS,
+    ROUND_TRIP,
+    SIDES,
+    Workload,
+    inputs,
+    measure,
+    workloads,
+)
 from timing import HostClock, Spread, bytes_of
 
 from detmode.sample import Maker

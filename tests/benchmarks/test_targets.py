@@ -29,7 +29,7 @@ def row(spread: Made) -> Callable[..., Row]:
     return made
 
 
-def measured_of(results: Results) -> list[str]:
+def measured_of(results: Results | None) -> list[str]:
     return [line[2] for line in targets.lines(results)]
 
 
