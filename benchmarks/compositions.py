@@ -1,9 +1,9 @@
 """What a user writes today where an operator has no deterministic kernel: other torch operators.
 
 Each composition takes the operator's arguments by schema name, stays on their device, and runs
-under PyTorch's flag. Sums by index are a stable sort and a segmented reduction; assignments find the
-last source of each place; what is linear along each dimension is a matrix product with its weights,
-which are what the forward makes of the unit vectors.
+under PyTorch's flag. Sums by index are a stable sort and a segmented reduction; assignments find
+the last source of each place; what is linear along each dimension is a matrix product with its
+weights, which are what the forward makes of the unit vectors.
 """
 
 from __future__ import annotations
