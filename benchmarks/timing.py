@@ -146,8 +146,8 @@ def interleaved(
     Args:
         timed: what is timed, by name; may be empty.
         clock: what times it.
-        rounds: how often; what holds the host for long leaves after :data:`PATIENCE`, and after
-            three rounds at the earliest.
+        rounds: how often; what takes long leaves after :data:`PATIENCE`, and after three rounds at
+            the earliest.
         warm_up: calls before.
         ahead: seconds that the GPU may wait for the host to queue a call; with 0 the time is that
             of the slower of both.
@@ -157,8 +157,8 @@ def interleaved(
     """
     if rounds < 2:
         raise ValueError(f"interleaved(): a spread needs two rounds or more, but got {rounds}")
-    busy = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
-    last = {name: max(3, int(PATIENCE / max(busy[name], 1e-9))) for name in timed}
+    warm = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
+    last = {name: max(3, int(PATIENCE / max(whole, 1e-9))) for name, (_, whole) in warm.items()}
     names = list(timed)
     times: dict[str, list[float]] = {name: [] for name in names}
     number = 0
@@ -170,25 +170,26 @@ def interleaved(
             each, number = timed[name], number + 1
             with each.around():
                 # Twice, since a call among others is slower than one after itself.
-                lead = min(2 * busy[name], ahead)
+                lead = min(2 * warm[name][0], ahead)
                 seconds = clock.seconds(lambda each=each, n=number: each.run(n), lead)
             times[name].append(seconds)
     return {name: Spread.of(mine) for name, mine in times.items()}
 
 
-def _warm(timed: Timed, clock: Clock, calls: int) -> float:
-    """Run a few calls; for how many seconds the last one held the host."""
-    seconds = 0.0
+def _warm(timed: Timed, clock: Clock, calls: int) -> tuple[float, float]:
+    """Run a few calls; for how many seconds the last one held the host, and how many it took."""
+    busy = whole = 0.0
     with timed.around():
         for number in range(calls):
             clock.wait()
             start = time.perf_counter()
             timed.run(number)
-            seconds = time.perf_counter() - start
-            if seconds > PATIENCE / 3:
+            busy = time.perf_counter() - start
+            clock.wait()
+            whole = time.perf_counter() - start
+            if whole > PATIENCE / 3:
                 break
-    clock.wait()
-    return seconds
+    return busy, whole
 
 
 @dataclass(frozen=True)
