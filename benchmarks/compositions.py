@@ -168,7 +168,8 @@ def unpool(self: Tensor, indices: Tensor, output_size: Sequence[int], **_: Any) 
 
 
 def histc(self: Tensor, bins: int, min: float, max: float) -> Tensor:
-    low, high = (self.min(), self.max()) if min == max else (min, max)
+    low, high = (float(self.min()), float(self.max())) if min == max else (min, max)
+    low, high = (low - 1, high + 1) if low == high else (low, high)
     inside = self[(self >= low) & (self <= high)]
     place = ((inside - low) * bins / (high - low)).long().clamp(max=bins - 1)
     return torch.bincount(place, minlength=bins).to(self.dtype)
@@ -394,7 +395,11 @@ def _unnormalized(x: Tensor, size: int, padding_mode: int, align_corners: bool) 
         low, span = (0.0, size - 1) if align_corners else (-0.5, size)
         turned = (place - low).abs() % (2 * span) if span else place * 0
         place = torch.minimum(turned, 2 * span - turned) + low
-    return place.clamp(0, size - 1) if padding_mode else place
+    if padding_mode == 0:
+        return place
+    # As in ATen no gradient comes from the border; that of clamp does.
+    within = (place > 0) & (place < size - 1)
+    return torch.where(within, place, place.detach().clamp(0, size - 1))
 
 
 COMPOSITIONS: dict[str, Callable[..., Any]] = {

@@ -21,7 +21,9 @@ UNLIKE = ("mask", "channels_last") + ("nearest", "bicubic")
 def composed(case: Case) -> bool:
     op, name = case.sample.op, case.sample.name
     given = op in COMPOSITIONS and bool(
-        FORMS & set(case.sample.covers) or name.endswith("_elements") or name == "divisor"
+        FORMS & set(case.sample.covers)
+        or name.endswith("_elements")
+        or name in ("divisor", "range_of_elements_few", "exact_border")
     )
     unlike = op.startswith(("aten::index_put", "aten::grid")) and any(
         word in name for word in UNLIKE
