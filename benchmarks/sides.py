@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import contention
@@ -60,13 +61,15 @@ class Input:
         """Whether the contention is varied too: once, for it does not depend on the dtype."""
         return self.dtype is torch.float32 and self.sample.op in contention.INDICES
 
-    def n_bytes(self) -> int:
-        """Of its tensors, which are not made; 0 where that needs their values."""
-        try:
-            with FakeTensorMode():
-                return sum(each.nbytes for each in tensors_of(self.sample.arguments(self.dtype)))
-        except Exception:
-            return 0
+
+@cache
+def n_bytes(sample: Sample) -> int:
+    """Of the tensors in float32, which are not made; 0 where that needs their values."""
+    try:
+        with FakeTensorMode():
+            return sum(each.nbytes for each in tensors_of(sample.arguments(torch.float32)))
+    except Exception:
+        return 0
 
 
 @dataclass(frozen=True)

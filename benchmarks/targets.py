@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import whole_steps
 from figures import NOT_TIMED, geometric_mean, number, over, ratio, share
 from results import Results
-from sides import ATEN, NATIVE, Input, Row
+from sides import ATEN, NATIVE, Input, Row, n_bytes
 
 NOT_YET = "not yet measured on a GPU"
 GATHERED = (
@@ -206,6 +206,6 @@ def in_order(inputs: Iterable[Input]) -> list[Input]:
     """What targets name, then the others, then the other dtypes; of each the largest first."""
 
     def place(each: Input) -> tuple[bool, bool, int]:
-        return not named(each), not each.first, -each.n_bytes()
+        return not named(each), not each.first, -n_bytes(each.sample)
 
     return sorted(inputs, key=place)

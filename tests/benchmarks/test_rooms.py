@@ -13,6 +13,7 @@ import torch
 import whole_steps
 from host_cost import Part
 from results import Results
+from sides import n_bytes
 from timing import HostClock, Spread, Timed
 from whole_steps import Step
 
@@ -87,7 +88,8 @@ def test_what_targets_name_comes_first(tmp_path: Path) -> None:
     measured = rooms.Benchmark(Results({"gpu": None}, 1e9, 2), asked, HostClock())
     inputs = measured._inputs()
     kinds = [
-        (each.first and each.room == "upsample", each.first, each.n_bytes()) for each in inputs
+        (each.first and each.room == "upsample", each.first, n_bytes(each.sample))
+        for each in inputs
     ]
     assert kinds == sorted(kinds, reverse=True)
     assert {each.room for each in inputs} == {"put", "upsample"}

@@ -8,7 +8,7 @@ import pytest
 import targets
 import whole_steps
 from results import Results
-from sides import ATEN, NATIVE, OURS, Row, inputs, timed_rooms
+from sides import ATEN, NATIVE, OURS, Row, inputs, n_bytes, timed_rooms
 from targets import CUMSUM, DUPLICATES, GATHERED, SORTED, TARGETS
 from timing import Spread
 from whole_steps import Step, captured_name
@@ -113,7 +113,7 @@ def test_targets_name_what_is_timed() -> None:
     assert set(SORTED) <= {sample.op for _, sample in benched}
     (large,) = (sample for _, sample in benched if (sample.op, sample.name) == CUMSUM[:2])
     (each,) = (each for each in inputs(["scan"]) if each.sample is large)
-    assert each.n_bytes() == 4 << 28
+    assert n_bytes(large) == 4 << 28
     assert targets.named(each)
     assert set(DUPLICATES) < set(contention.KINDS)
     assert len({target.what for target in TARGETS}) == len(TARGETS)
