@@ -19,6 +19,9 @@ KINDS = ("distinct", "zipf", "one")
 Arguments = dict[str, Any]
 
 
+Destinations = Callable[[Arguments], int]
+
+
 @dataclass(frozen=True)
 class Index:
     """Where an operator has its index.
@@ -28,11 +31,16 @@ class Index:
         destinations: how many destinations there are.
         dim: the dimension of the index along which it goes to other destinations; ``None`` where
             all of its elements share the destinations.
+        planes: how many of the leading dimensions have destinations of their own.
+        written: how destinations are written into the argument, if not as they are; given the
+            arguments and int64 destinations of the argument's shape.
     """
 
     name: str
-    destinations: Callable[[Arguments], int]
-    dim: Callable[[Arguments], int] | None = None
+    destinations: Destinations
+    dim: Destinations | None = None
+    planes: Destinations | None = None
+    written: Callable[[Arguments, Tensor], Tensor] | None = None
 
 
 def _along_dim(arguments: Arguments) -> int:
@@ -40,8 +48,46 @@ def _along_dim(arguments: Arguments) -> int:
     return int(own.shape[arguments["dim"]]) if own.dim() else 1
 
 
+def _plane(dims: int, destinations: Destinations) -> Index:
+    """Indices into planes of ``dims`` dimensions."""
+    return Index("indices", destinations, planes=lambda each: int(each["indices"].dim()) - dims)
+
+
+def _pooled(dims: int) -> Index:
+    return _plane(dims, lambda each: math.prod(each["self"].shape[-dims:]))
+
+
+def _unpooled(dims: int) -> Index:
+    return _plane(dims, lambda each: math.prod(each["output_size"]))
+
+
+def _sampled(arguments: Arguments, pixels: Tensor) -> Tensor:
+    """The positions of pixels from -1 to 1, x first; between pixels, so that all corners count."""
+    *sizes, corners = *arguments["input"].shape[2:], arguments["align_corners"]
+    axes = torch.unravel_index(pixels, sizes)[::-1]
+    places = [
+        2 * (place + 0.25) / max(size - 1, 1) - 1 if corners else (2 * place + 1.5) / size - 1
+        for place, size in zip(axes, sizes[::-1])
+    ]
+    return torch.stack(places, -1)
+
+
+def _binned(arguments: Arguments, bins: Tensor) -> Tensor:
+    """The values in the middle of bins."""
+    low, high = arguments.get("min", 0), arguments.get("max", 0)
+    if low == high:
+        low, high = float(arguments["self"].min()), float(arguments["self"].max())
+    return low + (bins + 0.5) * ((high - low) / arguments.get("bins", 100))
+
+
 _ELEMENTS = Index("index", _along_dim, lambda arguments: int(arguments["dim"]))
 _ROWS = Index("index", _along_dim)
+_PIXELS = Index(
+    "grid",
+    lambda arguments: math.prod(arguments["input"].shape[2:]),
+    planes=lambda arguments: 1,
+    written=_sampled,
+)
 INDICES: dict[str, Index] = {
     "aten::scatter_add": _ELEMENTS,
     "aten::scatter.reduce": _ELEMENTS,
@@ -55,9 +101,20 @@ INDICES: dict[str, Index] = {
         "indices", lambda each: math.prod(each["self"].shape[: len(each["indices"])])
     ),
     "aten::embedding_dense_backward": Index("indices", lambda each: int(each["num_weights"])),
+    "aten::_embedding_bag_backward": Index(
+        "maximum_indices", lambda each: int(each["num_weights"]), dim=lambda each: 0
+    ),
     "aten::bincount": Index("self", lambda arguments: int(arguments["self"].max()) + 1),
+    "aten::histc": Index("self", lambda each: int(each.get("bins", 100)), written=_binned),
+    "aten::grid_sampler_2d_backward": _PIXELS,
+    "aten::grid_sampler_3d_backward": _PIXELS,
+    "aten::fractional_max_pool2d_backward": _pooled(2),
+    "aten::fractional_max_pool3d_backward": _pooled(3),
+    "aten::max_unpool2d": _unpooled(2),
+    "aten::max_unpool3d": _unpooled(3),
 }
-"""The operators whose contention is varied."""
+"""The operators whose contention is varied. Of the other poolings an index is in the window that
+it belongs to, so that no more meet than windows overlap."""
 
 
 def contended(op: str, arguments: Arguments, kind: str) -> Arguments:
@@ -73,16 +130,28 @@ def contended(op: str, arguments: Arguments, kind: str) -> Arguments:
         together = torch.broadcast_tensors(*index)[0]
         flat = _values(kind, together.numel(), size).view(together.shape)
         places = torch.unravel_index(flat, arguments["self"].shape[: len(index)])
-        return {**arguments, where.name: [place.to(index[0].dtype) for place in places]}
+        return {**arguments, where.name: [place.to(index[0]) for place in places]}
     if index.numel() == 0:
         return arguments
-    if where.dim is None or index.dim() == 0:
-        values = _values(kind, index.numel(), size).view(index.shape)
-    else:
-        dim = where.dim(arguments) % index.dim()
-        values = _values(kind, index.shape[dim], size)
-        values = values.view([-1 if d == dim else 1 for d in range(index.dim())])
+    values = _shaped(where, arguments, kind, size)
+    if where.written is not None:
+        values = where.written(arguments, values)
     return {**arguments, where.name: _stored_like(index, values.expand(index.shape))}
+
+
+def _shaped(where: Index, arguments: Arguments, kind: str, size: int) -> Tensor:
+    """The destinations, in a shape that expands to the index's."""
+    # A grid's last dimension is the coordinates of one destination.
+    shape = arguments[where.name].shape[: -1 if where is _PIXELS else None]
+    if where.planes is not None:
+        planes = where.planes(arguments)
+        values = _values(kind, math.prod(shape[planes:]), size)
+        return values.view(shape[planes:]).expand(shape)
+    if where.dim is None or not shape:
+        return _values(kind, math.prod(shape), size).view(shape)
+    dim = where.dim(arguments) % len(shape)
+    values = _values(kind, shape[dim], size)
+    return values.view([-1 if d == dim else 1 for d in range(len(shape))])
 
 
 def _values(kind: str, n: int, size: int) -> Tensor:

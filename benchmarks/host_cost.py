@@ -3,7 +3,9 @@
 ``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
 the overload's plan (``look up``), to bind the arguments (``bind``), to find the row (``match``), to
 count the call (``record``), to check the arguments as ATen does (``validate``), and to put one
-CUDA kernel on the stream (``launch``). Each is timed alone, on the smallest arguments.
+CUDA kernel on the stream (``launch``). Of the launch, ``launch, bound`` is what the driver's call
+takes when the arguments lie ready, and ``launch, RawKernel`` is what CuPy's own call would take.
+Each is timed alone, on the smallest arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from detmode.rules import default_rules
 from detmode.sites import trace
 
 OP = torch.ops.aten.index_add.default
-LAUNCH = "launch"
+LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ def host_cost(rounds: int, calls: int) -> list[Part]:
     """Every part, timed in ``rounds`` rounds of ``calls`` calls."""
     parts = [*_interception(rounds, calls), *_own(rounds, calls)]
     if cuda.unavailable("cuda") is not None:
-        return [*parts, Part(LAUNCH, "needs a GPU")]
-    return [*parts, Part(LAUNCH, _launch(rounds, calls))]
+        return parts + [Part(name, "needs a GPU") for name in LAUNCHES]
+    return [*parts, *_launches(rounds, calls)]
 
 
 def _interception(rounds: int, calls: int) -> list[Part]:
@@ -79,15 +81,34 @@ def _own(rounds: int, calls: int) -> list[Part]:
     ]
 
 
-def _launch(rounds: int, calls: int) -> Spread:
-    data = torch.zeros(8, dtype=torch.uint8, device="cuda")
-    sums = torch.zeros(2, dtype=torch.int64, device="cuda")
+def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
+    from detmode.cuda import device
+
+    data = torch.zeros(8, dtype=torch.uint8, device=where)
+    sums = torch.zeros(2, dtype=torch.int64, device=where)
+
+    def whole() -> None:
+        launch(digest.SOURCE, "digest", 1, data, sums, 8)
+
+    whole()  # compiles, loads, and leaves its arguments where the driver's call reads them
+    _, kernel = device._kernels[id(digest.SOURCE), "digest", data.device.index]
+    stream = torch.cuda.current_stream().cuda_stream
+    bound = (kernel.function, *(1, 1, 1), *(256, 1, 1), 0, stream, kernel.slots.address, 0)
+    pointers = (data.data_ptr(), sums.data_ptr(), 8)
+    ways: tuple[Callable[[], object], ...] = (
+        whole,
+        lambda: kernel.launch_kernel(*bound),
+        lambda: kernel.raw((1,), (256,), pointers),
+    )
+    # No more than the queue takes: a full one makes the host wait for the GPU.
+    return [Part(name, _spread(way, rounds, min(calls, 500))) for name, way in zip(LAUNCHES, ways)]
+
+
+def _spread(way: Callable[[], object], rounds: int, calls: int) -> Spread:
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize()
-        times.append(
-            _seconds(lambda: launch(digest.SOURCE, "digest", 1, data, sums, 8), min(calls, 500))
-        )
+        times.append(_seconds(way, calls))
     return Spread.of(times)
 
 

@@ -81,12 +81,16 @@ class Results:
         found = json.loads(path.read_text(encoding="utf-8"))
         found["rows"] = [Row(**_with_times(row)) for row in found["rows"]]
         found["host"] = [Part(part["name"], _time(part["time"])) for part in found["host"]]
-        found["steps"] = [Step(**_with_times(step)) for step in found["steps"]]
+        found["steps"] = [Step(**_with_times(step, "work")) for step in found["steps"]]
         return cls(**found)
 
 
-def _with_times(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "times": {side: _time(time) for side, time in fields["times"].items()}}
+def _with_times(fields: dict[str, Any], *more: str) -> dict[str, Any]:
+    times = {
+        name: {side: _time(time) for side, time in fields[name].items()}
+        for name in ("times", *more)
+    }
+    return {**fields, **times}
 
 
 def _time(time: Any) -> Spread | str:

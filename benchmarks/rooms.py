@@ -1,17 +1,22 @@
 """Every room of the rule table beside ATen, what a call costs the host, and whole training steps.
 
-Prints tables and writes them with their provenance as JSON into ``benchmarks/results/``, after each
-line, so that what is cut off is not lost and ``--resume`` goes on with it. Bits and accuracy are
-checked before anything is timed. Without a GPU the samples of the tests run on the host runner:
-that shows that the benchmark works, and is no measurement of a GPU.
+Prints tables and writes them with their provenance as JSON into ``benchmarks/results/``, after
+each line, so that what is cut off is not lost and ``--resume`` goes on with it. What a target names
+comes first, and of that the largest. Bits and accuracy are checked before anything is timed.
+Without a GPU the samples of the tests run on the host runner: that shows that the benchmark works,
+and is no measurement of a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import host_cost
@@ -19,14 +24,16 @@ import models
 import results
 import sides
 import tables
+import targets
+import timing
 import whole_steps
 from provenance import provenance
-from timing import Clock, clock, copy_bandwidth
+from timing import Clock, copy_bandwidth
 
 from detmode import cuda
 from detmode.verify.cases import name_of
 
-PARTS = ("operators", "host", "steps")
+PARTS = ("operators", "host", "steps", "captured")
 DTYPES = {name_of(dtype): dtype for dtype in sides.DTYPES}
 
 
@@ -40,12 +47,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--model", action="append", choices=list(models.MODELS), help="repeatable")
     found.add_argument("--rounds", type=_rounds, default=20, help="how often each side is timed")
     found.add_argument("--calls", type=int, default=1000, help="of the host, in each round")
-    found.add_argument("--graph", action="store_true", help="steps also captured in a CUDA graph")
+    found.add_argument(
+        "--minutes", type=_minutes, help="begin no line after so many; --resume does the rest"
+    )
     found.add_argument("--output", type=Path, default=results.FOLDER, help="folder of the JSON")
     found.add_argument(
         "--resume", action="store_true", help="keep what the file has, measure the rest"
     )
-    found.add_argument("--plot", type=Path, help="draw detmode over ATen; needs matplotlib")
+    found.add_argument("--plot", type=Path, help="folder of the pictures; needs matplotlib")
     found.add_argument("--commit", help="of detmode, in a copy without its repository")
     return found
 
@@ -56,80 +65,157 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def begin(options: argparse.Namespace, time: Clock) -> results.Results:
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of minutes above 0, not {text}")
+    return minutes
+
+
+def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
     """Results with nothing in them yet, or with what is to be resumed.
 
     Raises:
         ValueError: what is there was measured with or on something else.
     """
-    n_bytes = 1 << 30 if time.device.type == "cuda" else 1 << 22
-    bandwidth = copy_bandwidth(time, n_bytes, options.rounds)
+    n_bytes = 1 << 30 if clock.device.type == "cuda" else 1 << 22
+    bandwidth = copy_bandwidth(clock, n_bytes, options.rounds)
     found = results.Results(provenance(options.commit), bandwidth, options.rounds)
     if options.resume:
         found.resume(options.output)
     return found
 
 
-def measure(found: results.Results, options: argparse.Namespace, time: Clock) -> None:
-    """Measure what is asked for and not there yet, written after each line."""
-    on_gpu = time.device.type == "cuda"
-    parts = options.part or PARTS
-    if "operators" in parts:
-        dtypes = [DTYPES[name] for name in options.dtype or DTYPES]
-        sizes = "bench" if on_gpu else "tests"
-        known = {row.key for row in found.rows}
-        for workload in sides.workloads(options.room or (), dtypes, sizes=sizes):
+Lines = Iterator[tuple[object, Callable[[], None]]]
+"""What each line is of, and what measures it."""
+
+
+class Benchmark:
+    """What is asked for and not there yet.
+
+    Args:
+        found: takes the figures.
+        options: of the command.
+        clock: the GPU's or the host's.
+    """
+
+    def __init__(self, found: results.Results, options: argparse.Namespace, clock: Clock) -> None:
+        self.found, self.options, self.clock = found, options, clock
+        self.on_gpu = clock.device.type == "cuda"
+
+    def measure(self) -> None:
+        """Measure it, written after each line, until the minutes are over."""
+        pieces = self._pieces()
+        most, start = sum(number for number, _ in pieces), time.monotonic()
+        lines = itertools.chain.from_iterable(lines for _, lines in pieces)
+        for done, (what, measure) in enumerate(lines):
+            minutes = (time.monotonic() - start) / 60
+            if self.options.minutes is not None and minutes >= self.options.minutes:
+                print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
+                return
+            left = f", about {minutes / done * (most - done):.0f} min left" if done else ""
+            print(f"{done + 1} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
+            measure()
+            self.found.write(self.options.output)
+
+    def _pieces(self) -> list[tuple[int, Lines]]:
+        """How many lines at most, and these: what targets name, then the others."""
+        inputs = self._inputs()
+        first = [self._operator(each) for each in inputs if targets.named(each)]
+        rest = [self._operator(each) for each in inputs if not targets.named(each)]
+        names = self.options.model or list(models.MODELS)
+        others = {
+            "host": (1, self._host()),
+            "steps": (len(names), self._steps(names)),
+            "captured": (len(names), self._captured(names)),
+        }
+        chosen = self.options.part or PARTS
+        return [*first, *(others[part] for part in PARTS[1:] if part in chosen), *rest]
+
+    def _inputs(self) -> list[sides.Input]:
+        if "operators" not in (self.options.part or PARTS):
+            return []
+        dtypes = [DTYPES[name] for name in self.options.dtype or DTYPES]
+        sizes = "bench" if self.on_gpu else "tests"
+        found = sides.inputs(self.options.room or (), dtypes, sizes=sizes)
+        known = {row.key for row in self.found.rows}
+        return targets.in_order(each for each in found if not each.keys() <= known)
+
+    def _operator(self, each: sides.Input) -> tuple[int, Lines]:
+        return len(each.keys()), self._workloads(each)
+
+    def _workloads(self, each: sides.Input) -> Lines:
+        known = {row.key for row in self.found.rows}
+        for workload in sides.workloads(each, self.clock.device):
             if workload.row().key not in known:
-                _say(workload)
-                found.rows.append(sides.measure(workload, time, options.rounds, found.bandwidth))
-                found.write(options.output)
-    if "host" in parts and not found.host:
-        _say("host")
-        found.host += host_cost.host_cost(options.rounds, options.calls)
-        found.write(options.output)
-    if "steps" in parts:
-        measured = {step.model for step in found.steps}
-        for name in options.model or models.MODELS:
-            if name not in measured:
-                _say(name)
-                found.steps.append(_step(name, time, options, tiny=not on_gpu))
-                found.write(options.output)
+                yield workload, partial(self._workload, workload)
 
+    def _workload(self, workload: sides.Workload) -> None:
+        rounds, bandwidth = self.options.rounds, self.found.bandwidth
+        self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))
 
-def _step(name: str, time: Clock, options: argparse.Namespace, *, tiny: bool) -> whole_steps.Step:
-    try:
-        return whole_steps.measure(name, time, options.rounds, tiny=tiny, graph=options.graph)
-    except Exception as error:  # out of memory, say: the other models are measured still
-        text = str(error).partition("\n")[0]
-        return whole_steps.Step(name, f"{type(error).__name__}: {text}", {})
+    def _host(self) -> Lines:
+        if not self.found.host:
+            yield "host", self._host_cost
 
+    def _host_cost(self) -> None:
+        self.found.host += host_cost.host_cost(self.options.rounds, self.options.calls)
 
-def _say(what: object) -> None:
-    print(f"{what} ...", file=sys.stderr, flush=True)
+    def _steps(self, names: Sequence[str]) -> Lines:
+        for name in names:
+            if self._index(name) is None:
+                yield name, partial(self._step, name, whole_steps.measure)
+
+    def _captured(self, names: Sequence[str]) -> Lines:
+        # After all others: a capture that fails may leave more behind than its message.
+        for name in names:
+            place = self._index(name)
+            if place is None or not self.found.steps[place].captured:
+                yield f"{name}, captured", partial(self._step, name, whole_steps.capture)
+
+    def _index(self, name: str) -> int | None:
+        models = [step.model for step in self.found.steps]
+        return models.index(name) if name in models else None
+
+    def _step(self, name: str, measure: Callable[..., whole_steps.Step]) -> None:
+        place = self._index(name)
+        begun = whole_steps.Step(name, None, {}) if place is None else self.found.steps[place]
+        try:
+            step = measure(begun, self.clock, self.options.rounds, tiny=not self.on_gpu)
+        except Exception as error:  # out of memory, say: the other models are measured still
+            text = str(error).partition("\n")[0]
+            step = dataclasses.replace(begun, failure=f"{type(error).__name__}: {text}")
+        if place is None:
+            self.found.steps.append(step)
+        else:
+            self.found.steps[place] = step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # Read when CUDA starts; without it PyTorch's flag refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    time = clock()
-    reason = cuda.unavailable("cuda" if time.device.type == "cuda" else "cpu")
+    clock = timing.clock()
+    reason = cuda.unavailable("cuda" if clock.device.type == "cuda" else "cpu")
     if reason is not None:
         print(f"nothing can be timed: {reason}", file=sys.stderr)
         return 2
     try:
-        found = begin(options, time)
+        found = begin(options, clock)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    measure(found, options, time)
+    Benchmark(found, options, clock).measure()
     path = found.write(options.output)
     print(tables.printed(found))
     print(f"written to {path}")
     if options.plot is not None:
         import plots
 
-        plots.over_aten(found, options.plot)
+        plots.draw(found, options.plot)
     return 1 if tables.failures(found) else 0
 
 

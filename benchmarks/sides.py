@@ -5,26 +5,71 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import contention
 import torch
-from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved
+from accuracy import check_accuracy
+from compositions import COMPOSITIONS
+from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved, tensors_of
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from detmode import DeterministicMode
+from detmode.call import Signature
 from detmode.rule import Substitute
 from detmode.rules import rooms
 from detmode.sample import Maker, Sample
 from detmode.settings import flag
 from detmode.table import resolve
 from detmode.verify.cases import Case, matching_row, name_of, samples_of
-from detmode.verify.claims import ClaimError, check_bits, check_truth
+from detmode.verify.claims import ClaimError, check_bits
 
-ATEN, NATIVE, OURS, BY_HAND = "aten", "pytorch deterministic", "detmode", "by hand"
-SIDES = (ATEN, NATIVE, OURS, BY_HAND)
-"""ATen with the flag off, ATen with the flag on, the substitute, and a round trip to the CPU."""
+ATEN, NATIVE, OURS = "aten", "pytorch deterministic", "detmode"
+COMPOSED, ROUND_TRIP = "composition", "cpu round trip"
+SIDES = (ATEN, NATIVE, OURS, COMPOSED, ROUND_TRIP)
+"""ATen with the flag off, ATen with the flag on, the substitute, and what people write by hand:
+other torch operators, which run with the flag on, and a round trip to the CPU."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A sample in one dtype.
+
+    Args:
+        room: where the sample lies.
+        sample: the arguments.
+        dtype: in which they are made.
+        first: whether this is the first dtype in which the sample is timed.
+    """
+
+    room: str
+    sample: Sample
+    dtype: torch.dtype
+    first: bool = True
+
+    def keys(self) -> set[tuple[str, ...]]:
+        """Those of its workloads' rows, if a substitute meets them."""
+        kinds = ("", *contention.KINDS) if self.contended else ("",)
+        what = (self.room, self.sample.op, self.sample.name, name_of(self.dtype))
+        return {(*what, kind) for kind in kinds}
+
+    @property
+    def contended(self) -> bool:
+        """Whether the contention is varied too: once, for it does not depend on the dtype."""
+        return self.dtype is torch.float32 and self.sample.op in contention.INDICES
+
+
+@cache
+def n_bytes(sample: Sample) -> int:
+    """Of the tensors in float32, which are not made; 0 where that needs their values."""
+    try:
+        with FakeTensorMode():
+            return sum(each.nbytes for each in tensors_of(sample.arguments(torch.float32)))
+    except Exception:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -34,10 +79,12 @@ class Workload:
     Args:
         case: room, sample and dtype.
         contention: one of :data:`contention.KINDS`, or "" for the sample's own.
+        first: as in :class:`Input`; not for another contention.
     """
 
     case: Case
     contention: str = ""
+    first: bool = True
 
     def __str__(self) -> str:
         return str(self.case) + (f"-{self.contention}" if self.contention else "")
@@ -49,17 +96,32 @@ class Workload:
         return Row(case.room, case.sample.op, case.sample.name, dtype, self.contention)
 
 
+class DeviceMaker(Maker):
+    """Makes random values where they stay: other values than a :class:`Maker`'s, and sooner."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(dtype, device)
+        self._generator = torch.Generator(device).manual_seed(0)
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        with self.device:
+            return super().normal(*shape, dtype=dtype)
+
+    def integers(
+        self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
+        with self.device:
+            return super().integers(low, high, *shape, dtype=dtype)
+
+
 def timed_rooms() -> list[str]:
     """The rooms with sizes for benchmarks: those that have a substitute."""
     return [room for room in rooms() if hasattr(samples_of(room), "BENCH")]
 
 
-def workloads(
-    names: Sequence[str] = (),
-    dtypes: Sequence[torch.dtype] = DTYPES,
-    *,
-    sizes: str = "bench",
-) -> Iterator[Workload]:
+def inputs(
+    names: Sequence[str] = (), dtypes: Sequence[torch.dtype] = DTYPES, *, sizes: str = "bench"
+) -> list[Input]:
     """What is timed, room by room.
 
     Args:
@@ -68,11 +130,14 @@ def workloads(
         sizes: ``"bench"`` takes the rooms' ``BENCH``; ``"tests"`` takes of the samples of the
             tests those that the host runner can run in a moment.
     """
+    found = []
     for room in names or timed_rooms():
         samples = samples_of(room)
         for sample in samples.BENCH if sizes == "bench" else _small(samples.SAMPLES):
-            for dtype in (dtype for dtype in dtypes if dtype in sample.dtypes):
-                yield from _contended(room, sample, dtype)
+            if resolve(sample.op) is not None:
+                own = [dtype for dtype in dtypes if dtype in sample.dtypes]
+                found += [Input(room, sample, dtype, dtype is own[0]) for dtype in own]
+    return found
 
 
 def _small(samples: Sequence[Sample]) -> list[Sample]:
@@ -86,20 +151,23 @@ def _small(samples: Sequence[Sample]) -> list[Sample]:
     return list(first.values())
 
 
-def _contended(room: str, sample: Sample, dtype: torch.dtype) -> Iterator[Workload]:
-    if resolve(sample.op) is None:
-        return
-    arguments = sample.arguments(dtype)
-    kept = _keeping(sample, arguments)
+def workloads(each: Input, device: torch.device) -> Iterator[Workload]:
+    """The input's own workload and those of other contention; none if nothing is substituted.
+
+    Args:
+        each: the input.
+        device: where its tensors are made.
+    """
+    dtype, op = each.dtype, each.sample.op
+    arguments = each.sample.make(DeviceMaker(dtype, device))
+    kept = _keeping(each.sample, arguments)
     row = matching_row(kept, dtype)
     if row is None or not isinstance(row.rule.action, Substitute):
         return
-    yield Workload(Case(row.room, kept, dtype, row.rule.guarantee))
-    # Once is enough: the destinations do not depend on the dtype.
-    if dtype is torch.float32 and sample.op in contention.INDICES:
-        for kind in contention.KINDS:
-            varied = _keeping(sample, contention.contended(sample.op, arguments, kind))
-            yield Workload(Case(row.room, varied, dtype, row.rule.guarantee), kind)
+    yield Workload(Case(row.room, kept, dtype, row.rule.guarantee), first=each.first)
+    for kind in contention.KINDS if each.contended else ():
+        varied = _keeping(each.sample, contention.contended(op, arguments, kind))
+        yield Workload(Case(row.room, varied, dtype, row.rule.guarantee), kind, first=False)
 
 
 def _keeping(sample: Sample, arguments: dict[str, Any]) -> Sample:
@@ -170,13 +238,12 @@ def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> 
         rounds: how often each side is timed.
         bandwidth: bytes that a copy reads and writes in a second.
     """
-    case = workload.case
     row = workload.row()
     device = "cuda" if clock.device.type == "cuda" else "host"
     try:
-        check_bits(case, device, repeats=2)
-        check_truth(case, device)
-        return _timed(row, case, clock, rounds, bandwidth)
+        check_bits(workload.case, device, repeats=2)
+        check_accuracy(workload.case, device)
+        return _timed(row, workload, clock, rounds, bandwidth)
     except ClaimError as error:
         return dataclasses.replace(row, failure=str(error))
     except Exception as error:  # out of memory, say: the other workloads are measured still
@@ -184,19 +251,30 @@ def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> 
         return dataclasses.replace(row, failure=f"{type(error).__name__}: {text}")
 
 
-def _timed(row: Row, case: Case, clock: Clock, rounds: int, bandwidth: float) -> Row:
+def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
+    case = workload.case
     arguments = Rotation.of(case.sample.arguments(case.dtype, clock.device), clock)
+    able = sides(case, arguments, clock.device)
     times: dict[str, Spread | str] = {}
-    able = {}
-    for name, side in sides(case, arguments, clock.device).items():
-        problem = _problem(side)
-        if problem is None:
-            able[name] = side
-        else:
+    if COMPOSED not in able:
+        times[COMPOSED] = "none"
+    if not workload.first:
+        # Slow, and about the same for every contention.
+        times[ROUND_TRIP] = "not timed"
+        del able[ROUND_TRIP]
+    for name in list(able):
+        problem = _problem(able[name])
+        if problem is not None:
             times[name] = problem
-    times |= interleaved(able, clock, rounds)
+            del able[name]
     with able[OURS].around():
-        n_bytes = bytes_of(arguments[0]) + bytes_of(able[OURS].run(0))
+        ours = able[OURS].run(0)
+    n_bytes = bytes_of(arguments[0]) + bytes_of(ours)
+    if COMPOSED in able and not _agree(able[COMPOSED], ours):
+        times[COMPOSED] = "inaccurate"
+        del able[COMPOSED]
+    del ours
+    times |= interleaved(able, clock, rounds)
     return dataclasses.replace(
         row,
         n_bytes=n_bytes,
@@ -206,24 +284,47 @@ def _timed(row: Row, case: Case, clock: Clock, rounds: int, bandwidth: float) ->
     )
 
 
+def _agree(side: Timed, ours: Any) -> bool:
+    """Whether the side's floating results are ours up to half of the dtype's digits."""
+    with side.around():
+        theirs = side.run(0)
+    for mine, other in zip(tensors_of(ours), tensors_of(theirs)):
+        if mine.is_floating_point() and mine.numel():
+            scale = mine.abs().max().double()
+            error = (mine.double() - other.double()).abs().max()
+            if mine.shape != other.shape or not error <= torch.finfo(mine.dtype).eps ** 0.5 * scale:
+                return False
+    return True
+
+
 def sides(case: Case, arguments: Rotation, device: torch.device) -> dict[str, Timed]:
     """Every way to run the case, by name."""
-    func: Callable[..., Any] | None = resolve(case.sample.op)
+    func = resolve(case.sample.op)
     assert func is not None
+    operator: Callable[..., Any] = func
+    composition = COMPOSITIONS.get(case.sample.op)
+    signature = Signature(func)
 
     def call(number: int) -> Any:
-        return func(**arguments[number])
+        return operator(**arguments[number])
 
     def round_trip(number: int) -> Any:
-        return moved(func(**moved(arguments[number], "cpu")), device)
+        return moved(operator(**moved(arguments[number], "cpu")), device)
 
     mode = DeterministicMode(simulate=None if device.type == "cuda" else "cuda")
-    return {
+    found = {
         ATEN: Timed(call, lambda: flag(False)),
         NATIVE: Timed(call, lambda: flag(True)),
         OURS: Timed(call, lambda: mode),
-        BY_HAND: Timed(round_trip, lambda: flag(False)),
+        ROUND_TRIP: Timed(round_trip, lambda: flag(False)),
     }
+    if composition is not None:
+
+        def composed(number: int) -> Any:
+            return composition(**signature.bind((), arguments[number]))
+
+        found[COMPOSED] = Timed(composed, lambda: flag(True))
+    return found
 
 
 def _problem(side: Timed) -> str | None:

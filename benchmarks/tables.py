@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
+import targets
 import whole_steps
+from figures import NOT_TIMED, geometric_mean, number, over, over_floor, ratio
 from results import Results
-from sides import ATEN, BY_HAND, NATIVE, OURS, SIDES, Row
+from sides import ATEN, COMPOSED, NATIVE, ROUND_TRIP, SIDES, Row
 from tabulate import tabulate
-from timing import Spread
 
 Cells = list[tuple[str, ...]]
 
 OPERATOR_HEADS = ("operator", "input", "dtype", "contention", *SIDES, "over aten", "over floor")
 ROOM_HEADS = (
-    *("room", "inputs", "over aten", "worst", "over pytorch deterministic", "over by hand"),
-    *("over floor", "not timed"),
+    *("room", "inputs", "over aten", "worst", "over pytorch deterministic"),
+    *("over composition", "over cpu round trip", "over floor", "not timed"),
 )
-NOT_TIMED = "-"
+STEP_HEADS = (
+    *("model", "side", "step", "the GPU's work", "step over nondeterministic"),
+    "work over nondeterministic",
+)
 
 
 def operators(rows: Iterable[Row]) -> Cells:
@@ -30,7 +33,7 @@ def operators(rows: Iterable[Row]) -> Cells:
             found.append((*what, *(NOT_TIMED,) * (len(SIDES) + 2)))
             continue
         sides = tuple(str(row.times[side]) for side in SIDES)
-        found.append((*what, *sides, _number(ratio(row, ATEN)), _number(over_floor(row))))
+        found.append((*what, *sides, number(ratio(row, ATEN)), number(over_floor(row))))
     return found
 
 
@@ -44,38 +47,16 @@ def by_room(rows: Sequence[Row]) -> Cells:
 def _summary(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     timed = [row for row in rows if row.failure is None]
     over_aten = [each for row in timed if (each := ratio(row, ATEN)) is not None]
-    others = ([ratio(row, side) for row in timed] for side in (NATIVE, BY_HAND))
+    others = ([ratio(row, side) for row in timed] for side in (NATIVE, COMPOSED, ROUND_TRIP))
     return (
         name,
         str(len(timed)),
-        _number(geometric_mean(over_aten)),
-        _number(max(over_aten, default=None)),
-        *(_number(geometric_mean(each)) for each in others),
-        _number(geometric_mean(over_floor(row) for row in timed)),
+        number(geometric_mean(over_aten)),
+        number(max(over_aten, default=None)),
+        *(number(geometric_mean(each)) for each in others),
+        number(geometric_mean(over_floor(row) for row in timed)),
         str(len(rows) - len(timed)),
     )
-
-
-def ratio(row: Row, side: str) -> float | None:
-    """Our median over that of another side; ``None`` where that cannot run."""
-    ours, theirs = row.times.get(OURS), row.times.get(side)
-    if not isinstance(ours, Spread) or not isinstance(theirs, Spread):
-        return None
-    return ours.median / theirs.median
-
-
-def over_floor(row: Row) -> float | None:
-    """Our median over the floor; ``None`` where the inputs were in the cache."""
-    ours = row.times.get(OURS)
-    if not isinstance(ours, Spread) or not row.beyond_cache or not row.floor:
-        return None
-    return ours.median / row.floor
-
-
-def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are there."""
-    logs = [math.log(value) for value in values if value is not None]
-    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def host(results: Results) -> Cells:
@@ -84,23 +65,25 @@ def host(results: Results) -> Cells:
 
 
 def steps(results: Results) -> Cells:
-    """A line for each model: a step of each side in microseconds."""
-    captured = any(whole_steps.CAPTURED in step.times for step in results.steps)
-    sides = (*whole_steps.SIDES, whole_steps.CAPTURED) if captured else whole_steps.SIDES
-    lines: Cells = [("model", *sides)]
+    """A line for each model and side: median and quartiles in microseconds, and ratios."""
+    captured = [whole_steps.captured_name(side) for side in whole_steps.CAPTURED]
+    found: Cells = []
     for step in results.steps:
-        lines.append((step.model, *(str(step.times.get(side, NOT_TIMED)) for side in sides)))
-    return lines
+        for side in (*whole_steps.SIDES, *captured):
+            if side not in step.times:
+                continue
+            plain = captured[0] if side in captured else whole_steps.PLAIN
+            figures = (step.times, step.work)
+            cells = (str(each.get(side, NOT_TIMED)) for each in figures)
+            ratios = (number(over(each.get(side), each.get(plain))) for each in figures)
+            found.append((step.model, side, *cells, *ratios))
+    return found
 
 
 def failures(results: Results) -> list[str]:
     """What was not timed, and why."""
     rows = [f"{row.room}: {row.failure}" for row in results.rows if row.failure is not None]
     return rows + [f"{step.model}: {step.failure}" for step in results.steps if step.failure]
-
-
-def _number(value: float | None) -> str:
-    return NOT_TIMED if value is None else f"{value:.2f}"
 
 
 def caption(results: Results) -> str:
@@ -130,8 +113,9 @@ def printed(results: Results) -> str:
     if results.host:
         parts.append(_table(("part of a call on the host", "us"), host(results)))
     if results.steps:
-        heads, *lines = steps(results)
-        parts.append(_table(heads, lines))
+        parts.append("Steps in microseconds: median (quartiles)")
+        parts.append(_table(STEP_HEADS, steps(results)))
+    parts.append(_table(targets.HEADS, targets.lines(results)))
     parts += [f"not timed: {failure}" for failure in failures(results)]
     return "\n\n".join([*parts, caption(results)])
 
@@ -145,22 +129,25 @@ Not yet measured on a GPU. What each room says under *Cost* is counted, not time
 kernel reads and writes, beside the inputs read once and the outputs written once."""
 BY_ROOM = """\
 detmode's time over that of ATen's nondeterministic kernel, of PyTorch's deterministic path where it
-has one, of a round trip to the CPU, and of a copy that moves the inputs once and the outputs once:
-geometric means over the inputs."""
+has one, of a composition of other torch operators, of a round trip to the CPU, and of a copy that
+moves the inputs once and the outputs once: geometric means over the inputs."""
 
 
 def documented(found: Sequence[Results]) -> str:
     """The section of ``docs/performance.md``: every GPU that was measured."""
-    return "\n\n".join(_documented(results) for results in found) or NOT_YET
+    if not found:
+        return "\n\n".join([NOT_YET, _markdown(targets.HEADS, targets.lines(None))])
+    return "\n\n".join(_documented(results) for results in found)
 
 
 def _documented(results: Results) -> str:
     parts = [f"### {results.provenance['gpu']}", caption(results)]
+    parts.append(_markdown(targets.HEADS, targets.lines(results)))
     if results.rows:
         parts += [BY_ROOM, _markdown(ROOM_HEADS, by_room(results.rows))]
     if results.steps:
-        heads, *lines = steps(results)
-        parts += ["A training step in microseconds: median (quartiles).", _markdown(heads, lines)]
+        parts += ["A training step in microseconds: median (quartiles)."]
+        parts += [_markdown(STEP_HEADS, steps(results))]
     if results.host:
         parts.append("What a call costs the host, in microseconds: median (quartiles).")
         parts.append(_markdown(("part", "us"), host(results)))

@@ -19,8 +19,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-PATIENCE = 4.0
+PATIENCE = 2.0
 """Seconds that one thing may take beside others: those of a round trip to the CPU are many."""
+LEAD = 0.02
+"""Seconds for which the GPU waits at most, so that the host can queue a call: one that makes the
+host wait anyway does not hold the GPU for its whole length."""
 Run = Callable[[int], object]
 """One call; the number picks its inputs."""
 
@@ -67,7 +70,6 @@ class CudaClock:
 
     # No GPU runs faster; one that is slower is kept busy for longer.
     CYCLES_A_SECOND = 2.0e9
-    LONGEST_LEAD = 0.02
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -77,7 +79,7 @@ class CudaClock:
         """Seconds between an event before the call and one after it."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if lead:
-            torch.cuda._sleep(int(min(lead, self.LONGEST_LEAD) * self.CYCLES_A_SECOND))
+            torch.cuda._sleep(int(lead * self.CYCLES_A_SECOND))
         start.record()
         run()
         end.record()
@@ -137,56 +139,57 @@ def interleaved(
     rounds: int,
     warm_up: int = 3,
     *,
-    ahead: bool = True,
+    ahead: float = LEAD,
 ) -> dict[str, Spread]:
     """Time each thing once a round, in turning order, after a warm-up that does not count.
 
     Args:
-        timed: what is timed, by name.
+        timed: what is timed, by name; may be empty.
         clock: what times it.
-        rounds: how often; what holds the host for long leaves after :data:`PATIENCE`, and after
-            three rounds at the earliest.
+        rounds: how often; what takes long leaves after :data:`PATIENCE`, and after three rounds at
+            the earliest.
         warm_up: calls before.
-        ahead: whether the host may queue a call before the GPU begins with it; else the time is
-            that of the slower of both.
+        ahead: seconds that the GPU may wait for the host to queue a call; with 0 the time is that
+            of the slower of both.
 
     Raises:
         ValueError: fewer than two rounds.
     """
     if rounds < 2:
         raise ValueError(f"interleaved(): a spread needs two rounds or more, but got {rounds}")
-    busy = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
-    last = {name: max(3, int(PATIENCE / max(busy[name], 1e-9))) for name in timed}
+    warm = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
+    last = {name: max(3, int(PATIENCE / max(whole, 1e-9))) for name, (_, whole) in warm.items()}
     names = list(timed)
     times: dict[str, list[float]] = {name: [] for name in names}
     number = 0
     for turn in range(rounds):
-        first = turn % len(names)
+        first = turn % max(len(names), 1)
         for name in names[first:] + names[:first]:
             if turn >= last[name]:
                 continue
             each, number = timed[name], number + 1
             with each.around():
                 # Twice, since a call among others is slower than one after itself.
-                lead = 2 * busy[name] if ahead else 0.0
+                lead = min(2 * warm[name][0], ahead)
                 seconds = clock.seconds(lambda each=each, n=number: each.run(n), lead)
             times[name].append(seconds)
     return {name: Spread.of(mine) for name, mine in times.items()}
 
 
-def _warm(timed: Timed, clock: Clock, calls: int) -> float:
-    """Run a few calls; for how many seconds the last one held the host."""
-    seconds = 0.0
+def _warm(timed: Timed, clock: Clock, calls: int) -> tuple[float, float]:
+    """Run a few calls; for how many seconds the last one held the host, and how many it took."""
+    busy = whole = 0.0
     with timed.around():
         for number in range(calls):
             clock.wait()
             start = time.perf_counter()
             timed.run(number)
-            seconds = time.perf_counter() - start
-            if seconds > PATIENCE / 3:
+            busy = time.perf_counter() - start
+            clock.wait()
+            whole = time.perf_counter() - start
+            if whole > PATIENCE / 3:
                 break
-    clock.wait()
-    return seconds
+    return busy, whole
 
 
 @dataclass(frozen=True)

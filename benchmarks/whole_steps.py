@@ -1,12 +1,15 @@
 """Whole training steps: without determinism, with PyTorch's flag, and under detmode.
 
 The last two are timed with uninitialised memory filled, as PyTorch's flag does by default, and
-left as it is.
+left as it is. On a GPU each is timed twice: as it comes, which is the time of the slower of host
+and GPU, and with the GPU held until the host has queued the step, which is the time of the GPU's
+work. Steps captured in CUDA graphs have no host to wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +22,19 @@ from detmode import DeterministicMode
 from detmode.settings import FILL, flag
 from detmode.verify.claims import same_bits
 
-PLAIN, CAPTURED = "nondeterministic", "detmode, captured"
-SIDES = (
-    PLAIN,
-    "pytorch deterministic",
-    "pytorch deterministic, unfilled",
-    "detmode",
-    "detmode, unfilled",
-)
+PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"
+SIDES = (PLAIN, "pytorch deterministic", "pytorch deterministic, unfilled", OURS, UNFILLED)
+CAPTURED = (PLAIN, OURS, UNFILLED)
+"""The sides that are also captured."""
+LEAD = 1.0
+"""Seconds for which the GPU waits at most until the host has queued a step."""
+
+Around = Callable[[], AbstractContextManager[Any]]
+
+
+def captured_name(side: str) -> str:
+    """What a captured side is called."""
+    return f"{side}, captured"
 
 
 @dataclass(frozen=True)
@@ -36,44 +44,80 @@ class Step:
     Args:
         model: its name.
         failure: what is wrong with its bits; then nothing was timed.
-        times: by side.
+        times: by side, as the steps come.
+        work: by side, of the GPU's work; empty without a GPU.
     """
 
     model: str
     failure: str | None
     times: dict[str, Spread | str]
+    work: dict[str, Spread | str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def captured(self) -> bool:
+        """Whether captured steps were tried."""
+        return any(captured_name(side) in self.times for side in CAPTURED)
 
 
-def measure(name: str, clock: Clock, rounds: int, *, tiny: bool, graph: bool = False) -> Step:
+def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
     """Check that detmode's steps have the same bits, and time a step of every side if so.
 
     Args:
-        name: of a model in :data:`models.MODELS`.
+        begun: without figures, of a model in :data:`models.MODELS`.
         clock: the GPU's or the host's.
         rounds: how often each side is timed.
         tiny: the small size of the model.
-        graph: also time detmode's step captured in a CUDA graph.
     """
+    name = begun.model
     if not same_bits(_trained(name, clock, tiny, None), _trained(name, clock, tiny, 1)):
-        return Step(name, "two runs of two steps under detmode gave other weights", {})
+        what = "two runs of two steps under detmode gave other weights"
+        return dataclasses.replace(begun, failure=what)
     step = _step(name, clock, tiny)
-    times: dict[str, Spread | str] = {}
+    problems: dict[str, str] = {}
     able: dict[str, Timed] = {}
     for side, around in _sides(clock).items():
         problem = _problem(step, around)
         if problem is None:
             able[side] = Timed(lambda n: step(), around)
         else:
-            times[side] = problem
-    if graph:
-        replay = _captured(name, clock, tiny)
+            problems[side] = problem
+    return _timed(begun, SIDES, able, problems, clock, rounds)
+
+
+def capture(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
+    """The same with the times of captured steps.
+
+    Args:
+        begun: what :func:`measure` found.
+        clock: the GPU's or the host's.
+        rounds: how often each side is timed.
+        tiny: the small size of the model.
+    """
+    problems: dict[str, str] = {}
+    able: dict[str, Timed] = {}
+    around = _sides(clock)
+    for side in CAPTURED:
+        replay = _captured(begun.model, clock, tiny, around[side])
         if isinstance(replay, str):
-            times[CAPTURED] = replay
+            problems[captured_name(side)] = replay
         else:
-            able[CAPTURED] = Timed(lambda n: replay())
-    times |= interleaved(able, clock, rounds, ahead=False)
-    names = (*SIDES, CAPTURED) if graph else SIDES
-    return Step(name, None, {side: times[side] for side in names})
+            able[captured_name(side)] = Timed(replay)
+    return _timed(begun, map(captured_name, CAPTURED), able, problems, clock, rounds)
+
+
+def _timed(
+    begun: Step,
+    sides: Iterable[str],
+    able: dict[str, Timed],
+    problems: dict[str, str],
+    clock: Clock,
+    rounds: int,
+) -> Step:
+    times = {**problems, **interleaved(able, clock, rounds, ahead=0.0)}
+    on_gpu = clock.device.type == "cuda"
+    work = interleaved(able, clock, rounds, ahead=LEAD) if on_gpu else {}
+    ordered = {side: times[side] for side in sides}
+    return dataclasses.replace(begun, times={**begun.times, **ordered}, work={**begun.work, **work})
 
 
 def _mode(clock: Clock, fill: bool | None = None, seed: int | None = None) -> DeterministicMode:
@@ -82,9 +126,9 @@ def _mode(clock: Clock, fill: bool | None = None, seed: int | None = None) -> De
     return DeterministicMode(fill_uninitialized_memory=fill, simulate="cuda", schedule_seed=seed)
 
 
-def _sides(clock: Clock) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
+def _sides(clock: Clock) -> dict[str, Around]:
     filled, unfilled = _mode(clock, True), _mode(clock, False)
-    around: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
+    around: tuple[Around, ...] = (
         lambda: flag(False),
         lambda: _pytorch(True),
         lambda: _pytorch(False),
@@ -130,9 +174,7 @@ def _trained(name: str, clock: Clock, tiny: bool, seed: int | None) -> list[torc
     return list(training.model.state_dict().values())
 
 
-def _problem(
-    step: Callable[[], Training], around: Callable[[], AbstractContextManager[Any]]
-) -> str | None:
+def _problem(step: Callable[[], Training], around: Around) -> str | None:
     try:
         with around():
             step()
@@ -143,14 +185,14 @@ def _problem(
     return None
 
 
-def _captured(name: str, clock: Clock, tiny: bool) -> Callable[[], None] | str:
-    """Replays a step under detmode captured in a CUDA graph; or why there is none."""
+def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[int], object] | str:
+    """Replays a step captured in a CUDA graph; or why there is none."""
     if clock.device.type != "cuda":
         return "needs a GPU"
     step = _step(name, clock, tiny, capturable=True)
     graph = torch.cuda.CUDAGraph()
     try:
-        with DeterministicMode():
+        with around():
             # What compiles and allocates at a first call must have done so before the capture.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -160,6 +202,7 @@ def _captured(name: str, clock: Clock, tiny: bool) -> Callable[[], None] | str:
             torch.cuda.current_stream().wait_stream(stream)
             with torch.cuda.graph(graph):
                 step()
-    except RuntimeError as error:  # a step that waits for the GPU cannot be captured
+    except Exception as error:  # a step that waits for the GPU cannot be captured
         return f"raises: {str(error).partition(chr(10))[0][:40]}"
-    return graph.replay
+    # What the graph reads must live as long as it does.
+    return lambda number, kept=step: graph.replay()

@@ -1,6 +1,9 @@
 """The command: everything at tiny sizes, without a GPU."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import host_cost
 import models
@@ -10,7 +13,12 @@ import torch
 import whole_steps
 from host_cost import Part
 from results import Results
-from timing import HostClock, Spread
+from sides import n_bytes
+from timing import HostClock, Spread, Timed
+from whole_steps import Step
+
+from detmode.cuda import device
+from detmode.cuda.digest import SOURCE
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
@@ -35,21 +43,56 @@ def test_one_command_measures_prints_and_writes(
 ) -> None:
     """What is asked for is in the tables and in the file, and labelled as no measurement."""
     chosen = ("--room", "avg_pool3d", "--room", "put", "--dtype", "float32", "--model", "gpt")
-    found = run(tmp_path, *chosen, "--commit", "abc", "--graph")
+    found = run(tmp_path, *chosen, "--commit", "abc")
     assert {row.room for row in found.rows} == {"avg_pool3d", "put"}
     assert {row.dtype for row in found.rows} == {"float32"}
     assert {row.contention for row in found.rows if row.room == "put"} == {
         *("", "distinct", "zipf", "one")
     }
     assert [step.model for step in found.steps] == ["gpt"]
-    assert found.steps[0].times[whole_steps.CAPTURED] == "needs a GPU"
+    assert found.steps[0].failure is None
+    names = map(whole_steps.captured_name, whole_steps.CAPTURED)
+    assert {found.steps[0].times[name] for name in names} == {"needs a GPU"}
     assert found.provenance["commit"] == "abc"
     assert found.provenance["gpu"] is None
     said = capsys.readouterr()
     assert "they are no measurement of a GPU" in said.out
     assert "aten::avg_pool3d_backward" in said.out
-    assert said.err.splitlines()[0] == "avg_pool3d-float32-avg_pool3d_backward-overlap ..."
-    assert said.err.splitlines()[-2:] == ["host ...", "gpt ..."]
+    lines = said.err.splitlines()
+    assert lines[0] == "1 of at most 8: avg_pool3d-float32-avg_pool3d_backward-overlap ..."
+    assert [line.split(": ")[1] for line in lines[1:4]] == [
+        *("host ...", "gpt ...", "gpt, captured ...")
+    ]
+    assert lines[4].startswith("5 of at most 8, about 0 min left: put-float32-put-")
+
+
+@pytest.mark.usefixtures("clock")
+def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No line begins after them, what is measured is written, and --resume measures the rest."""
+    chosen = ("--part", "operators", "--room", "put", "--dtype", "float32", "--commit", "abc")
+    passed = iter((0.0, 0.0, 61.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rooms.time, "monotonic", lambda: next(passed))
+        found = run(tmp_path, *chosen, "--minutes", "1")
+    assert len(found.rows) == 1
+    assert "stopped after 1.0 minutes; --resume goes on\n" in capsys.readouterr().err
+    rest = run(tmp_path, *chosen, "--resume", "--minutes", "10")
+    assert rest.rows[0] == found.rows[0]
+    assert [row.contention for row in rest.rows] == ["", "distinct", "zipf", "one"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_targets_name_comes_first(tmp_path: Path) -> None:
+    """Then the other operators, then the other dtypes; of each the largest first."""
+    asked = rooms.parser().parse_args(["--room", "put", "--room", "upsample", "--output", "x"])
+    measured = rooms.Benchmark(Results({"gpu": None}, 1e9, 2), asked, HostClock())
+    inputs = measured._inputs()
+    kinds = [
+        (each.first and each.room == "upsample", each.first, n_bytes(each.sample))
+        for each in inputs
+    ]
+    assert kinds == sorted(kinds, reverse=True)
+    assert {each.room for each in inputs} == {"put", "upsample"}
 
 
 @pytest.mark.usefixtures("clock")
@@ -72,7 +115,7 @@ def test_one_part_alone(tmp_path: Path) -> None:
     found = run(tmp_path, "--part", "host")
     assert (found.rows, found.steps) == ([], [])
     assert [part.name for part in found.host] == [
-        *("dispatch", "look up", "bind", "match", "record", "validate", "launch")
+        *("dispatch", "look up", "bind", "match", "record", "validate", *host_cost.LAUNCHES)
     ]
 
 
@@ -93,7 +136,12 @@ def test_failure_is_an_exit_code(
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
-    [("--room", "kitchen", "avg_pool3d"), ("--rounds", "1", "two rounds or more, not 1")],
+    [
+        ("--room", "kitchen", "avg_pool3d"),
+        ("--rounds", "1", "two rounds or more, not 1"),
+        ("--minutes", "0", "a number of minutes above 0, not 0"),
+        ("--minutes", "soon", "a number of minutes above 0, not soon"),
+    ],
 )
 def test_wrong_usage_is_refused(
     option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
@@ -106,8 +154,9 @@ def test_wrong_usage_is_refused(
 
 def test_parts_of_a_call_are_times() -> None:
     """Each part costs something; the launch is timed on a GPU only."""
-    *parts, launch = host_cost.host_cost(3, 200)
-    assert launch == Part("launch", "needs a GPU")
+    parts = host_cost.host_cost(3, 200)
+    launches = [parts.pop() for _ in host_cost.LAUNCHES][::-1]
+    assert launches == [Part(name, "needs a GPU") for name in host_cost.LAUNCHES]
     for part in parts:
         assert isinstance(part.time, Spread)
         assert part.time.median < 1e-3
@@ -118,20 +167,78 @@ def test_parts_of_a_call_are_times() -> None:
 @pytest.mark.parametrize("name", list(models.MODELS))
 def test_every_model_is_timed(name: str, clock: HostClock) -> None:
     """A step runs on every side, or PyTorch's flag refuses it."""
-    step = whole_steps.measure(name, clock, 2, tiny=True)
+    step = whole_steps.measure(Step(name, None, {}), clock, 2, tiny=True)
     assert step.failure is None
     assert tuple(step.times) == whole_steps.SIDES
-    for side, time in step.times.items():
-        if isinstance(time, str):
+    for side, found in step.times.items():
+        if isinstance(found, str):
             assert side.startswith("pytorch deterministic")
-            assert time.startswith("raises (")
+            assert found.startswith("raises (")
+
+
+class Gpu(HostClock):
+    """A clock that says it is a GPU's, and how long the GPU was to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("cuda")
+        self.leads: list[float] = []
+
+    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
+        self.leads.append(lead)
+        return super().seconds(run, lead)
+
+
+def test_work_of_the_gpu_is_timed_apart() -> None:
+    """First as the steps come; then with the GPU held until the host has queued one."""
+    clock = Gpu()
+    able = {"detmode": Timed(lambda n: time.sleep(0.03))}
+    begun = Step("net", None, {"nondeterministic": "raises"})
+    step = whole_steps._timed(begun, ["detmode"], able, {}, clock, 2)
+    assert list(step.times) == ["nondeterministic", "detmode"]
+    assert isinstance(step.work["detmode"], Spread)
+    assert clock.leads[:2] == [0.0, 0.0]
+    assert all(0.06 <= lead < whole_steps.LEAD for lead in clock.leads[2:])
+    assert len(clock.leads) == 4
+
+
+def test_captured_steps_join_the_others(clock: HostClock) -> None:
+    """What was timed before stays; a model that was not timed before has captured steps alone."""
+    begun = Step("gpt", None, {"detmode": "raises"})
+    for step in (begun, Step("gpt", None, {})):
+        found = whole_steps.capture(step, clock, 2, tiny=True)
+        assert found.captured
+        assert not step.captured
+        assert found.times.items() >= step.times.items()
+        assert len(found.times) == len(step.times) + len(whole_steps.CAPTURED)
+
+
+def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole launch, the driver's call with its arguments ready, and CuPy's own."""
+    calls: list[tuple[object, ...]] = []
+    kernel = SimpleNamespace(
+        function=7,
+        slots=SimpleNamespace(address=9),
+        launch_kernel=lambda *bound: calls.append(bound),
+        raw=lambda *given: calls.append(given),
+    )
+    monkeypatch.setitem(device._kernels, (id(SOURCE), "digest", None), (SOURCE, kernel))
+    stream = SimpleNamespace(cuda_stream=5)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    parts = host_cost._launches(2, 3, "cpu")
+    assert [part.name for part in parts] == list(host_cost.LAUNCHES)
+    assert all(isinstance(part.time, Spread) and part.time.count == 2 for part in parts)
+    assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, 9, 0)
+    assert calls[-1][:2] == ((1,), (256,))
+    assert len(calls) == 2 * 2 * (3 + 1)
 
 
 def test_other_weights_have_no_times(clock: HostClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whose bits vary is not timed."""
     weights = iter([[torch.zeros(2)], [torch.ones(2)]])
     monkeypatch.setattr(whole_steps, "_trained", lambda *_: next(weights))
-    step = whole_steps.measure("gpt", clock, 2, tiny=True)
+    step = whole_steps.measure(Step("gpt", None, {}), clock, 2, tiny=True)
     assert step.times == {}
     assert step.failure == "two runs of two steps under detmode gave other weights"
 

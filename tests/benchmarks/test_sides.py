@@ -1,25 +1,39 @@
 """One workload after the other on the host runner: what is timed, and what is not."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sides
 import timing
 import torch
-from sides import ATEN, BY_HAND, NATIVE, OURS, SIDES, Workload, measure, workloads
+from sides import (
+    ATEN,
+    COMPOSED,
+    NATIVE,
+    OURS,
+    ROUND_TRIP,
+    SIDES,
+    Workload,
+    inputs,
+    measure,
+    workloads,
+)
 from timing import HostClock, Spread, bytes_of
 
-from detmode.table import resolve
+from detmode.sample import Maker
 from detmode.verify.cases import cases, samples_of
 from detmode.verify.claims import ClaimError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
 
 
+CPU = torch.device("cpu")
+
+
 def only(room: str, dtype: torch.dtype = torch.float32) -> list[Workload]:
-    return list(workloads([room], [dtype], sizes="tests"))
+    found = inputs([room], [dtype], sizes="tests")
+    return [each for input in found for each in workloads(input, CPU)]
 
 
 @pytest.fixture
@@ -28,7 +42,7 @@ def workload() -> Workload:
 
 
 def test_every_side_is_timed(workload: Workload, clock: HostClock) -> None:
-    """ATen, its deterministic path, the substitute and the round trip, each with its spread."""
+    """ATen, its deterministic path, the substitute, the composition and the round trip."""
     row = measure(workload, clock, 3, bandwidth=1e9)
     assert row.failure is None
     assert tuple(row.times) == SIDES
@@ -47,7 +61,7 @@ def test_floor_is_inputs_and_outputs_once(workload: Workload, clock: HostClock) 
     assert row.floor == expected / 2e9
 
 
-@pytest.mark.parametrize("check", ["check_bits", "check_truth"])
+@pytest.mark.parametrize("check", ["check_bits", "check_accuracy"])
 def test_no_time_without_the_claim(
     check: str, workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,15 +90,37 @@ def test_claims_are_checked_on_what_is_timed(workload: Workload, clock: HostCloc
     kept = dataclasses.replace(sample, make=make)
     case = dataclasses.replace(workload.case, sample=kept)
     assert measure(Workload(case), clock, 2, bandwidth=1e9).failure is None
-    # Bits twice; the substitute, ATen, the truth twice and the form for accuracy; the times.
-    assert len(made) >= 7
+    # Bits twice; the substitute, ATen and the truth for accuracy; the times.
+    assert len(made) == 6
 
 
 def test_a_side_that_raises_says_so(clock: HostClock) -> None:
     """An operator without a deterministic path has no time there; the others have."""
     row = measure(only("put")[0], clock, 2, bandwidth=1e9)
     assert row.times[NATIVE] == "raises"
-    assert all(isinstance(row.times[side], Spread) for side in (ATEN, OURS, BY_HAND))
+    assert all(isinstance(row.times[side], Spread) for side in (ATEN, OURS, COMPOSED, ROUND_TRIP))
+
+
+def test_a_wrong_composition_has_no_time(
+    workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What people write by hand is timed only if it gives the operator's result."""
+
+    def wrong(grad_output: torch.Tensor, self: torch.Tensor, **_: Any) -> torch.Tensor:
+        return torch.ones_like(self)
+
+    monkeypatch.setitem(sides.COMPOSITIONS, workload.case.sample.op, wrong)
+    row = measure(workload, clock, 2, bandwidth=1e9)
+    assert row.times[COMPOSED] == "inaccurate"
+    assert isinstance(row.times[OURS], Spread)
+    monkeypatch.delitem(sides.COMPOSITIONS, workload.case.sample.op)
+    assert measure(workload, clock, 2, bandwidth=1e9).times[COMPOSED] == "none"
+
+
+def test_the_round_trip_is_timed_once(clock: HostClock) -> None:
+    """It is slow, and moves the same bytes for each contention."""
+    row = measure(only("put")[1], clock, 2, bandwidth=1e9)
+    assert row.times[ROUND_TRIP] == "not timed"
 
 
 def test_an_error_is_no_end(
@@ -113,24 +149,43 @@ def test_bench_sizes_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     module = samples_of("avg_pool3d")
     small = dataclasses.replace(module.BENCH[0], make=module.SAMPLES[0].make)
     monkeypatch.setattr(module, "BENCH", (small,))
-    found = list(workloads(["avg_pool3d"], [torch.float32, torch.float64, torch.float16]))
-    assert [(each.case.sample.name, each.case.dtype) for each in found] == [
-        (small.name, torch.float32),
-        (small.name, torch.float16),
+    found = inputs(["avg_pool3d"], [torch.float32, torch.float64, torch.float16])
+    assert [(each.sample.name, each.dtype, each.first) for each in found] == [
+        (small.name, torch.float32, True),
+        (small.name, torch.float16, False),
     ]
+    (made,) = workloads(found[1], CPU)
+    assert (made.case.sample.name, made.case.dtype, made.first) == (
+        small.name,
+        torch.float16,
+        False,
+    )
 
 
-def test_every_room_with_a_substitute_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_known_before_anything_is_made() -> None:
+    """So that the largest can be first."""
+    for each in inputs(["avg_pool3d", "put"], [torch.float32], sizes="tests"):
+        made = each.sample.arguments(each.dtype)
+        assert sides.n_bytes(each.sample) == sum(value.nbytes for value in timing.tensors_of(made))
+
+
+def test_values_are_made_on_the_device() -> None:
+    """As many of the same dtypes as a Maker's, in the same range; the same each time."""
+    for dtype in (torch.float32, torch.float16, torch.int64, torch.complex64):
+        values = sides.DeviceMaker(dtype, CPU).normal(50, 20)
+        assert torch.equal(values, sides.DeviceMaker(dtype, CPU).normal(50, 20))
+        theirs = Maker(dtype).normal(50, 20)
+        assert (values.dtype, values.shape) == (theirs.dtype, theirs.shape)
+    counts = sides.DeviceMaker(torch.float32, CPU).integers(2, 5, 300).unique()
+    assert counts.tolist() == [2, 3, 4]
+
+
+def test_every_room_with_a_substitute_is_walked() -> None:
     """At both sizes: a room that is left out would look as if it had no cost."""
-
-    def there(*what: Any) -> Iterator[tuple[Any, ...]]:
-        # torchvision's operators are not everywhere.
-        return iter([what] if resolve(what[1].op) is not None else [])
-
-    monkeypatch.setattr(sides, "_contended", there)
+    # torchvision's operators are not everywhere.
     substituted = {case.room for case in cases()}
     for sizes in ("bench", "tests"):
-        assert substituted == {room for room, *_ in workloads(sizes=sizes)}
+        assert substituted == {each.room for each in inputs(sizes=sizes)}
 
 
 def test_tensors_move_with_their_strides() -> None:

@@ -9,25 +9,31 @@ from pathlib import Path
 import generate_performance
 import pytest
 import tables
+import targets
+import whole_steps
 from host_cost import Part
 from results import Results, of_gpus
-from sides import ATEN, BY_HAND, NATIVE, OURS, Row
+from sides import ATEN, COMPOSED, NATIVE, OURS, ROUND_TRIP, Row
 from timing import Spread
-from whole_steps import PLAIN, SIDES, Step
+from whole_steps import PLAIN, SIDES, UNFILLED, Step, captured_name
 
 Made = Callable[[float], Spread]
 
 
 @pytest.fixture
 def filled(measured: Results, spread: Made) -> Results:
-    times = {ATEN: spread(2), NATIVE: "raises", OURS: spread(1), BY_HAND: spread(10)}
+    times = {ATEN: spread(2), NATIVE: "raises", OURS: spread(1), COMPOSED: "none"}
+    times[ROUND_TRIP] = spread(10)
     row = Row("one", "aten::x", "a", "float32", "", 100, 0.5e-6, True, None, dict(times))
     slow = dataclasses.replace(row, times={**times, OURS: spread(8)}, beyond_cache=False)
     failed = Row("two", "aten::y", "b", "float16", "zipf", failure="it does not hold")
     measured.rows = [row, slow, failed]
     measured.host = [Part("bind", spread(3)), Part("launch", "needs a GPU")]
-    steps = dict.fromkeys(SIDES, spread(7))
-    measured.steps = [Step("net", None, {**steps, PLAIN: "raises (x)"}), Step("odd", "varies", {})]
+    steps: dict[str, Spread | str] = {**dict.fromkeys(SIDES, spread(7)), UNFILLED: "raises (x)"}
+    work: dict[str, Spread | str] = {PLAIN: spread(4), whole_steps.OURS: spread(6)}
+    for side, us in zip(whole_steps.CAPTURED, (2, 3, 4)):
+        steps[captured_name(side)] = spread(us)
+    measured.steps = [Step("net", None, steps, work), Step("odd", "varies", {})]
     return measured
 
 
@@ -54,24 +60,37 @@ def test_results_without_a_gpu_are_not_documented(filled: Results, tmp_path: Pat
 def test_means_are_geometric_and_over_what_was_timed(filled: Results) -> None:
     """A half and four times make 1.41; a side that raises and inputs in the cache say nothing."""
     one, two, both = tables.by_room(filled.rows)
-    assert one == ("one", "2", f"{math.sqrt(2):.2f}", "4.00", "-", "0.28", "2.00", "0")
-    assert two == ("two", "0", "-", "-", "-", "-", "-", "1")
+    assert one == ("one", "2", f"{math.sqrt(2):.2f}", "4.00", "-", "-", "0.28", "2.00", "0")
+    assert two == ("two", "0", "-", "-", "-", "-", "-", "-", "1")
     assert both == ("all", *one[1:-1], "1")
 
 
 def test_what_failed_has_no_time(filled: Results) -> None:
     """Its line has no figure, and the reason stands below."""
     line = tables.operators(filled.rows)[-1]
-    assert line == ("aten::y", "b", "float16", "zipf", *["-"] * 6)
+    assert line == ("aten::y", "b", "float16", "zipf", *["-"] * 7)
     assert tables.failures(filled) == ["two: it does not hold", "odd: varies"]
     assert "not timed: two: it does not hold" in tables.printed(filled)
 
 
+def test_steps_are_held_against_their_like(filled: Results) -> None:
+    """Steps against nondeterministic steps, the GPU's work against its work, captured captured."""
+    lines = {line[1]: line[2:] for line in tables.steps(filled)}
+    assert lines["detmode"] == ("7.00 (6.30 to 7.70)", "6.00 (5.40 to 6.60)", "1.00", "1.50")
+    assert lines["detmode, unfilled"] == ("raises (x)", "-", "-", "-")
+    assert lines["detmode, captured"][2:] == ("1.50", "-")
+    assert {line[0] for line in tables.steps(filled)} == {"net"}
+
+
 def test_section_says_that_nothing_was_measured() -> None:
-    """Without results of a GPU there is no figure."""
+    """Without results of a GPU there is no figure but the targets."""
     text = tables.documented([])
     assert text.startswith("Not yet measured on a GPU.")
-    assert not any(character.isdigit() for character in text)
+    above, *table = text.split("| what ")
+    assert not any(character.isdigit() for character in above)
+    assert len(table) == 1
+    rows = [line.split("|") for line in table[0].splitlines()[2:]]
+    assert {row[3].strip() for row in rows} == {"not yet measured on a GPU"}
 
 
 def test_section_has_every_table_and_its_provenance(filled: Results) -> None:
@@ -80,10 +99,11 @@ def test_section_has_every_table_and_its_provenance(filled: Results) -> None:
     assert "Not yet measured" not in text
     assert text.startswith("### some gpu\n\nsome gpu, driver some driver, CUDA some cuda")
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {"one", "two", "all", "net", "odd", "bind", "launch"} <= {
+    assert {"one", "two", "all", "net", "bind", "launch", targets.TARGETS[0].what} <= {
         line.split("|")[1].strip() for line in lines
     }
     assert "Not timed: two: it does not hold." in text
+    assert "Not timed: odd: varies." in text
 
 
 def test_committed_section_is_fresh() -> None:

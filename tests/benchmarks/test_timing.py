@@ -58,6 +58,9 @@ def test_the_clock_is_told_how_long_the_host_is_busy() -> None:
             return super().seconds(run, lead)
 
     interleaved({"it": Timed(lambda n: time.sleep(0.01))}, Told(), 2)
+    assert all(lead == timing.LEAD for lead in leads)
+    leads.clear()
+    interleaved({"it": Timed(lambda n: time.sleep(0.01))}, Told(), 2, ahead=5.0)
     assert all(0.02 <= lead < 1 for lead in leads)
 
 
@@ -74,6 +77,30 @@ def test_what_is_slow_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
     spreads = interleaved(timed, HostClock(), 6)
     assert (spreads["slow"].count, spreads["quick"].count) == (3, 6)
     assert len(calls) == 3 + 1
+
+
+def test_what_is_slow_on_the_gpu_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that is queued at once and takes long counts as what it takes, not as busy host."""
+    monkeypatch.setattr(timing, "PATIENCE", 0.02)
+    queued, leads = [], []
+
+    class Gpu(HostClock):
+        def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
+            leads.append(lead)
+            return super().seconds(run)
+
+        def wait(self) -> None:
+            time.sleep(0.01 * len(queued))
+            queued.clear()
+
+    spreads = interleaved({"slow": Timed(queued.append)}, Gpu(), 6)
+    assert spreads["slow"].count == 3
+    assert all(lead < 0.005 for lead in leads)
+
+
+def test_nothing_takes_no_time() -> None:
+    """Where no side can run, there is nothing to time."""
+    assert interleaved({}, HostClock(), 2) == {}
 
 
 def test_a_spread_needs_two_rounds() -> None:

@@ -1,0 +1,125 @@
+"""Whether a substitute is accurate on the inputs that are timed, checked where they are.
+
+The bound is that of ``detmode verify``. The truth is ATen's own in float64 on the same device: the
+references of the rooms are exact, and take minutes for inputs of this size. They are asked where
+ATen has no kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from compositions import COMPOSITIONS
+from torch import Tensor
+
+from detmode.call import Signature
+from detmode.settings import flag
+from detmode.table import resolve
+from detmode.verify.cases import Case, run_aten, run_substituted, tensors_of
+from detmode.verify.claims import (
+    FACTOR,
+    ROUNDINGS,
+    ROUNDINGS_OF_REFERENCE,
+    ClaimError,
+    check_truth,
+)
+
+ASSIGNING = (
+    *("aten::index_copy", "aten::index_put", "aten::put", "aten::scatter.src"),
+    *("aten::max_unpool2d", "aten::max_unpool3d"),
+)
+"""The operators whose last source wins, unless they accumulate; ATen's takes any on a GPU."""
+
+
+def check_accuracy(case: Case, device: str) -> None:
+    """The floating results are as close to float64 as ATen's, by the bound of ``detmode verify``.
+
+    Of what is assigned, the composition says which source wins.
+
+    Args:
+        case: the inputs, in its dtype.
+        device: ``"cuda"`` or ``"host"``.
+
+    Raises:
+        ClaimError: they are not.
+    """
+    op = case.sample.op
+    operator = resolve(op)
+    assert operator is not None
+    arguments = case.sample.arguments(case.dtype, "cuda" if device == "cuda" else "cpu")
+    wide = {name: _widened(value) for name, value in arguments.items()}
+    magnitudes = {name: _magnitude(value) for name, value in wide.items()}
+    assigns = op in ASSIGNING and not arguments.get("accumulate")
+    truly: Callable[..., Any] = COMPOSITIONS[op] if assigns else operator
+    bind = Signature(operator).bind
+    try:
+        with flag(assigns):
+            truth, scales = (tensors_of(truly(**bind((), each))) for each in (wide, magnitudes))
+    except torch.OutOfMemoryError:
+        raise  # inputs of that size are none for the exact references
+    except (RuntimeError, NotImplementedError):
+        check_truth(case, device)
+        return
+    ours = run_substituted(case.sample, case.dtype, device)
+    aten = None if assigns else run_aten(case.sample, case.dtype, device)
+    found = _difference(ours, aten, truth, scales)
+    if found is not None:
+        raise ClaimError(f"{case}: {found}")
+
+
+def _difference(
+    ours: tuple[Tensor, ...],
+    aten: tuple[Tensor, ...] | None,
+    truth: tuple[Tensor, ...],
+    scales: tuple[Tensor, ...],
+) -> str | None:
+    """The first result that is not accurate; ``None`` if all are."""
+    for place, (mine, true, scale) in enumerate(zip(ours, truth, scales)):
+        if mine.shape != true.shape:
+            return f"the result is {list(mine.shape)}, but the operator gives {list(true.shape)}"
+        if mine.numel() and (mine.is_floating_point() or mine.is_complex()):
+            error, allowed = _errors(mine, None if aten is None else aten[place], true, scale)
+            if not error <= allowed:
+                return f"the error against float64 is {error:.3g}, allowed is {allowed:.3g}"
+    return None
+
+
+def _errors(
+    mine: Tensor, theirs: Tensor | None, true: Tensor, scale: Tensor
+) -> tuple[float, float]:
+    """Our largest error, and the one that is allowed."""
+    limit = torch.finfo(mine.dtype)
+    finite = torch.isfinite(true) & (true.abs() <= limit.max)
+    if theirs is not None:
+        finite &= torch.isfinite(theirs) | torch.isfinite(mine)
+    error = _largest(torch.where(finite, (mine - true).abs(), 0))
+    own = 0.0
+    if theirs is not None:
+        finite &= torch.isfinite(theirs)
+        own = _largest(torch.where(finite, (theirs - true).abs(), 0))
+    sums = torch.where(torch.isfinite(scale), scale.abs(), 0)
+    largest = max(_largest(sums), _largest(torch.where(finite, true.abs(), 0)))
+    roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
+    return error, FACTOR * own + roundings * limit.eps * largest + limit.tiny * limit.eps
+
+
+def _largest(values: Tensor) -> float:
+    largest = float(values.max())
+    return math.inf if math.isnan(largest) else largest
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.is_complex():
+            return value.to(torch.complex128)
+        return value.double() if value.is_floating_point() else value
+    return value
+
+
+def _magnitude(value: Any) -> Any:
+    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        return value.abs().to(value.dtype)
+    return value

@@ -1,0 +1,211 @@
+"""What the kernels are to reach, what was measured of it, and what is measured first for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import whole_steps
+from figures import NOT_TIMED, geometric_mean, number, over, ratio, share
+from results import Results
+from sides import ATEN, NATIVE, Input, Row, n_bytes
+
+NOT_YET = "not yet measured on a GPU"
+GATHERED = (
+    *("adaptive_avg_pool", "adaptive_max_pool", "avg_pool3d", "max_pool3d", "reflection_pad"),
+    *("replication_pad", "upsample", "upsample_aa"),
+)
+"""The rooms whose backward gathers."""
+SORTED = ("aten::index_add", "aten::scatter_add", "aten::index_put")
+"""The operators that PyTorch's deterministic path sorts."""
+DUPLICATES = ("zipf", "one")
+CUMSUM = ("aten::cumsum", "row_256m", "float32")
+BOUND = 20e-6
+"""Seconds of the floor from which the bandwidth, and not the launch, is what bounds a call."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the table.
+
+    Args:
+        what: is measured.
+        goal: the bound; ``None`` where the figure only informs.
+        measured: the figure, ``None`` where there is none, and a word on it.
+        least: whether the bound is a lower one.
+    """
+
+    what: str
+    goal: float | None
+    measured: Callable[[Results], tuple[float | None, str]]
+    least: bool = False
+
+    def cells(self, results: Results | None) -> tuple[str, str, str]:
+        """What, target, measured; without results, or without a GPU's, that there are none."""
+        bound = "at least" if self.least else "at most"
+        goal = NOT_TIMED if self.goal is None else f"{bound} {number(self.goal)}"
+        if results is None or not results.on_gpu:
+            return self.what, goal, NOT_YET
+        figure, word = self.measured(results)
+        if figure is None:
+            return self.what, goal, "not measured"
+        parts = [number(figure), word]
+        if self.goal is not None:
+            met = figure >= self.goal if self.least else figure <= self.goal
+            parts.append("met" if met else "missed")
+        return self.what, goal, ", ".join(part for part in parts if part)
+
+
+def _own(results: Results) -> list[Row]:
+    """What was timed with the samples' own indices."""
+    return [row for row in results.rows if row.failure is None and not row.contention]
+
+
+def _named(row: Row) -> str:
+    return " ".join(part for part in (row.op, row.sample, row.dtype, row.contention) if part)
+
+
+def _mean(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
+    """The geometric mean over the operators of that over their inputs."""
+    by_operator: dict[str, list[float]] = {}
+    for row in rows:
+        found = ratio(row, side)
+        if found is not None:
+            by_operator.setdefault(row.op, []).append(found)
+    word = f"{len(by_operator)} operators, {sum(map(len, by_operator.values()))} inputs"
+    return geometric_mean(map(geometric_mean, by_operator.values())), word
+
+
+def _worst(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
+    found = [(each, row) for row in rows if (each := ratio(row, side)) is not None]
+    if not found:
+        return None, ""
+    worst, row = max(found, key=lambda each: each[0])
+    return worst, _named(row)
+
+
+def _gathered(results: Results) -> list[Row]:
+    return [row for row in _own(results) if row.room in GATHERED]
+
+
+def _lowest_share(results: Results) -> tuple[float | None, str]:
+    bound = [row for row in _gathered(results) if row.floor >= BOUND]
+    found = [(each, row) for row in bound if (each := share(row)) is not None]
+    if not found:
+        return None, ""
+    lowest, row = min(found, key=lambda each: each[0])
+    return lowest, _named(row)
+
+
+def _adds(results: Results, kinds: Sequence[str]) -> list[Row]:
+    rows = [row for row in results.rows if row.failure is None and row.contention in kinds]
+    return [row for row in rows if row.op in SORTED]
+
+
+def _cumsum(results: Results) -> list[Row]:
+    return [row for row in _own(results) if (row.op, row.sample, row.dtype) == CUMSUM]
+
+
+def _cumsum_share(results: Results) -> tuple[float | None, str]:
+    return next((share(row) for row in _cumsum(results)), None), ""
+
+
+def _steps(
+    side: str, plain: str = whole_steps.PLAIN, figure: str = "times"
+) -> Callable[[Results], tuple[float | None, str]]:
+    """The geometric mean over the models of one side's time over the nondeterministic one's."""
+
+    def measured(results: Results) -> tuple[float | None, str]:
+        pairs = (getattr(step, figure) for step in results.steps)
+        found = [each for pair in pairs if (each := over(pair.get(side), pair.get(plain)))]
+        worst = f"{len(found)} models, worst {number(max(found))}" if found else ""
+        return geometric_mean(found), worst
+
+    return measured
+
+
+TARGETS = (
+    Target(
+        "detmode over ATen nondeterministic, substituted operators, geometric mean",
+        1.0,
+        lambda results: _mean(_own(results), ATEN),
+    ),
+    Target("the same, worst operator and input", None, lambda each: _worst(_own(each), ATEN)),
+    Target(
+        "the same, any contention, worst operator and input",
+        None,
+        lambda each: _worst((row for row in each.rows if row.failure is None), ATEN),
+    ),
+    Target(
+        "gathering backward (interpolation, pooling, padding) over ATen nondeterministic, "
+        "geometric mean",
+        1.0,
+        lambda results: _mean(_gathered(results), ATEN),
+    ),
+    Target(
+        "the same, lowest share of a copy's bandwidth where the bandwidth bounds it",
+        0.6,
+        _lowest_share,
+        least=True,
+    ),
+    Target(
+        "index_add, scatter_add, index_put over PyTorch's deterministic path, geometric mean",
+        1.0,
+        lambda results: _mean(_adds(results, [""]), NATIVE),
+    ),
+    *(
+        Target(
+            f"the same, destinations: {kind}",
+            1.0,
+            lambda results, kind=kind: _mean(_adds(results, [kind]), NATIVE),
+        )
+        for kind in DUPLICATES
+    ),
+    Target(
+        "cumsum, float32, one row of 2^28 elements, over ATen nondeterministic",
+        1.0,
+        lambda results: _mean(_cumsum(results), ATEN),
+    ),
+    Target("the same, share of a copy's bandwidth", None, _cumsum_share),
+    Target(
+        "a training step over a nondeterministic one, geometric mean",
+        None,
+        _steps(whole_steps.OURS),
+    ),
+    Target("the same, memory not filled", None, _steps(whole_steps.UNFILLED)),
+    Target(
+        "the same, memory not filled, the GPU's work alone",
+        None,
+        _steps(whole_steps.UNFILLED, figure="work"),
+    ),
+    *(
+        Target(
+            f"the same, captured in CUDA graphs: {side}",
+            None,
+            _steps(whole_steps.captured_name(side), whole_steps.captured_name(whole_steps.PLAIN)),
+        )
+        for side in whole_steps.CAPTURED[1:]
+    ),
+)
+
+HEADS = ("what", "target", "measured")
+
+
+def lines(results: Results | None) -> list[tuple[str, ...]]:
+    """A line for each target."""
+    return [target.cells(results) for target in TARGETS]
+
+
+def named(each: Input) -> bool:
+    """Whether a target names the input's operator, in the dtype in which it is timed first."""
+    operator = each.room in GATHERED or each.sample.op in SORTED
+    return each.first and (operator or (each.sample.op, each.sample.name) == CUMSUM[:2])
+
+
+def in_order(inputs: Iterable[Input]) -> list[Input]:
+    """What targets name, then the others, then the other dtypes; of each the largest first."""
+
+    def place(each: Input) -> tuple[bool, bool, int]:
+        return not named(each), not each.first, -n_bytes(each.sample)
+
+    return sorted(inputs, key=place)

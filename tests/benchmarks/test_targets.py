@@ -1,0 +1,119 @@
+"""Each line of the table of targets, from figures that are made up for the test."""
+
+import dataclasses
+from collections.abc import Callable
+
+import contention
+import pytest
+import targets
+import whole_steps
+from results import Results
+from sides import ATEN, NATIVE, OURS, Row, inputs, n_bytes, timed_rooms
+from targets import CUMSUM, DUPLICATES, GATHERED, SORTED, TARGETS
+from timing import Spread
+from whole_steps import Step, captured_name
+
+from detmode.verify.cases import samples_of
+
+Made = Callable[[float], Spread]
+
+
+@pytest.fixture
+def row(spread: Made) -> Callable[..., Row]:
+    """An input that took so long; ATen's kernel takes 4 us, PyTorch's path 10, a copy 2."""
+
+    def made(room: str, op: str, us: float, sample: str = "a", contention: str = "") -> Row:
+        times: dict[str, Spread | str] = {ATEN: spread(4), NATIVE: spread(10), OURS: spread(us)}
+        return Row(room, op, sample, "float32", contention, 1 << 30, 2e-6, True, None, times)
+
+    return made
+
+
+def measured_of(results: Results | None) -> list[str]:
+    return [line[2] for line in targets.lines(results)]
+
+
+def test_nothing_is_claimed_without_a_gpu(measured: Results, row: Callable[..., Row]) -> None:
+    """Neither without results, nor with those of the host runner."""
+    measured.rows = [row("put", "aten::put", 1)]
+    host = dataclasses.replace(measured, provenance={**measured.provenance, "gpu": None})
+    for results in (None, host):
+        assert set(measured_of(results)) == {targets.NOT_YET}
+    assert targets.NOT_YET not in measured_of(measured)
+    assert set(measured_of(dataclasses.replace(measured, rows=[]))) == {"not measured"}
+
+
+def test_operators_weigh_alike(measured: Results, row: Callable[..., Row]) -> None:
+    """An operator with many inputs counts once; other contention is not of the mean."""
+    many = [row("put", "aten::put", 2, str(number)) for number in range(9)]
+    failed = dataclasses.replace(row("put", "aten::y", 1), failure="it varies")
+    slow = row("put", "aten::put", 400, "b", "one")
+    measured.rows = [*many, row("scan", "aten::cumprod", 32), failed, slow]
+    mean, worst, any_contention, *_ = measured_of(measured)
+    assert mean == "2.00, 2 operators, 10 inputs, missed"
+    assert worst == "8.00, aten::cumprod a float32"
+    assert any_contention == "100.00, aten::put b float32 one"
+
+
+def test_gathering_is_bound_by_the_bandwidth(measured: Results, row: Callable[..., Row]) -> None:
+    """The lowest share counts where a launch is no part of the time."""
+    large = dataclasses.replace(row("upsample", "aten::x", 40), floor=targets.BOUND)
+    short = row("avg_pool3d", "aten::y", 40)
+    cached = dataclasses.replace(large, sample="in_cache", beyond_cache=False)
+    other = dataclasses.replace(row("put", "aten::put", 900), floor=targets.BOUND)
+    measured.rows = [large, short, cached, other]
+    assert measured_of(measured)[3] == "10.00, 2 operators, 3 inputs, missed"
+    assert measured_of(measured)[4] == "0.50, aten::x a float32, missed"
+    measured.rows = [dataclasses.replace(large, floor=32e-6)]
+    assert measured_of(measured)[4] == "0.80, aten::x a float32, met"
+
+
+def test_sums_are_held_against_pytorchs_path(measured: Results, row: Callable[..., Row]) -> None:
+    """Each kind of destinations has a line of its own."""
+    measured.rows = [row("index", "aten::index_add", 5), row("put", "aten::put", 90)]
+    measured.rows += [
+        row("index", "aten::index_add", us, contention=kind)
+        for us, kind in ((2, "zipf"), (1, "one"), (70, "distinct"))
+    ]
+    figures = [line.partition(",")[0] for line in measured_of(measured)[5:8]]
+    assert figures == ["0.50", "0.20", "0.10"]
+
+
+def test_one_large_row_is_scanned(measured: Results, row: Callable[..., Row]) -> None:
+    """Of cumsum only the row that the target names counts."""
+    measured.rows = [row("scan", CUMSUM[0], 8, CUMSUM[1]), row("scan", CUMSUM[0], 1, "row_16m")]
+    assert measured_of(measured)[8:10] == ["2.00, 1 operators, 1 inputs, missed", "0.25"]
+
+
+def test_steps_are_held_against_nondeterministic_ones(measured: Results, spread: Made) -> None:
+    """Filled, unfilled, the GPU's work alone, and captured against captured."""
+    plain, ours, unfilled = whole_steps.CAPTURED
+    times: dict[str, Spread | str] = {plain: spread(10), ours: spread(20), unfilled: spread(15)}
+    work: dict[str, Spread | str] = {plain: spread(10), unfilled: spread(12)}
+    for side, us in zip(whole_steps.CAPTURED, (8, 10, 9)):
+        times[captured_name(side)] = spread(us)
+    measured.steps = [
+        Step("net", None, times, work),
+        Step("other", None, {**times, ours: spread(80), unfilled: "raises"}),
+        Step("odd", "varies", {}),
+    ]
+    assert measured_of(measured)[-5:] == [
+        "4.00, 2 models, worst 8.00",
+        "1.50, 1 models, worst 1.50",
+        "1.20, 1 models, worst 1.20",
+        "1.25, 2 models, worst 1.25",
+        "1.12, 2 models, worst 1.12",
+    ]
+
+
+def test_targets_name_what_is_timed() -> None:
+    """A room or an operator that is misspelt would never be measured."""
+    assert set(GATHERED) <= set(timed_rooms())
+    benched = [(each, sample) for each in timed_rooms() for sample in samples_of(each).BENCH]
+    assert set(SORTED) <= {sample.op for _, sample in benched}
+    (large,) = (sample for _, sample in benched if (sample.op, sample.name) == CUMSUM[:2])
+    (each,) = (each for each in inputs(["scan"]) if each.sample is large)
+    assert n_bytes(large) == 4 << 28
+    assert targets.named(each)
+    assert set(DUPLICATES) < set(contention.KINDS)
+    assert len({target.what for target in TARGETS}) == len(TARGETS)
