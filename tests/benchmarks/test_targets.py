@@ -51,7 +51,7 @@ def test_operators_weigh_alike(measured: Results, row: Callable[..., Row]) -> No
     measured.rows = [*many, row("scan", "aten::cumprod", 32), failed, slow]
     mean, worst, any_contention, *_ = measured_of(measured)
     assert mean == "2.00, 2 operators, 10 inputs, missed"
-    assert worst == "8.00, aten::cumprod a float32"
+    assert worst == "8.00, aten::cumprod a float32, missed"
     assert any_contention == "100.00, aten::put b float32 one"
 
 
@@ -98,7 +98,7 @@ def test_steps_are_held_against_nondeterministic_ones(measured: Results, spread:
         Step("odd", "varies", {}),
     ]
     assert measured_of(measured)[-5:] == [
-        "4.00, 2 models, worst 8.00",
+        "4.00, 2 models, worst 8.00, missed",
         "1.50, 1 models, worst 1.50",
         "1.20, 1 models, worst 1.20",
         "1.25, 2 models, worst 1.25",
