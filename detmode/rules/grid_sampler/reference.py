@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 
 import torch
@@ -77,7 +78,7 @@ def _taps(
     span = size - 1 if align_corners else size
     # As ATen's CUDA kernels round it, which far outside picks the pixel: product and difference
     # are one operation.
-    edges = ((x + 1).double() * size - 1).to(x.dtype) / 2
+    edges = _fused(x + 1, size) / 2
     position = (x + 1) / 2 * span if align_corners else edges
     scale = torch.full_like(x, span / 2)
     if mode == BICUBIC:
@@ -118,6 +119,18 @@ def _cubic(position: Tensor, size: int, span: int, padding: int) -> Iterator[Tap
         is_near = k in (0, 1)
         slope = sign * (near_slope if is_near else far_slope)
         yield Tap(_inside(_in_int_range(pixel).trunc(), size), near if is_near else far, slope)
+
+
+def _fused(x: Tensor, size: int) -> Tensor:
+    """``x * size - 1``, rounded once."""
+    found = (x.double() * size - 1).to(x.dtype)
+    if x.dtype is not torch.float64:
+        return found
+    # The nearer ones are off by a rounding at most, which moves no tap.
+    far = (x.abs() > 2.0**40) & (found.abs() < torch.inf)
+    exact = [float(Fraction(value) * size - 1) for value in x[far].tolist()]
+    found[far] = torch.tensor(exact, dtype=x.dtype)
+    return found
 
 
 def _reflected(position: Tensor, size: int, span: int) -> tuple[Tensor, Tensor]:
