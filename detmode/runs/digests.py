@@ -57,6 +57,10 @@ class Digests:
         """Add the digest of memory that nobody has written."""
         self._waiting.append((_UNDEFINED, 0, 0))
 
+    def forget(self, begin: int) -> None:
+        """Drop the digests that were added after the first ``begin``."""
+        del self._waiting[begin:]
+
     def reserve(self) -> int:
         """Add a digest that is not known yet, and is undefined if it stays so; its place."""
         self.add_undefined()

@@ -149,6 +149,7 @@ class record(Observer):
         seeded = _generator_state(inputs, kwargs) if plan.seeded else None
         if self._pending and not plan.waits:
             self._complete([*inputs, *written])
+        begin = len(self._digests)
         before = [] if plan.waits else self._add(inputs)
         place = self._places.of_call(inputs)
         dump = self._dumps.begin(plan.name, self._calls)
@@ -158,6 +159,8 @@ class record(Observer):
         try:
             result = run(*args, **kwargs)
         except BaseException:
+            # What raises is in no line.
+            self._digests.forget(begin)
             if dump is not None:
                 dump.discard()
             raise

@@ -431,6 +431,19 @@ def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) ->
     assert UNDEFINED not in one.digests
 
 
+def test_call_that_raises_leaves_nothing(path: Path, tmp_path: Path) -> None:
+    """Neither a line nor a digest, which would be taken for one of the next call."""
+    x = torch.arange(6.0).view(2, 3)
+    for run, fails in ((path, False), (tmp_path / "other", True)):
+        with record(run):
+            y = x + 1
+            if fails:
+                with pytest.raises(RuntimeError):
+                    x.mm(x)
+            (y * 2).exp()
+    assert diff(path, tmp_path / "other").identical
+
+
 def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:
     """No bytes have a digest, and nobody is told to fill them."""
     for run, scale in ((path, 2.0), (tmp_path / "other", 3.0)):
