@@ -13,8 +13,21 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 __all__ = ["Observer", "is_repeated", "observer", "repeated"]
 
 
+class _Thread(threading.local):
+    is_inside: bool = False
+    """Whether the thread is in a call that is observed: what that calls in turn is not."""
+
+
 class Observer(TorchDispatchMode):
-    """A mode that sees whole calls, also those that a mode inside it substitutes."""
+    """A mode that sees whole calls, also those that a mode inside it substitutes.
+
+    Autograd's threads, one for each GPU, make calls at the same time.
+    """
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+        self._thread = _Thread()
+        self._lock = threading.Lock()
 
     def observe(
         self,

@@ -1,4 +1,4 @@
-"""Digests of many tensors, in the order in which they are added, made a batch at a time.
+"""Digests of many tensors, made a batch at a time; each has a number, by which it is taken.
 
 Small CPU tensors are copied together and digested at once; large ones where they are. A CUDA tensor
 is digested by a launch into a slot of a buffer on its device; nothing waits for the GPU until a
@@ -8,6 +8,7 @@ batch is taken.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -53,29 +54,19 @@ class Digests:
         """Whether the batch should be taken before more is added."""
         return self._words * 8 > STAGED_BYTES // 2 or len(self._waiting) >= SLOTS // 2
 
-    def add_undefined(self) -> None:
-        """Add the digest of memory that nobody has written."""
-        self._waiting.append((_UNDEFINED, 0, 0))
+    def add_undefined(self) -> int:
+        """Add the digest of memory that nobody has written, or not yet; its number."""
+        return self._number(_UNDEFINED, 0, 0)
 
-    def forget(self, begin: int) -> None:
-        """Drop the digests that were added after the first ``begin``."""
-        del self._waiting[begin:]
-
-    def reserve(self) -> int:
-        """Add a digest that is not known yet, and is undefined if it stays so; its place."""
-        self.add_undefined()
-        return len(self._waiting) - 1
-
-    def fill(self, place: int, tensor: Tensor) -> None:
-        """Make a reserved digest that of a tensor, as it is now."""
+    def replace(self, number: int, tensor: Tensor) -> None:
+        """Make a digest that of a tensor, as it is now."""
         self.add(tensor)
-        self._waiting[place] = self._waiting.pop()
+        self._waiting[number] = self._waiting.pop()
 
-    def add(self, tensor: Tensor) -> None:
-        """Add the digest of a strided tensor with data, as it is now."""
+    def add(self, tensor: Tensor) -> int:
+        """Add the digest of a strided tensor with data, as it is now; its number."""
         if tensor.is_cpu and tensor.nbytes <= _SMALL:
-            self._stage(tensor)
-            return
+            return self._stage(tensor)
         with _disable_current_modes():
             if tensor.is_cuda:
                 block, row = self._slot(tensor.device)
@@ -84,9 +75,13 @@ class Digests:
                 block, row = len(self._blocks), 0
                 self._blocks.append(torch.zeros(1, 2, dtype=torch.int64))
                 add_digest(self._blocks[block][0], tensor.cpu())
-        self._waiting.append((block, row, tensor.nbytes))
+        return self._number(block, row, tensor.nbytes)
 
-    def _stage(self, tensor: Tensor) -> None:
+    def _number(self, block: int, row: int, n_bytes: int) -> int:
+        self._waiting.append((block, row, n_bytes))
+        return len(self._waiting) - 1
+
+    def _stage(self, tensor: Tensor) -> int:
         """Copy a small tensor's bytes to what is digested together."""
         n_bytes = tensor.nbytes
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
@@ -103,9 +98,9 @@ class Digests:
         if not self._lengths:
             self._staged_block = len(self._blocks)
             self._blocks.append(self._blocks[_UNDEFINED])  # until it is digested
-        self._waiting.append((self._staged_block, len(self._lengths), n_bytes))
         self._lengths.append(words)
         self._words += words
+        return self._number(self._staged_block, len(self._lengths) - 1, n_bytes)
 
     def _digest_staged(self) -> None:
         """Digest what is staged, so that there is room again."""
@@ -131,18 +126,22 @@ class Digests:
         self._slots[key] = (block, used + 1, stream)
         return block, used
 
-    def take(self) -> bytes:
-        """All digests that wait, 16 bytes each; waits for the streams that make some."""
+    def take(self, numbers: Sequence[int]) -> bytes:
+        """The digests of these numbers, 16 bytes each; waits for the streams that make some.
+
+        Numbers begin anew: what is not taken is dropped.
+        """
         self._digest_staged()
+        chosen = [self._waiting[number] for number in numbers]
         with _disable_current_modes():
             for _, _, stream in self._slots.values():
                 stream.synchronize()
             begins = list(accumulate((len(block) for block in self._blocks), initial=0))
-            rows = [begins[block] + row for block, row, _ in self._waiting]
-            sizes = torch.tensor([n_bytes for _, _, n_bytes in self._waiting], dtype=torch.int64)
+            rows = [begins[block] + row for block, row, _ in chosen]
+            sizes = torch.tensor([n_bytes for _, _, n_bytes in chosen], dtype=torch.int64)
             sums = torch.cat([block.cpu() for block in self._blocks])[rows]
             found = finish_digests(sums, sizes)
-            found[[block == _UNDEFINED for block, _, _ in self._waiting]] = 0
+            found[[block == _UNDEFINED for block, _, _ in chosen]] = 0
             content: bytes = found.numpy().tobytes()
         self._begin()
         return content

@@ -69,7 +69,7 @@ class Probe(Observer):
     supports_higher_order_operators = True
 
     def __init__(self, repeats: int = 3, *, skip: Iterable[str] = ()) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         if isinstance(repeats, bool) or not isinstance(repeats, int):
             raise TypeError(f"probe: repeats must be an int, got {type(repeats).__name__}")
         if repeats < 1:
@@ -80,7 +80,6 @@ class Probe(Observer):
         self._skip = tuple(skip)
         self._overloads: dict[Any, tuple[Overload, str | None]] = {}
         self._disturbance = Disturbance()
-        self._busy = False
         self._probed = 0
         self._passed_over: dict[tuple[str, str], int] = {}
         # By overload and site: how many calls were probed, and the row once one has varied.
@@ -103,7 +102,7 @@ class Probe(Observer):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._busy:
+        if self._thread.is_inside:
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             self._pass_over(str(func), "higher-order operators")
@@ -121,47 +120,62 @@ class Probe(Observer):
         run: Callable[..., Any],
     ) -> Any:
         """Make one call, and repeat it; what it calls in turn is not probed."""
-        if self._busy:
+        if self._thread.is_inside:
             return run(*args, **kwargs)
-        known = self._overloads.get(func)
-        if known is None:
-            known = self._overloads[func] = Overload(func), self._why_never(func)
-        overload, reason = known
-        inputs = tensors_in((*args, *kwargs.values()))
-        place = self._places.of_call(inputs)
-        reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
-        snapshot = None
-        if reason is None:
-            try:
-                with _disable_current_modes():
-                    # What is not ATen's may use more than its schema says.
-                    others = func.namespace != "aten"
-                    generators = Generators((*args, *kwargs.values()), python=others)
-                    before = generators.save()
-                    reads_around = func._schema.name.startswith("aten::as_strided")
-                    snapshot = Snapshot(args, kwargs, whole=others or reads_around)
-            except (CannotCopyError, RuntimeError) as error:
-                _logger.debug("%s is not copied: %r", overload.name, error)
-                reason = "not copied"
-        self._busy = True
+        self._thread.is_inside = True
         try:
-            try:
-                result = run(*args, **kwargs)
-            except BaseException:
-                self._pass_over(overload.name, reason or "raised")
-                raise
-            if snapshot is None or reason is not None:
-                self._pass_over(overload.name, reason or "not copied")
-                return result
-            with _disable_current_modes():
-                after = generators.save()
-            try:
-                self._repeat(func, overload, place, (args, kwargs, result), run, snapshot, before)
-            finally:
-                with _disable_current_modes():
-                    _set(after)
+            inputs = tensors_in((*args, *kwargs.values()))
+            with self._lock:
+                known = self._overloads.get(func)
+                if known is None:
+                    known = self._overloads[func] = Overload(func), self._why_never(func)
+                overload, reason = known
+                place = self._places.of_call(inputs)
+                reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
+                if reason is not None:
+                    self._pass_over(overload.name, reason)
+            if reason is not None:
+                # Without the lock: a collective waits for what another thread calls.
+                return run(*args, **kwargs)
+            with self._lock:
+                return self._probe(func, overload, place, args, kwargs, run)
         finally:
-            self._busy = False
+            self._thread.is_inside = False
+
+    def _probe(
+        self,
+        func: torch._ops.OpOverload,
+        overload: Overload,
+        place: Place,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+    ) -> Any:
+        """Make a call and repeat it, unless it cannot be."""
+        try:
+            with _disable_current_modes():
+                # What is not ATen's may use more than its schema says.
+                others = func.namespace != "aten"
+                generators = Generators((*args, *kwargs.values()), python=others)
+                before = generators.save()
+                reads_around = func._schema.name.startswith("aten::as_strided")
+                snapshot = Snapshot(args, kwargs, whole=others or reads_around)
+        except (CannotCopyError, RuntimeError) as error:
+            _logger.debug("%s is not copied: %r", overload.name, error)
+            self._pass_over(overload.name, "not copied")
+            return run(*args, **kwargs)
+        try:
+            result = run(*args, **kwargs)
+        except BaseException:
+            self._pass_over(overload.name, "raised")
+            raise
+        with _disable_current_modes():
+            after = generators.save()
+        try:
+            self._repeat(func, overload, place, (args, kwargs, result), run, snapshot, before)
+        finally:
+            with _disable_current_modes():
+                _set(after)
         return result
 
     def _repeat(

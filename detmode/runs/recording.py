@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import chain
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -41,6 +41,9 @@ _PLAIN = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 
+_Added: TypeAlias = tuple[list[int], list[int]]
+"""Of each tensor the number of its form in the trace, and that of its digest."""
+
 
 class record(Observer):
     """Records every call of a block to a folder, for ``detmode diff``.
@@ -58,7 +61,7 @@ class record(Observer):
     supports_higher_order_operators = True
 
     def __init__(self, path: str | os.PathLike[str], *, dump: Iterable[str] = ()) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         if isinstance(dump, str):
             raise TypeError("record: dump must be a list of calls, got one str")
         self._dumps = DumpWriter(path, map(CallName.of, dump))
@@ -70,16 +73,18 @@ class record(Observer):
         # The storages that nobody has written since they were made. A weak reference keeps the
         # address from being given to another storage.
         self._undefined: dict[int, StorageWeakRef] = {}
-        # By storage the results of collectives that nobody has touched since: the places of their
+        # By storage the results of collectives that nobody has touched since: the numbers of their
         # digests, and whether the caller waited for them.
         self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
         self._calls = self._flushed = 0
+        # Of the calls that have ended since the last batch, the numbers of their digests.
+        self._taken: list[int] = []
+        self._running = 0
 
     def __enter__(self) -> record:
         let_pass(type(self))
         self._writer = Writer(self._path, _about())
         self._places = Places()
-        self._busy = False
         TorchDispatchMode.__enter__(self)
         return self
 
@@ -112,7 +117,8 @@ class record(Observer):
         assert self._writer is not None
         self._pending.clear()
         self._flushed = self._calls
-        self._writer.flush(self._digests.take())
+        self._writer.flush(self._digests.take(self._taken))
+        self._taken.clear()
         self._undefined = {
             address: storage
             for address, storage in self._undefined.items()
@@ -126,7 +132,7 @@ class record(Observer):
         if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it is made of are recorded.
             return NotImplemented
-        if self._busy or not isinstance(func, torch._ops.OpOverload):
+        if self._thread.is_inside or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         return self.observe(func, args, kwargs, func)
 
@@ -138,84 +144,113 @@ class record(Observer):
         run: Callable[..., Any],
     ) -> Any:
         """Record one call, which ``run`` makes; what it calls in turn is not recorded."""
-        if self._busy:
+        if self._thread.is_inside:
             return run(*args, **kwargs)
-        plan = self._plans.get(func)
-        if plan is None:
-            plan = self._plans[func] = Overload(func)
-        writer = self._writer
-        assert writer is not None
-        inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
-        seeded = _generator_state(inputs, kwargs) if plan.seeded else None
-        if self._pending and not plan.waits:
-            self._complete([*inputs, *written])
-        begin = len(self._digests)
-        before = [] if plan.waits else self._add(inputs)
-        place = self._places.of_call(inputs)
-        dump = self._dumps.begin(plan.name, self._calls)
-        if dump is not None:
-            dump.add("input", self._defined(inputs))
-        self._busy = True
+        self._thread.is_inside = True
+        try:
+            return self._record(func, args, kwargs, run)
+        finally:
+            self._thread.is_inside = False
+
+    def _record(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+    ) -> Any:
+        with self._lock:
+            plan = self._plans.get(func)
+            if plan is None:
+                plan = self._plans[func] = Overload(func)
+            inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
+            seeded = _generator_state(inputs, kwargs) if plan.seeded else None
+            if self._pending and not plan.waits:
+                self._complete([*inputs, *written])
+            before = None if plan.waits else self._add(inputs)
+            place = self._places.of_call(inputs)
+            dump = self._dumps.begin(plan.name, self._calls)
+            if dump is not None:
+                dump.add("input", self._defined(inputs))
+            self._running += 1
         try:
             result = run(*args, **kwargs)
         except BaseException:
-            # What raises is in no line.
-            self._digests.forget(begin)
-            if dump is not None:
-                dump.discard()
+            with self._lock:
+                # It is in no line.
+                self._running -= 1
+                if dump is not None:
+                    dump.discard()
             raise
-        finally:
-            self._busy = False
-        if plan.waits:
-            self._complete(inputs)
-            before = self._add(inputs)
-        outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
-        if self._undefined or plan.allocates:
-            self._note_written(written, plan.allocates)
-            # A view of an input is not written.
-            known = {_storage(tensor) for tensor in inputs}
-            fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
-            self._note_written(fresh, plan.allocates)
-        if plan.asynchronous:
-            waited_for = plan.is_waited_for(args)
-            after, mutated = (self._add_pending(side, waited_for) for side in (outputs, written))
-        else:
-            after, mutated = self._add(outputs), self._add(written)
-        if dump is not None and not plan.asynchronous:
-            dump.add("output", self._defined(outputs))
-            dump.add("mutated", self._defined(written))
-        self._dumps.made(plan.name, dump)
+        with self._lock:
+            self._running -= 1
+            if before is None:
+                self._complete(inputs)
+                before = self._add(inputs)
+            outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
+            if self._undefined or plan.allocates:
+                self._note_written(written, plan.allocates)
+                # A view of an input is not written.
+                known = {_storage(tensor) for tensor in inputs}
+                fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
+                self._note_written(fresh, plan.allocates)
+            if plan.asynchronous:
+                waited_for = plan.is_waited_for(args)
+                after = self._add_pending(outputs, waited_for)
+                mutated = self._add_pending(written, waited_for)
+            else:
+                after, mutated = self._add(outputs), self._add(written)
+            if dump is not None and not plan.asynchronous:
+                dump.add("output", self._defined(outputs))
+                dump.add("mutated", self._defined(written))
+            self._dumps.made(plan.name, dump)
+            where = (place.site.text, place.module)
+            sides = (before, after, mutated)
+            self._write(plan.name, where, sides, seeded, _plain(args, kwargs))
+        return result
+
+    def _write(
+        self,
+        name: str,
+        place: tuple[str, str | None],
+        sides: tuple[_Added, _Added, _Added],
+        seeded: Tensor | None,
+        arguments: str,
+    ) -> None:
+        """Write the line of a call that has ended, and a batch where one is due."""
+        writer = self._writer
+        assert writer is not None
+        for _, numbers in sides:
+            self._taken += numbers
         if seeded is not None:
-            self._digests.add(seeded)
+            self._taken.append(self._digests.add(seeded))
+        site, module = place
         writer.call(
             [
-                writer.number(plan.name),
-                writer.number(place.site.text),
-                None if place.module is None else writer.number(place.module),
-                before,
-                after,
-                mutated,
+                writer.number(name),
+                writer.number(site),
+                None if module is None else writer.number(module),
+                *(forms for forms, _ in sides),
                 int(seeded is not None),
-                _plain(args, kwargs),
+                arguments,
             ]
         )
         self._calls += 1
         due = self._digests.full or self._calls - self._flushed >= _BATCH
-        if due and not is_capturing() and (not self._pending or len(self._digests) >= _LONGEST):
+        late = len(self._digests) >= _LONGEST
+        # A call that runs has digests in this batch.
+        if due and not self._running and not is_capturing() and (late or not self._pending):
             self._flush()
-        return result
 
-    def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> list[int]:
+    def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> _Added:
         """Add the results of a collective, whose digests come when they are next touched."""
-        forms = []
-        for tensor in tensors:
-            if not _is_strided(tensor):
-                forms += self._add([tensor])
-                continue
+        forms, numbers = self._add([tensor for tensor in tensors if not _is_strided(tensor)])
+        for tensor in filter(_is_strided, tensors):
             forms.append(self._form(tensor, strided=True))
-            entry = (self._digests.reserve(), tensor, waited_for)
+            numbers.append(self._digests.add_undefined())
+            entry = (numbers[-1], tensor, waited_for)
             self._pending.setdefault(_storage(tensor), []).append(entry)
-        return forms
+        return forms, numbers
 
     def _complete(self, tensors: list[Tensor]) -> None:
         """Digest pending results that share memory with what is about to be read or written.
@@ -223,22 +258,22 @@ class record(Observer):
         Whoever touches them has waited for them.
         """
         for tensor in tensors:
-            for place, result, _ in self._pending.pop(_storage(tensor), ()):
-                self._digests.fill(place, result)
+            for number, result, _ in self._pending.pop(_storage(tensor), ()):
+                self._digests.replace(number, result)
 
-    def _add(self, tensors: list[Tensor]) -> list[int]:
-        """Add the tensors' digests; the numbers of their forms."""
-        forms = []
+    def _add(self, tensors: list[Tensor]) -> _Added:
+        """Add the tensors' digests."""
+        forms, numbers = [], []
         for tensor in tensors:
             strided = _is_strided(tensor)
             forms.append(self._form(tensor, strided))
             if not strided:
-                self._digests.add(_content(tensor))
+                numbers.append(self._digests.add(_content(tensor)))
             elif self._is_undefined(tensor):
-                self._digests.add_undefined()
+                numbers.append(self._digests.add_undefined())
             else:
-                self._digests.add(tensor)
-        return forms
+                numbers.append(self._digests.add(tensor))
+        return forms, numbers
 
     def _form(self, tensor: Tensor, strided: bool) -> int:
         """The number of how a tensor looks."""

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -294,6 +295,25 @@ def test_a_program_goes_on_as_it_would() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert rows_under(report, "again") == []
     assert not [each for each in report.passed_over if each.reason.startswith("not ")]
+
+
+def test_calls_of_several_threads() -> None:
+    """As autograd's threads make them, one for each GPU: each is probed, or said to be not."""
+    probing, calls = Probe(1), 20
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        together.wait()
+        for _ in range(calls):
+            probing.observe(torch.ops.aten.neg.default, (torch.ones(100),), {}, torch.neg)
+
+    with probing:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert probing.report().probed == 4 * calls
 
 
 def test_random_operators_are_not_accused() -> None:

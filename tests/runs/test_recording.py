@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -442,6 +443,32 @@ def test_call_that_raises_leaves_nothing(path: Path, tmp_path: Path) -> None:
                     x.mm(x)
             (y * 2).exp()
     assert diff(path, tmp_path / "other").identical
+
+
+def test_calls_of_several_threads(path: Path) -> None:
+    """As autograd's threads make them, one for each GPU: all are recorded, each with its own."""
+    tensors = [torch.full((4,), float(number)) for number in range(8)]
+    together = threading.Barrier(8)
+
+    def slow(x: Tensor) -> Tensor:
+        together.wait()
+        return x.neg()
+
+    with record(path) as recording:
+        func = torch.ops.aten.neg.default
+        threads = [
+            threading.Thread(target=recording.observe, args=(func, (tensor,), {}, slow))
+            for tensor in tensors
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for tensor in tensors:
+            tensor.neg()
+    found = [(call.inputs.digests, call.outputs.digests) for call in calls(path)]
+    assert set(found[:8]) == set(found[8:])
+    assert len(set(found)) == 8
 
 
 def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:
