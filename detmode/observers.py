@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,13 +23,16 @@ class _Thread(threading.local):
 class Observer(TorchDispatchMode):
     """A mode that sees whole calls, also those that a mode inside it substitutes.
 
-    Autograd's threads, one for each GPU, make calls at the same time.
+    Autograd's threads, one for each GPU, make calls at the same time. A process that is forked,
+    such as a ``DataLoader``'s worker, inherits the mode and its open files: it is not observed.
     """
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
         self._thread = _Thread()
         self._lock = threading.Lock()
+        self._is_inherited = False
+        _observers.add(self)
 
     def observe(
         self,
@@ -38,6 +43,18 @@ class Observer(TorchDispatchMode):
     ) -> Any:
         """See one call, which ``run(*args, **kwargs)`` makes, and give its result."""
         raise NotImplementedError
+
+
+_observers: weakref.WeakSet[Observer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in _observers:
+        each._is_inherited = each._thread.is_inside = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def observer() -> Observer | None:

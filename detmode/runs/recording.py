@@ -101,11 +101,12 @@ class record(Observer):
     ) -> None:
         with ExitStack() as undo:
             assert self._writer is not None
-            undo.callback(self._writer.close, error is None)
-            undo.callback(self._flush)
-            undo.callback(self._complete, self._waited_for())
+            if not self._is_inherited:
+                undo.callback(self._writer.close, error is None)
+                undo.callback(self._flush)
+                undo.callback(self._complete, self._waited_for())
             undo.callback(super().__exit__, kind, error, traceback)
-        if error is None:
+        if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from pathlib import Path
@@ -469,6 +470,38 @@ def test_calls_of_several_threads(path: Path) -> None:
     found = [(call.inputs.digests, call.outputs.digests) for call in calls(path)]
     assert set(found[:8]) == set(found[8:])
     assert len(set(found)) == 8
+
+
+class Drawn(torch.utils.data.Dataset[Tensor]):
+    """Makes more calls for each element than a batch of a recording holds."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> Tensor:
+        x = torch.full((4,), float(number))
+        for _ in range(300):
+            x = x + 1
+        return x
+
+
+def test_workers_are_not_recorded(path: Path) -> None:
+    """A process that is forked in the block has the recording's files, and leaves them alone."""
+    loader = torch.utils.data.DataLoader(Drawn(), batch_size=4, num_workers=2)
+    with record(path):
+        total = [batch.sum() for batch in loader]
+        child = os.fork()
+        if child == 0:
+            torch.ones(3).neg()
+    if child == 0:
+        os._exit(0 if torch.ones(3).neg()[0] == -1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [float(each) for each in total] == [1200 * 4 + 6 * 4, 1200 * 4 + 22 * 4]
+    assert len(calls(path, "aten::sum.default")) == 2
+    assert calls(path, "aten::full.default", "aten::add.Tensor", "aten::neg.default") == []
+    reader = Reader(path)
+    assert len(list(reader.calls())) > 2
+    assert reader.complete
 
 
 def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:
