@@ -485,6 +485,7 @@ class Drawn(torch.utils.data.Dataset[Tensor]):
         return x
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_are_not_recorded(path: Path) -> None:
     """A process that is forked in the block has the recording's files, and leaves them alone."""
     loader = torch.utils.data.DataLoader(Drawn(), batch_size=4, num_workers=2)
