@@ -228,7 +228,9 @@ class Comparison(Shown):
 
 
 def _rule_for(call: CallRecord) -> str:
-    if UNDEFINED in call.inputs.digests and not call.mutated.digests:
+    # A backward gets what its forward has left for it, of which parts may be unwritten.
+    reads_unwritten = UNDEFINED in call.inputs.digests and "backward" not in call.overload
+    if reads_unwritten and not call.mutated.digests:
         return "it reads memory that nobody has written: fill what empty() gives before it is read"
     func = resolve(call.overload)
     rows = default_rules().get(func) if func is not None else ()

@@ -55,17 +55,34 @@ _UNSAID = {
 }
 """The arguments that an operator writes although its schema does not say so."""
 
+UNDEFINED_OUTPUTS = {
+    "aten::_batch_norm_with_update": (3,),
+    "aten::_ctc_loss": (1,),
+    "aten::_cudnn_ctc_loss": (1,),
+    "aten::_cudnn_rnn": (3, 4),
+    "aten::_efficient_attention_forward": (2, 3),
+    "aten::_flash_attention_forward": (2, 3),
+    "aten::_scaled_dot_product_cudnn_attention": (6, 7),
+    "aten::_scaled_dot_product_efficient_attention": (2, 3),
+    "aten::_scaled_dot_product_flash_attention": (6, 7),
+    "aten::cudnn_batch_norm": (3,),
+    "aten::miopen_rnn": (3, 4),
+    "aten::mkldnn_rnn_layer": (3,),
+}
+"""Outputs that only the backward takes, parts of which nobody writes: they say nothing."""
+
 
 class Overload:
     """What is known of an overload: its name, and which of its arguments it writes.
 
-    ``asynchronous`` is a collective, whose results are there when somebody has waited for it;
-    ``waits`` is the operator that waits.
+    ``undefined`` are the positions of outputs of which nobody writes all. ``asynchronous`` is a
+    collective, whose results are there when somebody has waited for it; ``waits`` is the operator
+    that waits.
     """
 
     __slots__ = (
         *("_async_op", "_out", "_positions"),
-        *("allocates", "asynchronous", "name", "seeded", "waits"),
+        *("allocates", "asynchronous", "name", "seeded", "undefined", "waits"),
     )
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -73,6 +90,7 @@ class Overload:
         self.name = overload_name(func)
         self.allocates = schema.name in _ALLOCATIONS
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
+        self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
         self.waits = schema.name == "_c10d_functional::wait_tensor"
         self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
         names = [argument.name for argument in schema.arguments]

@@ -19,7 +19,7 @@ from detmode.plan import matches, names_of
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference
 from detmode.runs.disturbance import Disturbance
-from detmode.runs.overloads import Overload
+from detmode.runs.overloads import UNDEFINED_OUTPUTS, Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
 from detmode.runs.tensors import has_data, is_capturing, is_foreign
@@ -35,21 +35,6 @@ _COLLECTIVES = frozenset(
 """Namespaces whose operators wait for other processes."""
 _REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
 """Operators that give a tensor other memory."""
-_UNDEFINED = {
-    "aten::_batch_norm_with_update": (3,),
-    "aten::_ctc_loss": (1,),
-    "aten::_cudnn_ctc_loss": (1,),
-    "aten::_cudnn_rnn": (3, 4),
-    "aten::_efficient_attention_forward": (2, 3),
-    "aten::_flash_attention_forward": (2, 3),
-    "aten::_scaled_dot_product_cudnn_attention": (6, 7),
-    "aten::_scaled_dot_product_efficient_attention": (2, 3),
-    "aten::_scaled_dot_product_flash_attention": (6, 7),
-    "aten::cudnn_batch_norm": (3,),
-    "aten::miopen_rnn": (3, 4),
-    "aten::mkldnn_rnn_layer": (3,),
-}
-"""Outputs that only the backward takes, parts of which nobody writes: they are not compared."""
 
 
 class Probe(Observer):
@@ -337,7 +322,7 @@ def _data_of(
     written = dict(arguments.values())
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
-    undefined = _UNDEFINED.get(func._schema.name, ())
+    undefined = UNDEFINED_OUTPUTS.get(func._schema.name, ())
     for position, value in enumerate(results):
         if position in undefined:
             continue

@@ -195,6 +195,7 @@ class record(Observer):
                 known = {_storage(tensor) for tensor in inputs}
                 fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
                 self._note_written(fresh, plan.allocates)
+            self._note_written([result[position] for position in plan.undefined], allocates=True)
             if plan.asynchronous:
                 waited_for = plan.is_waited_for(args)
                 after = self._add_pending(outputs, waited_for)

@@ -472,6 +472,24 @@ def test_calls_of_several_threads(path: Path) -> None:
     assert len(set(found)) == 8
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+def test_workspace_of_a_recurrent_network(path: Path, tmp_path: Path) -> None:
+    """Parts of what is left for backward nobody writes: two runs of one program are the same."""
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(8, 8), torch.randn(5, 3, 8)
+    for run, byte in ((path, 0x00), (tmp_path / "other", 0xFF)):
+        # What is freed here is what the workspace gets.
+        blocks = [torch.full((1 << power,), byte, dtype=torch.uint8) for power in range(6, 20)] * 4
+        del blocks
+        lstm.zero_grad(set_to_none=True)
+        with record(run), torch.autocast("cpu", dtype=torch.bfloat16):
+            lstm(x)[0].float().sum().backward()
+    assert diff(path, tmp_path / "other").identical
+    layers = calls(path, "aten::mkldnn_rnn_layer.default")
+    assert [call.outputs.digests[3] for call in layers] == [UNDEFINED] * len(layers)
+    assert UNDEFINED not in [digest for call in layers for digest in call.outputs.digests[:3]]
+
+
 class Drawn(torch.utils.data.Dataset[Tensor]):
     """Makes more calls for each element than a batch of a recording holds."""
 
