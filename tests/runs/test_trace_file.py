@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import torch
@@ -99,7 +99,7 @@ def refusal(trace: Path, other: Path) -> str | None:
 @given(data=st.data())
 def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObject) -> None:
     """Whatever bytes are in its files, a trace is read or refused with one line."""
-    copy = tmp_path / f"copy{random.getrandbits(60)}"
+    copy = tmp_path / str(uuid4())  # Hypothesis seeds Python's generator anew
     shutil.copytree(trace, copy)
     part = copy / data.draw(st.sampled_from(["trace.json", "calls.jsonl", "digests.bin"]))
     content = bytearray(part.read_bytes())
