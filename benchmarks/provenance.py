@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import importlib.metadata
+import json
+import os
 import platform
+import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 ROOT = Path(__file__).parent.parent
+ON_HOST = "host-runner"
 
 
 def provenance(commit: str | None = None) -> dict[str, str | None]:
@@ -32,6 +38,54 @@ def provenance(commit: str | None = None) -> dict[str, str | None]:
         "commit": commit or _answer("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
         "date": datetime.date.today().isoformat(),
     }
+
+
+@dataclass
+class Measured:
+    """What was measured, with its provenance, as a file that is written after each line.
+
+    Args:
+        provenance: see :func:`provenance`; without a GPU, the CUDA kernels ran on the host runner,
+            and no time is that of a GPU.
+    """
+
+    provenance: dict[str, str | None]
+
+    def file_name(self) -> str:
+        """``nvidia-h100-80gb-hbm3-2026-11-21.json``."""
+        place = self.provenance["gpu"] or ON_HOST
+        words = re.sub(r"[^a-z0-9]+", "-", place.lower()).strip("-")
+        return f"{words}-{self.provenance['date']}.json"
+
+    def resume(self, folder: Path) -> None:
+        """Take over the lists that a run with the same provenance has written to the folder.
+
+        Raises:
+            ValueError: what is there was measured with or on something else.
+        """
+        path = folder / self.file_name()
+        if not path.exists():
+            return
+        begun = self.read(path)
+        if begun.provenance != self.provenance:
+            raise ValueError(f"{path} is of another commit or machine; move it away")
+        for name, value in vars(begun).items():
+            if isinstance(value, list):
+                setattr(self, name, value)
+
+    def write(self, folder: Path) -> Path:
+        """Write the file whole, or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / self.file_name()
+        beside = path.with_suffix(".part")
+        beside.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Measured:
+        """What :meth:`write` wrote."""
+        raise NotImplementedError
 
 
 def cpu() -> str:

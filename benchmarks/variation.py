@@ -3,7 +3,7 @@
 Runs ATen alone, with PyTorch's flag off, on the inputs of the benchmarks and on those of the tests
 that seek collisions; on an idle GPU, then beside matrix products on a second stream. Results are
 told apart by detmode's digest, on the GPU. Writes what it counts with its provenance as
-``benchmarks/results/variation-<GPU>-<date>.json``, after each input, so that what is cut off is not
+``benchmarks/results/variation/<GPU>-<date>.json``, after each input, so that what is cut off is not
 lost and ``--resume`` goes on with it; the pages of ``docs/rules/`` say it in a line.
 """
 
@@ -13,8 +13,6 @@ import argparse
 import copy
 import dataclasses
 import json
-import os
-import re
 import sys
 import time
 from collections import deque
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import ROOT, provenance
+from provenance import ROOT, Measured, provenance
 from torch.utils._pytree import tree_map_only
 
 from detmode import cuda
@@ -35,8 +33,7 @@ from detmode.settings import flag
 from detmode.table import resolve
 from detmode.verify.cases import Case, call, cases, name_of, samples_of, tensors_of
 
-FOLDER = ROOT / "benchmarks" / "results"
-PREFIX = "variation-"
+FOLDER = ROOT / "benchmarks" / "results" / "variation"
 DTYPES = {name_of(dtype): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 FEWEST = 10
 AHEAD = 8
@@ -74,44 +71,15 @@ class Line:
 
 
 @dataclass
-class Results:
+class Results(Measured):
     """What one GPU gave.
 
     Args:
-        provenance: see :func:`provenance.provenance`.
+        provenance: as in :class:`Measured`.
         lines: the inputs so far.
     """
 
-    provenance: dict[str, str | None]
     lines: list[Line] = field(default_factory=list)
-
-    def file_name(self) -> str:
-        """``variation-nvidia-h100-80gb-hbm3-2026-11-21.json``."""
-        words = re.sub(r"[^a-z0-9]+", "-", str(self.provenance["gpu"]).lower()).strip("-")
-        return f"{PREFIX}{words}-{self.provenance['date']}.json"
-
-    def resume(self, folder: Path) -> None:
-        """Take over what a run with the same provenance has written to the folder.
-
-        Raises:
-            ValueError: what is there is of another commit or machine.
-        """
-        path = folder / self.file_name()
-        if not path.exists():
-            return
-        begun = Results.read(path)
-        if begun.provenance != self.provenance:
-            raise ValueError(f"{path} is of another commit or machine; move it away")
-        self.lines = begun.lines
-
-    def write(self, folder: Path) -> Path:
-        """Write the file whole, or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / self.file_name()
-        beside = path.with_suffix(".part")
-        beside.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, path)
-        return path
 
     @classmethod
     def read(cls, path: Path) -> Results:
@@ -252,7 +220,7 @@ def documented(room: str, found: Sequence[Results]) -> str:
 
 def committed(folder: Path = FOLDER) -> list[Results]:
     """The results in a folder, of each GPU the last ones."""
-    found = [Results.read(path) for path in sorted(folder.glob(f"{PREFIX}*.json"))]
+    found = [Results.read(path) for path in sorted(folder.glob("*.json"))]
     last = {results.provenance["gpu"]: results for results in found}
     return list(last.values())
 

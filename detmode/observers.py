@@ -41,7 +41,26 @@ class Observer(TorchDispatchMode):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        """See one call, which ``run(*args, **kwargs)`` makes, and give its result."""
+        """See one call, which ``run(*args, **kwargs)`` makes, and give its result.
+
+        What it calls in turn is not seen.
+        """
+        if self._thread.is_inside:
+            return run(*args, **kwargs)
+        self._thread.is_inside = True
+        try:
+            return self._observe(func, args, kwargs, run)
+        finally:
+            self._thread.is_inside = False
+
+    def _observe(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+    ) -> Any:
+        """The same, of a call that no other one makes."""
         raise NotImplementedError
 
 

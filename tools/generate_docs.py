@@ -1,6 +1,6 @@
 """Write ``docs/rules/`` from the rule table: a page for each room, and the matrix of all.
 
-Whether ATen's CUDA kernels really vary comes from ``benchmarks/results/variation-*.json``. The
+Whether ATen's CUDA kernels really vary comes from ``benchmarks/results/variation/*.json``. The
 pages are committed; ``--check`` says which are stale and changes nothing.
 """
 

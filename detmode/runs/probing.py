@@ -97,35 +97,28 @@ class Probe(Observer):
             return NotImplemented
         return self.observe(func, args, kwargs, func)
 
-    def observe(
+    def _observe(
         self,
         func: torch._ops.OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        """Make one call, and repeat it; what it calls in turn is not probed."""
-        if self._thread.is_inside:
-            return run(*args, **kwargs)
-        self._thread.is_inside = True
-        try:
-            inputs = tensors_in((*args, *kwargs.values()))
-            with self._lock:
-                known = self._overloads.get(func)
-                if known is None:
-                    known = self._overloads[func] = Overload(func), self._why_never(func)
-                overload, reason = known
-                place = self._places.of_call(inputs)
-                reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
-                if reason is not None:
-                    self._pass_over(overload.name, reason)
+        inputs = tensors_in((*args, *kwargs.values()))
+        with self._lock:
+            known = self._overloads.get(func)
+            if known is None:
+                known = self._overloads[func] = Overload(func), self._why_never(func)
+            overload, reason = known
+            place = self._places.of_call(inputs)
+            reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
             if reason is not None:
-                # Without the lock: a collective waits for what another thread calls.
-                return run(*args, **kwargs)
-            with self._lock:
-                return self._probe(func, overload, place, args, kwargs, run)
-        finally:
-            self._thread.is_inside = False
+                self._pass_over(overload.name, reason)
+        if reason is not None:
+            # Without the lock: a collective waits for what another thread calls.
+            return run(*args, **kwargs)
+        with self._lock:
+            return self._probe(func, overload, place, args, kwargs, run)
 
     def _probe(
         self,

@@ -137,23 +137,7 @@ class record(Observer):
             return func(*args, **kwargs)
         return self.observe(func, args, kwargs, func)
 
-    def observe(
-        self,
-        func: torch._ops.OpOverload,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[..., Any],
-    ) -> Any:
-        """Record one call, which ``run`` makes; what it calls in turn is not recorded."""
-        if self._thread.is_inside:
-            return run(*args, **kwargs)
-        self._thread.is_inside = True
-        try:
-            return self._record(func, args, kwargs, run)
-        finally:
-            self._thread.is_inside = False
-
-    def _record(
+    def _observe(
         self,
         func: torch._ops.OpOverload,
         args: tuple[Any, ...],

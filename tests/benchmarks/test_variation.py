@@ -118,7 +118,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     line = Line("room", "aten::neg", "n", "float32", 100, 3, 5)
     results("NVIDIA H100 80GB HBM3", line).write(tmp_path)
     (path,) = tmp_path.iterdir()
-    assert path.name == "variation-nvidia-h100-80gb-hbm3-2026-11-21.json"
+    assert path.name == "nvidia-h100-80gb-hbm3-2026-11-21.json"
     again = results("NVIDIA H100 80GB HBM3")
     again.resume(tmp_path)
     assert again.lines == [line]
