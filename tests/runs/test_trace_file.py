@@ -115,6 +115,18 @@ def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObje
     shutil.rmtree(copy)
 
 
+def test_two_processes_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is refused, also where both have found the folder empty."""
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(()))
+    with record(tmp_path / "run"):
+        with pytest.raises(TraceError, match="cannot write a trace to .*run: File exists"):
+            record(tmp_path / "run").__enter__()
+        torch.ones(2).neg()
+    assert len(list(Reader(tmp_path / "run").calls())) == 2
+
+
 @pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
 def test_other_generators_than_a_recording_has(
     generators: object, trace: Path, tmp_path: Path
