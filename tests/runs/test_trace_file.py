@@ -120,9 +120,10 @@ def test_two_processes_do_not_share_a_folder(
 ) -> None:
     """The second is refused, also where both have found the folder empty."""
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(()))
+    second = record(tmp_path / "run")
     with record(tmp_path / "run"):
         with pytest.raises(TraceError, match="cannot write a trace to .*run: File exists"):
-            record(tmp_path / "run").__enter__()
+            second.__enter__()
         torch.ones(2).neg()
     assert len(list(Reader(tmp_path / "run").calls())) == 2
 
