@@ -125,7 +125,7 @@ def test_two_processes_do_not_share_a_folder(
         with pytest.raises(TraceError, match="cannot write a trace to .*run: File exists"):
             second.__enter__()
         torch.ones(2).neg()
-    assert len(list(Reader(tmp_path / "run").calls())) == 2
+    assert [call.overload for call in Reader(tmp_path / "run").calls()][-1] == "aten::neg.default"
 
 
 @pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
