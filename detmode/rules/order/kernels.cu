@@ -75,17 +75,25 @@ __global__ void select_in_thread(const scalar_t* __restrict__ input, scalar_t* _
 constexpr int DIGITS = 256;
 constexpr int COPIES = 4;
 
+// Where a digit's copies begin. A lane of choose_digit reads eight digits; with a pack of padding
+// behind them the lanes' reads of 16 bytes meet in no bank.
+static __device__ __forceinline__ int counts_of(int digit) {
+  return (digit + (digit >> 3)) * COPIES;
+}
+constexpr int COUNTS = (DIGITS + DIGITS / 8) * COPIES;
+
 // Counts by digit what agrees with `found` in the bits `above` the digit at `shift`.
 template <typename key_t>
 static __device__ __forceinline__ void count_digit(uint32_t* counts, key_t key, key_t found,
                                                    key_t above, int shift) {
   if (((key ^ found) & above) != 0) return;
   int digit = static_cast<int>(key >> shift) & (DIGITS - 1);
-  atomicAdd(counts + digit * COPIES + static_cast<int>(threadIdx.x) % COPIES, 1u);
+  atomicAdd(counts + counts_of(digit) + static_cast<int>(threadIdx.x) % COPIES, 1u);
 }
 
 // One warp: the digit in which the key of rank `left` lies, and its rank within that digit.
-// `count(digit)` tells how many keys have it. Every lane gets the result.
+// `count(digit)` tells how many keys have it. Every lane gets the result, and may then overwrite
+// what any lane has read for it.
 template <typename Count>
 static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
   constexpr int own = DIGITS / 32;
@@ -114,12 +122,15 @@ static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
     }
   }
   left = __shfl_sync(0xffffffffu, rest, chosen);
-  return __shfl_sync(0xffffffffu, digit, chosen);
+  digit = __shfl_sync(0xffffffffu, digit, chosen);
+  // Shuffles and votes do not order memory.
+  __syncwarp();
+  return digit;
 }
 
-static __device__ __forceinline__ int64_t total_of(const uint32_t* counts, int digit) {
-  int64_t total = 0;
-  for (int copy = 0; copy < COPIES; ++copy) total += counts[digit * COPIES + copy];
+static __device__ __forceinline__ uint32_t total_of(const uint32_t* counts, int digit) {
+  uint32_t total = 0;
+  for (int copy = 0; copy < COPIES; ++copy) total += counts[counts_of(digit) + copy];
   return total;
 }
 
@@ -133,7 +144,7 @@ __global__ void __launch_bounds__(1024)
                     bool cached) {
   using key = radix_key<scalar_t>;
   using key_t = typename key::type;
-  __shared__ uint32_t counts[DIGITS * COPIES];
+  __shared__ uint32_t counts[COUNTS];
   __shared__ uint32_t nans;
   __shared__ int64_t rank, smallest;
   __shared__ int chosen;
@@ -146,7 +157,7 @@ __global__ void __launch_bounds__(1024)
       bool reads = above == 0;
       // What was counted before is used up: the last row's index, the last digit.
       __syncthreads();
-      for (int i = thread; i < DIGITS * COPIES; i += threads) counts[i] = 0;
+      for (int i = thread; i < COUNTS; i += threads) counts[i] = 0;
       if (thread == 0 && reads) {
         nans = 0;
         smallest = n;
@@ -196,11 +207,11 @@ __global__ void select_count(const scalar_t* __restrict__ input, const int64_t* 
                              int64_t shift) {
   using key = radix_key<scalar_t>;
   using key_t = typename key::type;
-  __shared__ uint32_t own_counts[DIGITS * COPIES];
+  __shared__ uint32_t own_counts[COUNTS];
   __shared__ uint32_t nans;
   int64_t row = blockIdx.x / chunks, chunk = blockIdx.x - row * chunks;
   int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  for (int i = thread; i < DIGITS * COPIES; i += threads) own_counts[i] = 0;
+  for (int i = thread; i < COUNTS; i += threads) own_counts[i] = 0;
   if (thread == 0) nans = 0;
   __syncthreads();
   key_t fixed = static_cast<key_t>(found[row]);
