@@ -174,8 +174,11 @@ class _Kernel:
         slots = self.slots
         struct.pack_into("".join(formats), slots.values, 0, *values)
         if shared > self.shared:
-            self.raw.max_dynamic_shared_size_bytes = shared
-            self.shared = shared
+            with _lock:
+                # Another thread may have raised the limit further by now; it is not to sink.
+                if shared > self.shared:
+                    self.raw.max_dynamic_shared_size_bytes = shared
+                    self.shared = shared
         self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,6 +107,38 @@ def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -
     device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 47 * 1024, gpu)
     (known,) = device._kernels.values()
     assert known[1].raw.max_dynamic_shared_size_bytes == raised
+
+
+def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
+    """Of two threads that raise a kernel's limit at once, the one that asks for more prevails."""
+    driver.count = 2
+    gpu = torch.device("cuda", 0)
+
+    def launch(shared: int) -> None:
+        arguments = (torch.zeros(1), 1)
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, gpu)
+
+    class Raised:
+        """A kernel of which, while one limit is on its way to the driver, a larger one is set."""
+
+        limit = 0
+        other: threading.Thread | None = None
+
+        def __setattr__(self, name: str, value: int) -> None:
+            if Raised.other is None:
+                Raised.other = threading.Thread(target=launch, args=(98304,))
+                Raised.other.start()
+                Raised.other.join(timeout=0.2)
+            Raised.limit = value
+
+    launch(0)
+    (known,) = device._kernels.values()
+    known[1].raw = Raised()
+    launch(65536)
+    assert Raised.other is not None
+    Raised.other.join()
+    assert Raised.limit == 98304
+    assert sorted(launched[7] for launched in driver.launched) == [0, 65536, 98304]
 
 
 def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
