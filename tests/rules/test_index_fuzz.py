@@ -131,3 +131,14 @@ def test_both_ways_meet(seed: int, dtype: torch.dtype, spread: int) -> None:
                 lambda: launch.index_add(self, 0, index, source), seed
             )
         assert_exact(got, self, flat[index], source)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
+    """Rows whose sort is cheaper are sorted up to torch.sort's limit on CUDA, and added beyond."""
+
+    def sorts(n: int) -> bool:
+        return shapes.sorts_rows(shapes.Rows(1, n, 1, 2), torch.complex128, by_row)
+
+    assert sorts(2**31 - 1)
+    assert not sorts(2**31)

@@ -19,6 +19,9 @@ PIECE = 64
 SECTOR = 32
 """Bytes that a GPU moves at least, however few of them are asked for."""
 
+MOST_SORTED = 2**31 - 1
+"""Elements of a dimension that PyTorch sorts on a GPU; on the CPU there is no such limit."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -51,13 +54,18 @@ def flat(shape: Rows) -> Rows:
 
 
 def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
-    """Whether sorting moves fewer bytes than integers do; ``by_row``: one index for a whole row."""
+    """Whether rows are sorted: they can be, and fewer bytes move.
+
+    ``by_row``: one index for a whole row.
+    """
 
     def touched(run: int, width: int) -> int:
         return -(-run * width // SECTOR) * SECTOR
 
     components, words = parts_of(dtype)
     sorted_rows = shape if by_row else flat(shape)
+    if sorted_rows.rows > MOST_SORTED:
+        return False
     key = sort_dtype(sorted_rows.size).itemsize
     # A pass of the radix sort takes 8 bits, reads and writes keys and 64-bit positions; then the
     # keys as int64 and the positions are read once, and each row where it lies.
