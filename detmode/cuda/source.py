@@ -23,7 +23,14 @@ _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 # Denormals stay, and division and square root round correctly, as in ATen's CUDA kernels: these are
 # NVRTC's defaults, which CuPy's own compilation (RawModule(code=...)) overrides with -ftz=true.
-NVRTC_OPTIONS = ("--std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+# By default NVRTC fuses `a * b + c` where it likes; here it rounds twice, as on the host.
+NVRTC_OPTIONS = (
+    "--std=c++17",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--fmad=false",
+)
 
 
 class CompileError(RuntimeError):

@@ -41,9 +41,21 @@ def test_unknown_entries_and_architectures() -> None:
 def test_denormals_are_kept() -> None:
     """The PTX has no flush to zero and no approximate division: CuPy's own options would add it."""
     text = compile_for(KERNELS, "compute_80").decode()
-    assert "mul.f32" in text
+    assert "mul.rn.f32" in text
     assert ".ftz" not in text
     assert ".approx" not in text
+
+
+def test_products_are_not_fused(tmp_path) -> None:
+    """A plain product and sum round twice, as on the host; fma_rn is the one that rounds once."""
+    (tmp_path / "sums.cu").write_text(
+        '#include "types.cuh"\n'
+        "__global__ void plain(double* x) { x[0] = x[0] * x[1] + x[2]; }\n"
+        "__global__ void fused(double* x) { x[0] = fma_rn(x[0], x[1], x[2]); }\n"
+    )
+    source = Source(str(tmp_path / "anchor.py"), "sums.cu", ("plain", "fused"))
+    text = compile_for(source, "compute_80").decode()
+    assert (text.count("fma.rn.f64"), text.count("mul.rn.f64")) == (1, 1)
 
 
 def test_no_float_atomics() -> None:

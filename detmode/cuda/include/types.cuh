@@ -43,8 +43,8 @@ static __device__ __forceinline__ uint64_t double_to_bits(double value) {
   return static_cast<uint64_t>(__double_as_longlong(value));
 }
 
-// Arithmetic that means one rounding each on every GPU and on the host: the compiler fuses a plain
-// `a * b + c` where it likes, and then the bits depend on the compiler.
+// Arithmetic that means one rounding each on every GPU and on the host, whatever the options are: a
+// compiler that may fuse a plain `a * b + c` does it where it likes.
 static __device__ __forceinline__ float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double mul_rn(double a, double b) { return __dmul_rn(a, b); }
 static __device__ __forceinline__ float add_rn(float a, float b) { return __fadd_rn(a, b); }
