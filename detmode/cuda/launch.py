@@ -117,7 +117,7 @@ def launch_blocks(
         source: the `.cu` file.
         entry: one of `source.entries`.
         grid: blocks, an int or up to three sizes. A zero size launches nothing.
-        block: threads of a block, an int or up to three sizes, at most 1024 together.
+        block: threads of a block, an int or up to three sizes, at most 1024 together and 64 in z.
         arguments: as for `launch`.
         shared: bytes of dynamic shared memory, `dynamic_shared<T>()` in the kernel.
 
@@ -125,10 +125,16 @@ def launch_blocks(
         ValueError: sizes that no GPU launches, otherwise as `launch`.
     """
     blocks, threads = _triple("grid", grid), _triple("block", block)
-    if not 1 <= threads[0] * threads[1] * threads[2] <= 1024:
-        raise ValueError(f"launch_blocks(): block must hold 1 to 1024 threads, but got {threads}")
-    if blocks[1] > 65535 or blocks[2] > 65535:
-        raise ValueError(f"launch_blocks(): grid's y and z must be at most 65535, but got {blocks}")
+    if not 1 <= threads[0] * threads[1] * threads[2] <= 1024 or threads[2] > 64:
+        raise ValueError(
+            f"launch_blocks(): block must hold 1 to 1024 threads, at most 64 along z, but got "
+            f"{threads}"
+        )
+    if blocks[0] >= 2**31 or blocks[1] > 65535 or blocks[2] > 65535:
+        raise ValueError(
+            f"launch_blocks(): grid must be below 2**31 along x, at most 65535 along y and z, but "
+            f"got {blocks}"
+        )
     if 0 in blocks:
         source.position(entry)
         return

@@ -68,10 +68,14 @@ def test_wrong_sizes() -> None:
         launch(KERNELS, "scale<float>", -1, x, x, 1, 1.0)
     with pytest.raises(ValueError, match="1 to 1024 threads"):
         launch_blocks(KERNELS, "scale<float>", 1, (32, 33), x, x, 1, 1.0)
+    with pytest.raises(ValueError, match="at most 64 along z"):
+        launch_blocks(KERNELS, "scale<float>", 1, (1, 1, 65), x, x, 1, 1.0)
     with pytest.raises(ValueError, match="1 to 3 sizes"):
         launch_blocks(KERNELS, "scale<float>", (1, 1, 1, 1), 32, x, x, 1, 1.0)
     with pytest.raises(ValueError, match="at most 65535"):
         launch_blocks(KERNELS, "scale<float>", (1, 65536), 32, x, x, 1, 1.0)
+    with pytest.raises(ValueError, match=r"below 2\*\*31 along x"):
+        launch_blocks(KERNELS, "scale<float>", 2**31, 32, x, x, 1, 1.0)
     launch_blocks(KERNELS, "scale<float>", (5, 0), 32, x, x, 1, 1.0)
 
 
