@@ -18,7 +18,20 @@ pytestmark = [
     ),
 ]
 
-CASES = [case for case in cases() if case.guarantee is GPU_TO_GPU]
+
+def takes_functions_of_the_library(case: Case) -> bool:
+    """Whether sin, cos and atan2 decide the last bits: each C library and CUDA have their own.
+
+    In complex64 their results, which are doubles, are rounded to float.
+    """
+    return case.sample.op.startswith("aten::logcumsumexp") and case.dtype == torch.complex128
+
+
+CASES = [
+    case
+    for case in cases()
+    if case.guarantee is GPU_TO_GPU and not takes_functions_of_the_library(case)
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
