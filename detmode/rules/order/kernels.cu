@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(1024)
   using key_t = typename key::type;
   __shared__ uint32_t counts[COUNTS];
   __shared__ uint32_t nans;
-  __shared__ int64_t rank, smallest;
-  __shared__ int chosen;
+  __shared__ int64_t rank;
+  __shared__ int chosen, smallest;
   key_t* cache = dynamic_shared<key_t>();
   int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(1024)
       for (int i = thread; i < COUNTS; i += threads) counts[i] = 0;
       if (thread == 0 && reads) {
         nans = 0;
-        smallest = n;
+        smallest = static_cast<int>(n);
       }
       __syncthreads();
       for (int64_t i = thread; i < n; i += threads) {
@@ -185,7 +185,8 @@ __global__ void __launch_bounds__(1024)
     }
     for (int64_t i = thread; i < n; i += threads) {
       if (key::merged(cached ? cache[i] : key::of(first[i])) != key::merged(found)) continue;
-      atomic_min(&smallest, i);
+      // Of 32 bits: in shared memory a GPU has no such atomic of 64, but a loop.
+      atomic_min(&smallest, static_cast<int>(i));
       break;
     }
     __syncthreads();
