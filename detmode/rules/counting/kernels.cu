@@ -26,15 +26,25 @@ __global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restr
     for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) own[b] = 0;
     __syncthreads();
   }
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    scalar_t value = input[i];
-    // False for NaN.
-    if (!(value >= low && value <= high)) continue;
-    int64_t bin = bin_of(value, low, high, bins);
-    if (shared) {
-      atomicAdd(own + bin, 1u);
-    } else {
-      atomic_add(counts + bin, 1);
+  constexpr int BATCH = 4;
+  int64_t step = thread_count();
+  for (int64_t i = thread_index(); i < n; i += BATCH * step) {
+    // Loads of one batch do not wait for one another.
+    scalar_t values[BATCH];
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+      values[b] = i + b * step < n ? input[i + b * step] : limits<scalar_t>::nan();
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+      // False for NaN.
+      if (!(values[b] >= low && values[b] <= high)) continue;
+      int64_t bin = bin_of(values[b], low, high, bins);
+      if (shared) {
+        atomicAdd(own + bin, 1u);
+      } else {
+        atomic_add(counts + bin, 1);
+      }
     }
   }
   if (shared) {

@@ -219,10 +219,21 @@ __global__ void select_count(const scalar_t* __restrict__ input, const int64_t* 
   bool reads = shift + 8 == key::bits;
   // Shifted in two steps: by all its bits a word must not be shifted.
   key_t above = static_cast<key_t>(~uint64_t(0) << shift << 8);
-  for (int64_t i = chunk * threads + thread; i < n; i += chunks * threads) {
-    key_t own = key::of(input[row * n + i]);
-    if (reads && key::nan(own)) atomicAdd(&nans, 1u);
-    count_digit(own_counts, own, fixed, above, static_cast<int>(shift));
+  constexpr int BATCH = 4;
+  int64_t step = chunks * threads;
+  for (int64_t i = chunk * threads + thread; i < n; i += BATCH * step) {
+    // Loads of one batch do not wait for one another.
+    key_t own[BATCH];
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+      own[b] = key::of(input[row * n + min_index(i + b * step, n - 1)]);
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; ++b) {
+      if (i + b * step >= n) break;
+      if (reads && key::nan(own[b])) atomicAdd(&nans, 1u);
+      count_digit(own_counts, own[b], fixed, above, static_cast<int>(shift));
+    }
   }
   __syncthreads();
   for (int d = thread; d < DIGITS; d += threads) {
