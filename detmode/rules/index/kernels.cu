@@ -171,11 +171,12 @@ template <typename scalar_t, int width>
 struct row_store {
   scalar_t* out;
   const int64_t* counted;  // the sorted index, to count a destination's rows in; null for a sum
-  int64_t rows, column, inner, size;
+  int64_t begin, end;      // where in it they are
+  int64_t column, inner, size;
   bool include_self;
   // The first place in `counted` that holds `bound` or more.
   __device__ __forceinline__ int64_t place_of(int64_t bound) const {
-    int64_t low = 0, high = rows;
+    int64_t low = begin, high = end;
     while (low < high) {
       int64_t middle = (low + high) / 2;
       bool below = counted[middle] < bound;
@@ -236,7 +237,9 @@ __global__ void index_add_sum_rows(const int64_t* __restrict__ index,
         },
         [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
         sums_t::nothing(),
-        row_store<scalar_t, width>{out, mean ? keys : nullptr, rows, column, inner, size,
+        // A run that is complete here lies in this piece.
+        row_store<scalar_t, width>{out, mean ? keys : nullptr, piece * PIECE,
+                                   min_index(rows, (piece + 1) * PIECE), column, inner, size,
                                    include_self},
         [&](int64_t slot, int64_t key, const sums_t& sums) {
           if (column == 0) carry_keys[slot] = key;
@@ -265,7 +268,7 @@ __global__ void index_add_sum_carries(const int64_t* __restrict__ keys,
         [&](int64_t slot) { return read[slot * groups + group]; },
         [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
         sums_t::nothing(),
-        row_store<scalar_t, width>{out, counted, rows, column, inner, size, include_self},
+        row_store<scalar_t, width>{out, counted, 0, rows, column, inner, size, include_self},
         [&](int64_t slot, int64_t key, const sums_t& sums) {
           if (column == 0) carry_keys[slot] = key;
           carried[slot * groups + group] = sums;
