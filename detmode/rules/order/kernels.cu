@@ -201,6 +201,8 @@ __global__ void __launch_bounds__(1024)
 // fixed digits, `left` the rank among the keys that agree with them, `counts` the DIGITS counts and
 // the number of NaNs; all start at zero.
 constexpr int SLOTS = DIGITS + 1;
+// Elements that a thread reads at once: their loads do not wait for one another.
+constexpr int BATCH = 4;
 
 template <typename scalar_t>
 __global__ void select_count(const scalar_t* __restrict__ input, const int64_t* __restrict__ found,
@@ -219,10 +221,8 @@ __global__ void select_count(const scalar_t* __restrict__ input, const int64_t* 
   bool reads = shift + 8 == key::bits;
   // Shifted in two steps: by all its bits a word must not be shifted.
   key_t above = static_cast<key_t>(~uint64_t(0) << shift << 8);
-  constexpr int BATCH = 4;
   int64_t step = chunks * threads;
   for (int64_t i = chunk * threads + thread; i < n; i += BATCH * step) {
-    // Loads of one batch do not wait for one another.
     key_t own[BATCH];
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
@@ -268,11 +268,18 @@ __global__ void select_index(const scalar_t* __restrict__ input, const int64_t* 
   int64_t row = blockIdx.x / chunks, chunk = blockIdx.x - row * chunks;
   auto wanted = key::merged(static_cast<typename key::type>(found[row]));
   volatile int64_t* smallest = indices + row;
-  for (int64_t i = chunk * blockDim.x + threadIdx.x; i < n; i += chunks * blockDim.x) {
+  int64_t step = chunks * blockDim.x;
+  for (int64_t i = chunk * blockDim.x + threadIdx.x; i < n; i += BATCH * step) {
     // A stale read only costs a step: what comes is larger still.
     if (i >= *smallest) break;
-    if (key::merged(key::of(input[row * n + i])) != wanted) continue;
-    atomic_min(indices + row, i);
+    int64_t match = n;
+#pragma unroll
+    for (int b = BATCH - 1; b >= 0; --b) {
+      int64_t at = min_index(i + b * step, n - 1);
+      if (key::merged(key::of(input[row * n + at])) == wanted) match = at;
+    }
+    if (match == n) continue;
+    atomic_min(indices + row, match);
     break;
   }
 }
