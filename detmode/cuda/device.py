@@ -83,9 +83,11 @@ def _arch(capability: tuple[int, int]) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix="write-", delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
+    # A temporary file itself would be its owner's alone, and the cache may be shared.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="write-") as folder:
+        written = Path(folder, path.name)
+        written.write_bytes(content)
+        os.replace(written, path)
 
 
 def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -68,9 +69,17 @@ def test_no_float_atomics() -> None:
 
 
 def test_cache_on_disk(tmp_path, monkeypatch) -> None:
-    """One entry is one file of code with its lowered name; a second call compiles nothing."""
+    """One entry is one file of code with its lowered name; a second call compiles nothing.
+
+    Others may read the files where the process's umask lets them.
+    """
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path))
-    path, name = device.compiled(KERNELS, "scale<half>", "sm_80")
+    umask = os.umask(0o022)
+    try:
+        path, name = device.compiled(KERNELS, "scale<half>", "sm_80")
+    finally:
+        os.umask(umask)
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o644}
     assert path.read_bytes().startswith(b"\x7fELF")
     assert "scale" in name
     monkeypatch.setattr(device, "compile_entries", None)
