@@ -85,7 +85,8 @@ static __device__ __forceinline__ void count_digit(uint32_t* counts, key_t key, 
 }
 
 // One warp: the digit in which the key of rank `left` lies, and its rank within that digit.
-// `count(digit)` tells how many keys have it. Every lane gets the result.
+// `count(digit)` tells how many keys have it. Every lane gets the result, and may write what
+// another has counted.
 template <typename Count>
 static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
   constexpr int own = DIGITS / 32;
@@ -113,6 +114,7 @@ static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
       ++digit;
     }
   }
+  __syncwarp();
   left = __shfl_sync(0xffffffffu, rest, chosen);
   return __shfl_sync(0xffffffffu, digit, chosen);
 }
