@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -143,11 +142,22 @@ def test_the_message_names_threads_and_lines() -> None:
     assert "values[(threadIdx.x + 1)" in lines[int(second) - 1]
 
 
-def test_the_check_ends_with_its_block() -> None:
+def test_the_environment_asks_for_every_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DETMODE_HOST_RACES=1` has launches checked that are in no block."""
+    monkeypatch.setenv("DETMODE_HOST_RACES", "1")
+    with pytest.raises(host.LaunchError, match="data race"):
+        launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+    monkeypatch.setenv("DETMODE_HOST_RACES", "0")
+    launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+
+
+def test_the_check_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside the block launches are as before; an exception ends it too."""
-    launched: list[Callable[[], None]] = [
-        lambda: launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
-    ]
+    monkeypatch.delenv("DETMODE_HOST_RACES", raising=False)
+
+    def launch() -> None:
+        launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+
     with pytest.raises(host.LaunchError), host.check_races():
-        launched[0]()
-    launched[0]()
+        launch()
+    launch()

@@ -89,9 +89,10 @@ def _compiler_version(path: str) -> str:
 
 
 def default_build() -> Build:
-    """`Build.SANITIZE` where `DETMODE_HOST_SANITIZE=1` is set."""
-    if os.environ.get("DETMODE_HOST_SANITIZE", "0") not in ("", "0"):
-        return Build.SANITIZE
+    """What `DETMODE_HOST_SANITIZE=1` or `DETMODE_HOST_RACES=1` asks for, or `Build.PLAIN`."""
+    for build in (Build.SANITIZE, Build.RACES):
+        if os.environ.get(f"DETMODE_HOST_{build.name}", "0") not in ("", "0"):
+            return build
     return Build.PLAIN
 
 
