@@ -1,16 +1,24 @@
 """The checks of `detmode verify` find what they are there to find."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from detmode import GPU_TO_GPU
+from detmode import GPU_TO_GPU, cuda
 from detmode.sample import Sample
 from detmode.verify import claims, special_values
 from detmode.verify.cases import Case, run_aten
-from detmode.verify.claims import ClaimError, check_bits, check_refused, check_truth, same_bits
+from detmode.verify.claims import (
+    ClaimError,
+    check_bits,
+    check_races,
+    check_refused,
+    check_truth,
+    same_bits,
+)
 from detmode.verify.special_values import check_special_values
 
 # A case of the room `scatter` in name only: what "the substitute" gives is set by each test.
@@ -61,6 +69,27 @@ def test_one_schedule_with_other_bits_is_found(substitute: Callable[[Change], No
     substitute(change)
     with pytest.raises(ClaimError, match="scatter-float32-cumsum-sums: schedule seed 3 gave"):
         check_bits(CASE)
+
+
+@pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+def test_a_race_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two threads write the same value: no schedule changes the bits, and still it is a race."""
+    (tmp_path / "race.cu").write_text(
+        '#include "types.cuh"\n__global__ void race(float* output) { output[0] = 1.0f; }\n'
+    )
+    source = cuda.Source(str(tmp_path / "launch.py"), "race.cu", entries=("race",))
+
+    def run(sample: Sample, dtype: torch.dtype, *rest: Any, **options: Any) -> Any:
+        output = torch.zeros(1)
+        cuda.launch_blocks(source, "race", 1, 2, output)
+        return (output,)
+
+    monkeypatch.setattr(claims, "run_substituted", run)
+    check_bits(CASE)
+    with pytest.raises(ClaimError, match="scatter-float32-cumsum-sums: race.cu: race: data race"):
+        check_races(CASE)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from detmode import cuda
 from detmode.reports.progress import progress
 from detmode.rules import rooms
 from detmode.verify.cases import Case, cases, name_of
-from detmode.verify.claims import check_bits, check_truth
+from detmode.verify.claims import check_bits, check_races, check_truth
 from detmode.verify.special_values import SPECIAL_VALUES, check_special_values
 
 
@@ -84,6 +84,8 @@ def _outcome(
     worst: float | None = None
     for case in group:
         try:
+            if device == "host":
+                check_races(case)
             check_bits(case, device, repeats)
             ratio = check_truth(case, device).ratio
             if ratio is not None and (worst is None or ratio > worst):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from detmode.cuda import host
 from detmode.mode import DeterministicMode
 from detmode.runs import difference
 from detmode.sample import Sample
@@ -73,6 +74,21 @@ def check_bits(case: Case, device: str = "host", repeats: int = 20) -> None:
                 f"{case}: {what} gave other bits than the first; a result in "
                 f"detmode/rules/{case.room} depends on the order of threads"
             )
+
+
+def check_races(case: Case) -> None:
+    """The host runner finds no data race, in program order.
+
+    A race that no schedule shows on the host could change bits on a GPU.
+
+    Raises:
+        ClaimError: it finds one.
+    """
+    try:
+        with host.check_races():
+            run_substituted(case.sample, case.dtype)
+    except host.LaunchError as error:
+        raise ClaimError(f"{case}: {error}") from error
 
 
 def _run_number(number: int, case: Case, device: str) -> tuple[torch.Tensor, ...]:

@@ -37,6 +37,7 @@ FAULTS = Source(
         "write_shared",
         "read_after",
         "read_shared",
+        "read_shared_of<float>",
         "forget",
         "barrier_some",
         "barrier_returned",

@@ -24,6 +24,14 @@ __global__ void read_shared(float* __restrict__ output, int64_t n) {
     tile[1] = 1.0f;
   }
 }
+template <typename T>
+__global__ void read_shared_of(T* __restrict__ output, int64_t n) {
+  __shared__ T tile[64];
+  if (threadIdx.x == 0) {
+    output[blockIdx.x] = tile[1];
+    tile[1] = 1.0f;
+  }
+}
 __global__ void forget(float* __restrict__ output, int64_t n) {
   for (int64_t i = thread_index() + 1; i < n; i += thread_count()) output[i] = 1.0f;
 }

@@ -50,7 +50,7 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
         static_cast<scalar_t>(sum_op<scalar_t>::identity()),
         [=](int64_t key, scalar_t value) { output[key * columns + column] = value; },
         [=](int64_t slot, int64_t key, scalar_t value) {
-          carry_keys[slot] = key;
+          if (column == 0) carry_keys[slot] = key;
           carry_values[slot * columns + column] = value;
         });
   }
@@ -109,6 +109,7 @@ __global__ void divisions(const int64_t* __restrict__ values, int64_t* __restric
 
 template <typename scalar_t>
 __global__ void extremes(scalar_t* __restrict__ output) {
+  if (thread_index() > 0) return;
   output[0] = limits<scalar_t>::lowest();
   output[1] = limits<scalar_t>::highest();
 }

@@ -59,4 +59,4 @@ def test_without_libasan_it_says_what_to_do() -> None:
     from cuda_sources import FAULTS
 
     with pytest.raises(CompileError, match="LD_PRELOAD"):
-        host.compile(FAULTS, sanitize=True)
+        host.compile(FAULTS, host.Build.SANITIZE)

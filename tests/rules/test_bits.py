@@ -4,7 +4,7 @@ import pytest
 
 from detmode import cuda
 from detmode.verify.cases import Case, cases
-from detmode.verify.claims import check_bits
+from detmode.verify.claims import check_bits, check_races
 
 CASES = cases()
 needs_compiler = pytest.mark.skipif(
@@ -17,6 +17,13 @@ needs_compiler = pytest.mark.skipif(
 def test_schedules_do_not_change_bits(case: Case, schedules: int) -> None:
     """Program order and shuffled schedules of the host runner give identical bytes."""
     check_bits(case, "host", schedules)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_data_race(case: Case) -> None:
+    """Barriers and fences order every two accesses to a byte of which one is a plain write."""
+    check_races(case)
 
 
 @pytest.mark.cuda

@@ -24,7 +24,7 @@ from detmode.sample import Sample
 from detmode.settings import flag
 from detmode.table import resolve
 from detmode.verify.cases import Case, samples_of
-from detmode.verify.claims import check_bits, check_truth
+from detmode.verify.claims import check_bits, check_races, check_truth
 
 SAMPLES = [
     pytest.param(sample, id=f"{room}-{sample.op.partition('::')[2]}-{sample.device}-{sample.name}")
@@ -96,6 +96,13 @@ def test_forward_is_remembered() -> None:
 def test_schedules_do_not_change_bits(case: Case, schedules: int) -> None:
     """Program order and shuffled schedules of the host runner give identical bytes."""
     check_bits(case, "host", schedules)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_data_race(case: Case) -> None:
+    """Barriers and fences order every two accesses to a byte of which one is a plain write."""
+    check_races(case)
 
 
 @needs_compiler

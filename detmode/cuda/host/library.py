@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,9 +19,9 @@ from typing import Any
 
 from detmode.cuda.source import CompileError, Source, cache_directory
 
-__all__ = ["Library", "compile", "compiler", "sanitize_by_default", "sanitizer_environment"]
+__all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitizer_environment"]
 
-RUNTIME = Path(__file__).parent / "runtime.h"
+HEADERS = tuple(Path(__file__).parent / name for name in ("runtime.h", "races.h"))
 
 # -ffp-contract=off: `a * b + c` rounds twice, so that the host's bits are those that the rounding
 # intrinsics name. -fno-strict-aliasing: nvcc does not use the rule either.
@@ -27,7 +29,6 @@ FLAGS = (
     "-std=c++17",
     "-O1",
     "-fPIC",
-    "-shared",
     "-w",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
@@ -38,14 +39,38 @@ FLAGS = (
     "-U_FORTIFY_SOURCE",
     *(("-fcf-protection=none",) if platform.machine() in ("x86_64", "AMD64") else ()),
 )
-SANITIZE_FLAGS = (
-    "-fsanitize=address,undefined",
-    "-fno-sanitize=vptr",
-    "-fno-sanitize-recover=undefined",
-    "-fno-omit-frame-pointer",
-    "-g1",
-)
 _MESSAGE_BYTES = 2048
+
+
+class Build(enum.Enum):
+    """What is compiled into a library beside the kernels."""
+
+    PLAIN = "plain"
+    SANITIZE = "sanitize"
+    """AddressSanitizer and UndefinedBehaviorSanitizer; a finding ends the process."""
+    RACES = "races"
+    """Every access is compared with earlier ones: see races.h."""
+
+    def compile_flags(self, version: str) -> tuple[str, ...]:
+        """Flags for the compiler that says `version` of itself."""
+        if self is Build.SANITIZE:
+            return (*self.link_flags(), "-fno-omit-frame-pointer", "-g1")
+        if self is Build.RACES:
+            volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
+            if "clang" not in version:
+                volatile = ("--param", "tsan-distinguish-volatile=1")
+            return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1")
+        return ()
+
+    def link_flags(self) -> tuple[str, ...]:
+        """Flags for the linker: races.h stands for the thread sanitizer's library."""
+        if self is Build.SANITIZE:
+            return (
+                "-fsanitize=address,undefined",
+                "-fno-sanitize=vptr",
+                "-fno-sanitize-recover=undefined",
+            )
+        return ()
 
 
 @functools.cache
@@ -63,9 +88,12 @@ def _compiler_version(path: str) -> str:
     ).stdout.splitlines()[0]
 
 
-def sanitize_by_default() -> bool:
-    """Whether `DETMODE_HOST_SANITIZE=1` is set."""
-    return os.environ.get("DETMODE_HOST_SANITIZE", "0") not in ("", "0")
+def default_build() -> Build:
+    """What `DETMODE_HOST_SANITIZE=1` or `DETMODE_HOST_RACES=1` asks for, or `Build.PLAIN`."""
+    for build in (Build.SANITIZE, Build.RACES):
+        if os.environ.get(f"DETMODE_HOST_{build.name}", "0") not in ("", "0"):
+            return build
+    return Build.PLAIN
 
 
 def sanitizer_environment() -> dict[str, str]:
@@ -165,14 +193,35 @@ class Library:
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         with self._lock:
             status: int = self._launch(*arguments, message, _MESSAGE_BYTES)
-        return status, message.value.decode(errors="replace")
+        return status, _with_lines(message.value.decode(errors="replace"), self.path)
 
 
-_loaded: dict[tuple[int, bool], tuple[Source, Library]] = {}
+_PLACE = re.compile(r"\+0x([0-9a-f]+)")
+
+
+def _with_lines(message: str, library: Path) -> str:
+    """`message` with file and line for each offset into the library, where addr2line is there."""
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return message
+
+    def line(match: re.Match[str]) -> str:
+        frames = subprocess.run(
+            [tool, "-i", "-e", str(library), match[1]], capture_output=True, text=True, check=False
+        ).stdout.splitlines()
+        # Innermost first; what the runner stands for has its caller's line.
+        places = [frame.partition(" ")[0].rpartition("/")[2] for frame in frames]
+        known = (place for place in places if not place.startswith(("runtime.h", "races.h", "?")))
+        return next(known, match[0])
+
+    return _PLACE.sub(line, message)
+
+
+_loaded: dict[tuple[int, Build], tuple[Source, Library]] = {}
 _compile_lock = threading.Lock()
 
 
-def compile(source: Source, sanitize: bool = False) -> Library:
+def compile(source: Source, build: Build = Build.PLAIN) -> Library:
     """Compiles all entries of `source` for the host, or takes them from the cache, and loads them.
 
     The cache key is the content: source, includes, runner, compiler and flags. Files appear by
@@ -180,21 +229,21 @@ def compile(source: Source, sanitize: bool = False) -> Library:
 
     Args:
         source: the `.cu` file.
-        sanitize: build with `-fsanitize=address,undefined`, for a process that has libasan loaded
-            from its start (see `sanitizer_environment`). A finding ends the process.
+        build: `Build.SANITIZE` is for a process that has libasan loaded from its start (see
+            `sanitizer_environment`).
 
     Raises:
         CompileError: there is no C++ compiler, or it rejects the file (the message holds its log),
             or a sanitized build has no libasan.
     """
-    key = (id(source), sanitize)
+    key = (id(source), build)
     known = _loaded.get(key)
     if known is not None:
         return known[1]
     with _compile_lock:
         known = _loaded.get(key)
         if known is None:
-            known = (source, Library(_build(source, sanitize)))
+            known = (source, Library(_build(source, build)))
             _loaded[key] = known
     return known[1]
 
@@ -206,37 +255,37 @@ def _require_compiler() -> str:
     return path
 
 
-def _build(source: Source, sanitize: bool) -> Path:
+def _build(source: Source, build: Build) -> Path:
     path = _require_compiler()
-    if sanitize and not hasattr(ctypes.CDLL(None), "__asan_init"):
+    if build is Build.SANITIZE and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
         raise CompileError(
             "a sanitized build needs libasan in the process from its start; run Python in a "
             "subprocess with the variables of detmode.cuda.host.sanitizer_environment(), "
             "LD_PRELOAD among them"
         )
-    flags = FLAGS + (SANITIZE_FLAGS if sanitize else ())
+    version = _compiler_version(path)
+    flags = (*FLAGS, *build.compile_flags(version), f"-I{HEADERS[0].parent}", "-c")
     text = translation_unit(source)
     sha = hashlib.sha256()
-    for part in (text, RUNTIME.read_text(encoding="utf-8"), path, _compiler_version(path), *flags):
+    for part in (text, *(header.read_text() for header in HEADERS), path, version, *flags):
         sha.update(part.encode() + b"\0")
     directory = cache_directory("host")
     target = directory / f"{source.path.parent.name}-{source.path.stem}-{sha.hexdigest()[:32]}.so"
     if target.exists():
         return target
-    with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as build:
-        unit = Path(build) / "unit.cpp"
+    with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as temporary:
+        unit, made = (Path(temporary) / f"unit.{suffix}" for suffix in ("cpp", "so"))
         unit.write_text(text, encoding="utf-8")
-        made = Path(build) / "unit.so"
-        run = subprocess.run(
-            [path, *flags, f"-I{RUNTIME.parent}", "-o", str(made), str(unit)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if run.returncode != 0:
-            raise CompileError(
-                f"{source.path} does not compile for the host runner\n{run.stderr.strip()}"
-            )
+        compiled = str(unit.with_suffix(".o"))
+        for command in (
+            [path, *flags, "-o", compiled, str(unit)],
+            [path, "-shared", *build.link_flags(), "-o", str(made), compiled],
+        ):
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+            if run.returncode != 0:
+                raise CompileError(
+                    f"{source.path} does not compile for the host runner\n{run.stderr.strip()}"
+                )
         os.replace(made, target)
     return target

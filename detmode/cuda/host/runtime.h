@@ -23,6 +23,9 @@
 #ifndef DETMODE_ASAN
 #define DETMODE_ASAN 0
 #endif
+#ifndef DETMODE_RACES
+#define DETMODE_RACES 0
+#endif
 
 #if DETMODE_ASAN
 #include <sanitizer/asan_interface.h>
@@ -107,14 +110,14 @@ __asm__(
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static
-// Shared variables get a section of their own, so that each block can start with them poisoned.
-#if defined(__ELF__)
-#define __shared__ static __attribute__((section("detmode_shared")))
-extern "C" {
-extern char __start_detmode_shared[] __attribute__((weak, visibility("hidden")));
-extern char __stop_detmode_shared[] __attribute__((weak, visibility("hidden")));
-}
+// Shared variables are the library's thread-local ones, and nothing else is: one piece of memory,
+// so that each block can start with all of them poisoned. AddressSanitizer would not guard those.
+#if defined(__ELF__) && !DETMODE_ASAN
+#define DETMODE_FINDS_SHARED 1
+#define __shared__ static thread_local
+#include <link.h>
 #else
+#define DETMODE_FINDS_SHARED 0
 #define __shared__ static
 #endif
 
@@ -188,6 +191,34 @@ struct Entry {
   const char* kinds;
 };
 
+struct Buffer {
+  const char* data;
+  long long bytes;
+  int writable;
+  char* memory;
+  char* copy;
+};
+struct Argument {
+  u64 value;
+  int buffer;
+  long long offset;
+};
+struct Launch {
+  const Entry* entry;
+  const u32* grid;
+  const u32* block;
+  long long shared_bytes;
+  const Argument* arguments;
+  int n_arguments;
+  Buffer* buffers;
+  const int* positions;
+  int n_buffers;
+  int shuffled;
+  u64 seed;
+  char* message;
+  int message_bytes;
+};
+
 struct State {
   Call call;
   void** slots;
@@ -217,6 +248,8 @@ struct State {
   Warp warps[MAX_THREADS / 32];
   bool uses_warps;
   unsigned char* dynamic_shared;
+  char* shared;
+  size_t shared_bytes;
   int status;
   char* message;
   int message_bytes;
@@ -347,6 +380,16 @@ inline void fail(int status, const char* format, ...) {
   __builtin_unreachable();
 }
 
+}  // namespace detmode_host
+}  // namespace
+
+#if DETMODE_RACES
+#include "races.h"
+#endif
+
+namespace {
+namespace detmode_host {
+
 inline void push_ready(Fiber* fiber) { S.ready[S.ready_tail++ % MAX_THREADS] = fiber; }
 inline u32 n_ready() { return S.ready_tail - S.ready_head; }
 inline Fiber* pop_ready() {
@@ -475,6 +518,9 @@ __attribute__((noinline)) int block_barrier(int kind, bool predicate, int line) 
   S.barrier[S.barrier_arrived++] = S.current;
   if (S.barrier_arrived == S.n_threads) {
     S.barrier_arrived = 0;
+#if DETMODE_RACES
+    order_block();
+#endif
     int count = S.barrier_count;
     S.barrier_result = kind == BARRIER_COUNT ? count
                        : kind == BARRIER_AND ? count == S.n_threads
@@ -575,6 +621,9 @@ __attribute__((noinline)) u64 collective(int kind, u32 mask, u64 value, int sour
   }
   warp.arrived &= ~mask;
   complete_collective(warp, mask, kind);
+#if DETMODE_RACES
+  if (kind == SYNC_WARP) order_warp(thread / 32, mask);
+#endif
   u64 result = lane.result;
   for (int l = 0; l < 32; ++l) {
     if (((mask >> l) & 1u) && l != own) push_ready(warp.lanes[l].fiber);
@@ -706,19 +755,6 @@ struct Trampoline<kernel> {
 
 // One launch.
 
-struct Buffer {
-  const char* data;
-  long long bytes;
-  int writable;
-  char* memory;
-  char* copy;
-};
-struct Argument {
-  u64 value;
-  int buffer;
-  long long offset;
-};
-
 // What guard zones hold; memcpy of it also fills larger memory.
 char poison[GUARD_BYTES];
 
@@ -774,6 +810,24 @@ void check_buffer(Buffer& buffer, int position) {
   }
 }
 
+#if DETMODE_FINDS_SHARED
+thread_local char shared_anchor;
+ptrdiff_t anchor_offset;
+
+int find_shared(dl_phdr_info* info, size_t, void*) {
+  const char* begin = static_cast<const char*>(info->dlpi_tls_data);
+  for (int i = 0; begin != nullptr && i < info->dlpi_phnum; ++i) {
+    size_t bytes = info->dlpi_phdr[i].p_memsz;
+    ptrdiff_t offset = &shared_anchor - begin;
+    if (info->dlpi_phdr[i].p_type != PT_TLS || offset < 0 || offset >= ptrdiff_t(bytes)) continue;
+    S.shared_bytes = bytes;
+    anchor_offset = offset;
+    return 1;
+  }
+  return 0;
+}
+#endif
+
 void run_block() {
   S.started = 0;
   S.exited = 0;
@@ -789,13 +843,15 @@ void run_block() {
     }
   }
   for (int w = 0; w * 32 < S.n_threads; ++w) S.warps[w].arrived = 0;
-#if defined(__ELF__)
-  if (__start_detmode_shared != nullptr) {
-    fill_poison(__start_detmode_shared,
-                static_cast<size_t>(__stop_detmode_shared - __start_detmode_shared));
-  }
+  if (S.shared_bytes > 0) fill_poison(S.shared, S.shared_bytes);
+#if DETMODE_RACES
+  begin_block(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  R.on = true;
 #endif
   switch_to(take_fiber());
+#if DETMODE_RACES
+  R.on = false;
+#endif
 }
 
 void set_block(u64 linear) {
@@ -804,22 +860,6 @@ void set_block(u64 linear) {
   blockIdx.y = static_cast<u32>(linear % gridDim.y);
   blockIdx.z = static_cast<u32>(linear / gridDim.y);
 }
-
-struct Launch {
-  const Entry* entry;
-  const u32* grid;
-  const u32* block;
-  long long shared_bytes;
-  const Argument* arguments;
-  int n_arguments;
-  Buffer* buffers;
-  const int* positions;
-  int n_buffers;
-  int shuffled;
-  u64 seed;
-  char* message;
-  int message_bytes;
-};
 
 void run_blocks(const Launch& launch) {
   u64 n_blocks = u64(gridDim.x) * gridDim.y * gridDim.z;
@@ -923,12 +963,19 @@ int run(const Launch& launch) {
     poison[i] = static_cast<char>(POISON & 0xff);
     poison[i + 1] = static_cast<char>(POISON >> 8);
   }
+#if DETMODE_FINDS_SHARED
+  if (S.shared_bytes == 0) dl_iterate_phdr(find_shared, nullptr);
+  S.shared = &shared_anchor - anchor_offset;
+#endif
   size_t shared = static_cast<size_t>(launch.shared_bytes);
   char* shared_memory = static_cast<char*>(__builtin_malloc(shared + 2 * GUARD_BYTES + 16));
   S.dynamic_shared = reinterpret_cast<unsigned char*>(
       (reinterpret_cast<size_t>(shared_memory) + GUARD_BYTES + 15) / 16 * 16);
   __builtin_memcpy(S.dynamic_shared + shared, poison, GUARD_BYTES);
   for (int i = 0; i < launch.n_buffers; ++i) guard_buffer(launch.buffers[i]);
+#if DETMODE_RACES
+  begin_launch(launch, shared);
+#endif
 
   u64 values[256];
   void* slots[256];
@@ -941,6 +988,10 @@ int run(const Launch& launch) {
   }
   S.slots = slots;
   run_guarded(launch);
+#if DETMODE_RACES
+  R.on = false;
+  forget_tracked();
+#endif
 
   for (int i = 0; i < launch.n_buffers; ++i) {
     check_buffer(launch.buffers[i], launch.positions[i]);
@@ -984,9 +1035,13 @@ inline int __syncthreads_or(int predicate, int line = __builtin_LINE()) {
 inline void __syncwarp(unsigned int mask = 0xffffffffu, int line = __builtin_LINE()) {
   detmode_host::collective(detmode_host::SYNC_WARP, mask, 0, 0, line);
 }
+#if DETMODE_RACES
+inline void __threadfence() { detmode_host::order_fence(); }
+#else
 inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() {}
+#endif
+inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_system() { __threadfence(); }
 
 #define DETMODE_VOTE(name, type, kind)                                                          \
   inline type name(unsigned int mask, int predicate, int line = __builtin_LINE()) {             \
@@ -1063,12 +1118,21 @@ DETMODE_MATCH(double)
 
 // Atomics, for the types for which CUDA has them. One OS thread runs the whole launch, so a plain
 // read and write is atomic.
-#define DETMODE_ATOMIC(name, T, result) \
-  inline T name(T* address, T value) {  \
-    detmode_host::atomic_point();       \
-    T old = *address;                   \
-    *address = static_cast<T>(result);  \
-    return old;                         \
+#if DETMODE_RACES
+#define DETMODE_ATOMIC_POINT(address)                                                              \
+  detmode_host::note_atomic(address, sizeof(*(address)), true, true, __builtin_return_address(0)); \
+  detmode_host::atomic_point()
+#define DETMODE_ATOMIC_FUNCTION static DETMODE_UNTRACKED __attribute__((noinline, unused))
+#else
+#define DETMODE_ATOMIC_POINT(address) detmode_host::atomic_point()
+#define DETMODE_ATOMIC_FUNCTION inline
+#endif
+#define DETMODE_ATOMIC(name, T, result)                 \
+  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) { \
+    DETMODE_ATOMIC_POINT(address);                      \
+    T old = *address;                                   \
+    *address = static_cast<T>(result);                  \
+    return old;                                         \
   }
 #define DETMODE_ATOMIC_ADD(T) DETMODE_ATOMIC(atomicAdd, T, old + value)
 DETMODE_ATOMIC(atomicAdd, int, static_cast<unsigned int>(old) + static_cast<unsigned int>(value))
@@ -1099,18 +1163,20 @@ DETMODE_ATOMIC_BITS(unsigned int)
 DETMODE_ATOMIC_BITS(unsigned long long)
 DETMODE_ATOMIC(atomicInc, unsigned int, old >= value ? 0 : old + 1)
 DETMODE_ATOMIC(atomicDec, unsigned int, old == 0 || old > value ? value : old - 1)
-#define DETMODE_ATOMIC_CAS(T)                          \
-  inline T atomicCAS(T* address, T compare, T value) { \
-    detmode_host::atomic_point();                      \
-    T old = *address;                                  \
-    if (old == compare) *address = value;              \
-    return old;                                        \
+#define DETMODE_ATOMIC_CAS(T)                                           \
+  DETMODE_ATOMIC_FUNCTION T atomicCAS(T* address, T compare, T value) { \
+    DETMODE_ATOMIC_POINT(address);                                      \
+    T old = *address;                                                   \
+    if (old == compare) *address = value;                               \
+    return old;                                                         \
   }
 DETMODE_ATOMIC_CAS(int)
 DETMODE_ATOMIC_CAS(unsigned int)
 DETMODE_ATOMIC_CAS(unsigned long long)
 DETMODE_ATOMIC_CAS(unsigned short)
 #undef DETMODE_ATOMIC
+#undef DETMODE_ATOMIC_POINT
+#undef DETMODE_ATOMIC_FUNCTION
 #undef DETMODE_ATOMIC_ADD
 #undef DETMODE_ATOMIC_EXCH
 #undef DETMODE_ATOMIC_ORDER
@@ -1132,7 +1198,7 @@ inline long long __double_as_longlong(double x) { return detmode_bits<long long>
 inline double __longlong_as_double(long long x) { return detmode_bits<double>(x); }
 
 template <typename T>
-inline T __ldg(const T* address) {
+__forceinline__ T __ldg(const T* address) {
   return *address;
 }
 inline void __trap() { detmode_host::assert_failed("__trap()", "kernel", 0); }

@@ -77,29 +77,30 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
 #define SCAN_HOST_ASSERT(condition) DETMODE_ASSERT(condition)
 #endif
 
-// A node's total goes from the block that has it to those that wait for it: the words, then a
-// fence, then the mark; a reader does it the other way round. Volatile accesses are not cached in
-// L1.
+// A node's total goes from the block that has it to those that wait for it: the total, then a
+// fence, then the mark; a reader does it the other way round.
 template <typename T>
 static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* totals, int64_t node,
                                                     T total) {
-  SCAN_HOST_ASSERT(marks[node] == 0);
+  volatile int32_t* mark = marks + node;
+  SCAN_HOST_ASSERT(*mark == 0);
   scan_words<T> words;
   words.value = total;
-  volatile int32_t* to = totals + node * scan_words<T>::count;
+  int32_t* to = totals + node * scan_words<T>::count;
 #pragma unroll
   for (int w = 0; w < scan_words<T>::count; ++w) to[w] = words.word[w];
   __threadfence();
-  *static_cast<volatile int32_t*>(marks + node) = 1;
+  *mark = 1;
 }
 template <typename T>
 static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, int64_t node) {
-  SCAN_HOST_ASSERT(marks[node] == 1);
-  while (*static_cast<volatile int32_t*>(marks + node) == 0) {
+  volatile int32_t* mark = marks + node;
+  SCAN_HOST_ASSERT(*mark == 1);
+  while (*mark == 0) {
   }
   __threadfence();
   scan_words<T> words;
-  volatile int32_t* from = totals + node * scan_words<T>::count;
+  const int32_t* from = totals + node * scan_words<T>::count;
 #pragma unroll
   for (int w = 0; w < scan_words<T>::count; ++w) words.word[w] = from[w];
   return words.value;

@@ -92,8 +92,8 @@ static __device__ __forceinline__ void count_digit(uint32_t* counts, key_t key, 
 }
 
 // One warp: the digit in which the key of rank `left` lies, and its rank within that digit.
-// `count(digit)` tells how many keys have it. Every lane gets the result, and may then overwrite
-// what any lane has read for it.
+// `count(digit)` tells how many keys have it. Every lane gets the result, and may write what
+// another has counted.
 template <typename Count>
 static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
   constexpr int own = DIGITS / 32;
@@ -121,11 +121,10 @@ static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
       ++digit;
     }
   }
-  left = __shfl_sync(0xffffffffu, rest, chosen);
-  digit = __shfl_sync(0xffffffffu, digit, chosen);
   // Shuffles and votes do not order memory.
   __syncwarp();
-  return digit;
+  left = __shfl_sync(0xffffffffu, rest, chosen);
+  return __shfl_sync(0xffffffffu, digit, chosen);
 }
 
 static __device__ __forceinline__ uint32_t total_of(const uint32_t* counts, int digit) {

@@ -1,0 +1,437 @@
+// Data races of one launch: two accesses to a byte, one of them a plain write or both plain and one
+// a write, that nothing orders. What orders two accesses is CUDA's memory model: a block's barrier,
+// __syncwarp() for the lanes of its mask, and a fence before an atomic or volatile write with a
+// fence after the read of it. A shuffle, a vote and an atomic order nothing by themselves.
+//
+// The compiler's instrumentation for thread sanitizers calls the functions at the end of this file
+// before every access; no sanitizer's library is loaded. Each granule of a launch's memory
+// remembers its last accesses with the thread and that thread's clock, which each order advances.
+// Whether an earlier access is ordered before the current thread is then a comparison of clocks,
+// whatever the order in which the host runner ran the two.
+#pragma once
+
+#define DETMODE_UNTRACKED __attribute__((no_sanitize_thread))
+
+#if defined(__ELF__)
+// Where this library's file is mapped.
+extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));
+#endif
+
+namespace {
+namespace detmode_host {
+
+// An access by a thread. A clock of 0 is no access.
+struct Access {
+  u32 block;
+  u32 clock;
+  u32 place;
+  unsigned short thread;
+  unsigned char bytes;  // a bit for each byte of the granule
+  unsigned char atomic;
+};
+
+// Of atomic writes and of reads that nothing orders, the first and the last.
+struct Granule {
+  Access write;
+  Access atomic_writes[2];
+  Access reads[2];
+};
+
+struct Tracked {
+  char* begin;
+  size_t bytes;
+  int granule;   // bytes of each
+  int argument;  // -1: shared memory
+  Granule* granules;
+  size_t mapped;
+};
+
+// What a thread knew at a fence: the clocks of its own block's threads, and the releases of others
+// that had reached it.
+struct Release {
+  u32 block;
+  u32* clocks;
+  Release** known;
+  int n_known;
+  Release* next_made;
+};
+
+struct Releases {
+  Release** items;
+  int n;
+  int room;
+};
+
+// The releases that a read of this address, with a fence behind it, acquires.
+struct Mark {
+  const void* address;
+  Releases releases;
+  Mark* next;
+};
+
+constexpr int MAX_TRACKED = 258;  // the most arguments, and shared memory of both kinds
+constexpr int MARK_LISTS = 1024;
+
+struct Races {
+  bool on;
+  u32 block;
+  Tracked tracked[MAX_TRACKED];
+  int n_tracked;
+  u32 clocks[MAX_THREADS];
+  u32 at_barrier[MAX_THREADS];
+  u32 at_warp[MAX_THREADS][32];
+  Release* released[MAX_THREADS];
+  Releases read[MAX_THREADS];
+  Releases acquired[MAX_THREADS];
+  Releases of_block;
+  Mark* marks[MARK_LISTS];
+  Release* made;
+};
+
+Races R;
+
+DETMODE_UNTRACKED inline void add_release(Releases& to, Release* release) {
+  for (int i = 0; i < to.n; ++i) {
+    if (to.items[i] == release) return;
+  }
+  if (to.n == to.room) {
+    to.room = to.room == 0 ? 4 : 2 * to.room;
+    to.items = static_cast<Release**>(
+        __builtin_realloc(to.items, static_cast<size_t>(to.room) * sizeof(Release*)));
+  }
+  to.items[to.n++] = release;
+}
+DETMODE_UNTRACKED inline void add_releases(Releases& to, const Releases& from) {
+  for (int i = 0; i < from.n; ++i) add_release(to, from.items[i]);
+}
+
+DETMODE_UNTRACKED void track(char* begin, size_t bytes, int granule, int argument) {
+  if (bytes == 0) return;
+  Tracked& tracked = R.tracked[R.n_tracked++];
+  tracked.begin = begin;
+  tracked.bytes = bytes;
+  tracked.granule = granule;
+  tracked.argument = argument;
+  // Pages that nobody touches cost nothing.
+  tracked.mapped = (bytes / static_cast<size_t>(granule) + 2) * sizeof(Granule);
+  tracked.granules =
+      static_cast<Granule*>(mmap(nullptr, tracked.mapped, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (tracked.granules == MAP_FAILED) {
+    --R.n_tracked;
+    fail(LAUNCH_ERROR, "no memory to look for data races in %zu bytes of argument %d", bytes,
+         argument);
+  }
+}
+
+DETMODE_UNTRACKED void forget_tracked() {
+  for (int i = 0; i < R.n_tracked; ++i) munmap(R.tracked[i].granules, R.tracked[i].mapped);
+  R.n_tracked = 0;
+  for (int i = 0; i < MARK_LISTS; ++i) {
+    while (Mark* mark = R.marks[i]) {
+      R.marks[i] = mark->next;
+      __builtin_free(mark->releases.items);
+      __builtin_free(mark);
+    }
+  }
+  while (Release* release = R.made) {
+    R.made = release->next_made;
+    __builtin_free(release->clocks);
+    __builtin_free(release->known);
+    __builtin_free(release);
+  }
+}
+
+DETMODE_UNTRACKED void begin_block(u32 block) {
+  R.block = block;
+  R.of_block.n = 0;
+  for (int t = 0; t < S.n_threads; ++t) {
+    R.clocks[t] = 1;
+    R.at_barrier[t] = 0;
+    __builtin_memset(R.at_warp[t], 0, sizeof(R.at_warp[t]));
+    R.released[t] = nullptr;
+    R.read[t].n = R.acquired[t].n = 0;
+  }
+}
+
+// All threads of the block have reached a barrier.
+DETMODE_UNTRACKED void order_block() {
+  for (int t = 0; t < S.n_threads; ++t) {
+    R.at_barrier[t] = R.clocks[t]++;
+    add_releases(R.of_block, R.acquired[t]);
+    R.acquired[t].n = 0;
+  }
+}
+
+// All lanes of `mask` have reached a __syncwarp().
+DETMODE_UNTRACKED void order_warp(int warp, u32 mask) {
+  u32 seen[32] = {};
+  Releases acquired = {};
+  for (u32 lanes = mask; lanes != 0; lanes &= lanes - 1) {
+    int lane = __builtin_ctz(lanes), thread = warp * 32 + lane;
+    for (int other = 0; other < 32; ++other) {
+      if (seen[other] < R.at_warp[thread][other]) seen[other] = R.at_warp[thread][other];
+    }
+    seen[lane] = R.clocks[thread]++;
+    add_releases(acquired, R.acquired[thread]);
+  }
+  for (u32 lanes = mask; lanes != 0; lanes &= lanes - 1) {
+    int thread = warp * 32 + __builtin_ctz(lanes);
+    __builtin_memcpy(R.at_warp[thread], seen, sizeof(seen));
+    add_releases(R.acquired[thread], acquired);
+  }
+  __builtin_free(acquired.items);
+}
+
+// The latest clock of `thread`, of the current block, that `self` has seen.
+DETMODE_UNTRACKED inline u32 seen_clock(int self, int thread) {
+  if (thread == self) return R.clocks[self];
+  u32 seen = R.at_barrier[thread];
+  if (thread / 32 == self / 32 && seen < R.at_warp[self][thread % 32]) {
+    seen = R.at_warp[self][thread % 32];
+  }
+  return seen;
+}
+
+// A fence: later marks carry what the thread knows now, and what marks it has read is known.
+DETMODE_UNTRACKED void order_fence() {
+  if (!R.on) return;
+  int self = S.current->thread;
+  add_releases(R.acquired[self], R.read[self]);
+  R.read[self].n = 0;
+  Release* release = static_cast<Release*>(__builtin_malloc(sizeof(Release)));
+  release->block = R.block;
+  release->clocks =
+      static_cast<u32*>(__builtin_malloc(static_cast<size_t>(S.n_threads) * sizeof(u32)));
+  for (int t = 0; t < S.n_threads; ++t) release->clocks[t] = seen_clock(self, t);
+  Releases known = {};
+  add_releases(known, R.of_block);
+  add_releases(known, R.acquired[self]);
+  // Those that reached the others reach whoever acquires this.
+  for (int i = 0, direct = known.n; i < direct; ++i) {
+    for (int k = 0; k < known.items[i]->n_known; ++k) add_release(known, known.items[i]->known[k]);
+  }
+  release->known = known.items;
+  release->n_known = known.n;
+  release->next_made = R.made;
+  R.made = release;
+  R.released[self] = release;
+  ++R.clocks[self];
+}
+
+DETMODE_UNTRACKED inline bool release_covers(const Releases& releases, const Access& earlier) {
+  for (int i = 0; i < releases.n; ++i) {
+    const Release* release = releases.items[i];
+    for (int k = -1; k < release->n_known; ++k) {
+      const Release* each = k < 0 ? release : release->known[k];
+      if (each->block == earlier.block && earlier.clock <= each->clocks[earlier.thread]) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+DETMODE_UNTRACKED inline bool ordered(const Access& earlier, int self) {
+  if (earlier.block == R.block) {
+    if (earlier.thread == self || earlier.clock <= seen_clock(self, earlier.thread)) return true;
+  }
+  return release_covers(R.of_block, earlier) || release_covers(R.acquired[self], earlier);
+}
+
+DETMODE_UNTRACKED inline Mark* find_mark(const void* address, bool make) {
+  Mark** list = &R.marks[reinterpret_cast<size_t>(address) / 4 % MARK_LISTS];
+  for (Mark* mark = *list; mark != nullptr; mark = mark->next) {
+    if (mark->address == address) return mark;
+  }
+  if (!make) return nullptr;
+  Mark* mark = static_cast<Mark*>(__builtin_calloc(1, sizeof(Mark)));
+  mark->address = address;
+  mark->next = *list;
+  *list = mark;
+  return mark;
+}
+
+DETMODE_UNTRACKED void note_mark(const void* address, int self, bool reads, bool writes) {
+  if (reads) {
+    Mark* mark = find_mark(address, false);
+    if (mark != nullptr) add_releases(R.read[self], mark->releases);
+  }
+  if (writes) {
+    Mark* mark = find_mark(address, R.released[self] != nullptr);
+    if (mark == nullptr) return;
+    // A plain replacement hides the earlier marks; a read and write in one hands them on.
+    if (!reads) mark->releases.n = 0;
+    if (R.released[self] != nullptr) add_release(mark->releases, R.released[self]);
+  }
+}
+
+// Where the call before `code` stands in this library's file, for addr2line.
+DETMODE_UNTRACKED inline u32 place_of(const void* code) {
+#if defined(__ELF__)
+  return static_cast<u32>(static_cast<const char*>(code) - __ehdr_start) - 1;
+#else
+  (void)code;
+  return 0;
+#endif
+}
+
+enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2 };
+
+DETMODE_UNTRACKED void describe(char* text, size_t size, const Access& access) {
+  u32 b = access.block;
+  const uint3& at = S.index[access.thread];
+  __builtin_snprintf(text, size, "thread (%u, %u, %u) of block (%u, %u, %u)", at.x, at.y, at.z,
+                     b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y);
+}
+
+[[noreturn]] DETMODE_UNTRACKED void report(const Tracked& tracked, size_t offset, size_t bytes,
+                                           const Access& now, bool writes, const Access* earlier,
+                                           bool wrote) {
+  char where[64], self[96], other[96];
+  if (tracked.argument < 0) {
+    __builtin_snprintf(where, sizeof(where), "shared memory");
+  } else {
+    __builtin_snprintf(where, sizeof(where), "argument %d at byte %zu", tracked.argument, offset);
+  }
+  describe(self, sizeof(self), now);
+  const char* atomically = now.atomic ? " atomically" : "";
+  if (earlier == nullptr) {
+    fail(LAUNCH_ERROR,
+         "%s reads %zu bytes of %s (at +%#x) that no thread of its block has written "
+         "before",
+         self, bytes, where, now.place);
+  } else {
+    describe(other, sizeof(other), *earlier);
+    fail(LAUNCH_ERROR,
+         "data race: %s %s %zu bytes of %s%s (at +%#x), which %s %s%s (at +%#x), and nothing "
+         "orders the two",
+         self, writes ? "writes" : "reads", bytes, where, atomically, now.place, other,
+         wrote ? "wrote" : "read", earlier->atomic ? " atomically" : "", earlier->place);
+  }
+  abandon();
+}
+
+DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const void* code) {
+  if (!R.on) return;
+  const char* from = static_cast<const char*>(address);
+  Tracked* tracked = R.tracked;
+  Tracked* end = R.tracked + R.n_tracked;
+  while (tracked != end && !(tracked->begin <= from && from < tracked->begin + tracked->bytes)) {
+    ++tracked;
+  }
+  if (tracked == end) return;
+  int self = S.current->thread;
+  bool writes = (kind & WRITE) != 0, atomic = (kind & ATOMIC) != 0, shared = tracked->argument < 0;
+  size_t granule = static_cast<size_t>(tracked->granule);
+  size_t offset = static_cast<size_t>(from - tracked->begin);
+  Access now = {R.block,
+                R.clocks[self],
+                place_of(code),
+                static_cast<unsigned short>(self),
+                0,
+                static_cast<unsigned char>(atomic)};
+  for (size_t g = offset / granule; g * granule < offset + bytes; ++g) {
+    Granule& cell = tracked->granules[g];
+    size_t low = g * granule < offset ? offset - g * granule : 0;
+    size_t high = (g + 1) * granule < offset + bytes ? granule : offset + bytes - g * granule;
+    now.bytes = static_cast<unsigned char>((1u << high) - (1u << low));
+    auto present = [&](const Access& earlier) {
+      return earlier.clock != 0 && !(shared && earlier.block != R.block);
+    };
+    auto check = [&](const Access& earlier, bool wrote) {
+      if (!present(earlier) || (earlier.bytes & now.bytes) == 0 || ordered(earlier, self)) return;
+      report(*tracked, offset, bytes, now, writes, &earlier, wrote);
+    };
+    auto remember = [&](Access(&accesses)[2]) {
+      Access& first = accesses[0];
+      bool replaces = !present(first) || (first.bytes == now.bytes && ordered(first, self));
+      (replaces ? first : accesses[1]) = now;
+    };
+    if (shared && !writes && !present(cell.write) && !present(cell.atomic_writes[0])) {
+      report(*tracked, offset, bytes, now, false, nullptr, false);
+    }
+    check(cell.write, true);
+    for (const Access& write : cell.atomic_writes) {
+      if (!atomic) check(write, true);
+    }
+    for (const Access& read : cell.reads) {
+      if (writes && !(atomic && read.atomic)) check(read, false);
+    }
+    if (!writes) {
+      remember(cell.reads);
+    } else if (atomic) {
+      remember(cell.atomic_writes);
+    } else {
+      cell.write = now;
+    }
+  }
+}
+
+// A volatile access is an atomic one that orders nothing, as the memory model has it.
+DETMODE_UNTRACKED void note_atomic(const void* address, size_t bytes, bool reads, bool writes,
+                                   const void* code) {
+  if (!R.on) return;
+  note(address, bytes, ATOMIC | (writes ? WRITE : READ), code);
+  note_mark(address, S.current->thread, reads, writes);
+}
+
+DETMODE_UNTRACKED int granule_of(const Launch& launch, int buffer) {
+  for (int i = 0; i < launch.n_arguments; ++i) {
+    char code = launch.entry->kinds[2 * i + 1];
+    if (launch.arguments[i].buffer == buffer && !__builtin_strchr("fFdDiIqQ", code)) return 1;
+  }
+  return 4;
+}
+
+void begin_launch(const Launch& launch, size_t dynamic_shared) {
+  for (int i = 0; i < launch.n_buffers; ++i) {
+    const Buffer& buffer = launch.buffers[i];
+    track(buffer.copy, static_cast<size_t>(buffer.bytes), granule_of(launch, i),
+          launch.positions[i]);
+  }
+  track(reinterpret_cast<char*>(S.dynamic_shared), dynamic_shared, 1, -1);
+  track(S.shared, S.shared_bytes, 1, -1);
+}
+
+}  // namespace detmode_host
+}  // namespace
+
+// What the instrumentation calls.
+#define DETMODE_HOOK extern "C" __attribute__((visibility("hidden"))) DETMODE_UNTRACKED void
+#define DETMODE_HOOKS(n)                                                              \
+  DETMODE_HOOK __tsan_read##n(void* address) {                                        \
+    detmode_host::note(address, n, detmode_host::READ, __builtin_return_address(0));  \
+  }                                                                                   \
+  DETMODE_HOOK __tsan_write##n(void* address) {                                       \
+    detmode_host::note(address, n, detmode_host::WRITE, __builtin_return_address(0)); \
+  }                                                                                   \
+  DETMODE_HOOK __tsan_unaligned_read##n(void* address) {                              \
+    detmode_host::note(address, n, detmode_host::READ, __builtin_return_address(0));  \
+  }                                                                                   \
+  DETMODE_HOOK __tsan_unaligned_write##n(void* address) {                             \
+    detmode_host::note(address, n, detmode_host::WRITE, __builtin_return_address(0)); \
+  }                                                                                   \
+  DETMODE_HOOK __tsan_volatile_read##n(void* address) {                               \
+    detmode_host::note_atomic(address, n, true, false, __builtin_return_address(0));  \
+  }                                                                                   \
+  DETMODE_HOOK __tsan_volatile_write##n(void* address) {                              \
+    detmode_host::note_atomic(address, n, false, true, __builtin_return_address(0));  \
+  }
+DETMODE_HOOKS(1)
+DETMODE_HOOKS(2)
+DETMODE_HOOKS(4)
+DETMODE_HOOKS(8)
+DETMODE_HOOKS(16)
+DETMODE_HOOK __tsan_read_range(void* address, size_t bytes) {
+  detmode_host::note(address, bytes, detmode_host::READ, __builtin_return_address(0));
+}
+DETMODE_HOOK __tsan_write_range(void* address, size_t bytes) {
+  detmode_host::note(address, bytes, detmode_host::WRITE, __builtin_return_address(0));
+}
+DETMODE_HOOK __tsan_init() {}
+DETMODE_HOOK __tsan_vptr_update(void*, void*) {}
+DETMODE_HOOK __tsan_func_entry(void*) {}
+DETMODE_HOOK __tsan_func_exit() {}
+#undef DETMODE_HOOKS
+#undef DETMODE_HOOK

@@ -1,0 +1,163 @@
+"""The host runner finds data races, in whatever order it ran the threads, and only races."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, host, launch_blocks
+
+KERNELS = (
+    *(
+        f"{kernel}<{value}>"
+        for kernel in (
+            "neighbour_in_block",
+            "neighbour_twice",
+            "neighbour_in_warp",
+            "neighbour_in_half",
+            "through_both",
+            "same_element",
+            "read_beside_atomics",
+            "read_written",
+        )
+        for value in ("true", "false")
+    ),
+    *(f"last_block<{before}, {after}>" for before in (1, 0) for after in (1, 0)),
+    *(f"element_each<{name}, {n}>" for name in ("bool", "int16_t", "double") for n in (1, 2)),
+)
+RACES = Source(__file__, "races.cu", entries=KERNELS)
+
+
+def _run(entry: str, seed: int | None, *tensors: Tensor, n: int = 3) -> None:
+    with host.schedule(seed), host.check_races():
+        launch_blocks(RACES, entry, 4, 64, *tensors, n)
+
+
+def _output() -> Tensor:
+    return torch.zeros(256, dtype=torch.int64)
+
+
+ORDERED = (
+    "neighbour_in_block<true>",
+    "neighbour_twice<true>",
+    "neighbour_in_warp<true>",
+    "neighbour_in_half<true>",
+    "through_both<true>",
+    "same_element<true>",
+    "read_beside_atomics<false>",
+)
+RACING = {
+    "neighbour_in_block<false>": "shared memory",
+    "neighbour_twice<false>": "shared memory",
+    "neighbour_in_warp<false>": "shared memory",
+    "neighbour_in_half<false>": "shared memory",
+    "through_both<false>": "shared memory",
+    "same_element<false>": "argument 0 at byte 0",
+    "read_beside_atomics<true>": "argument 0 at byte 0",
+}
+SEEDS = (None, 1, 2, 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("entry", ORDERED)
+def test_ordered_accesses_pass(entry: str, seed: int | None) -> None:
+    """Barriers of block and warp order plain accesses; atomics and volatile reads need none."""
+    output = _output()
+    _run(entry, seed, output)
+    assert output.any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("entry", RACING)
+def test_races_are_errors(entry: str, seed: int | None) -> None:
+    """Without the barrier each is an error that names the memory; nothing is written.
+
+    A read that ran before the write is reported as one of memory that nobody has written.
+    """
+    output = _output()
+    with pytest.raises(host.LaunchError, match=f"(data race|reads 8 bytes).* {RACING[entry]}"):
+        _run(entry, seed, output)
+    assert not output.any()
+
+
+@pytest.mark.parametrize("reader", [0, 100, 255])
+def test_any_reader_beside_atomics_races(reader: int) -> None:
+    """A plain read races with the others' atomics, whether those ran before it or after."""
+    with pytest.raises(host.LaunchError, match="data race: .* atomically"):
+        _run("read_beside_atomics<true>", None, _output(), n=reader)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fences_order_blocks(seed: int | None) -> None:
+    """What a block wrote before its fence is another's to read after a fence of its own."""
+
+    def run(before: int, after: int) -> Tensor:
+        output, parts = _output(), torch.zeros(4, dtype=torch.int64)
+        done = torch.zeros(1, dtype=torch.int32)
+        _run(f"last_block<{before}, {after}>", seed, output, parts, done)
+        return output
+
+    assert run(1, 1)[0] == 0 + 1 + 2 + 3
+    for fences in ((0, 1), (1, 0), (0, 0)):
+        with pytest.raises(host.LaunchError, match="data race: .* argument 1 at byte"):
+            run(*fences)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("bool", torch.bool), ("int16_t", torch.int16), ("double", torch.float64)],
+)
+def test_neighbouring_elements_are_no_race(name: str, dtype: torch.dtype) -> None:
+    """Elements narrower than a word do not race with their neighbours; one element twice does."""
+    output = torch.zeros(100, dtype=dtype)
+    _run(f"element_each<{name}, 1>", 1, output, n=100)
+    assert output.all()
+    with pytest.raises(host.LaunchError, match="data race"):
+        _run(f"element_each<{name}, 2>", 1, output, n=100)
+
+
+def test_shared_memory_is_read_after_it_is_written() -> None:
+    """Reading shared memory that no thread of the block wrote is an error, and only that."""
+    _run("read_written<true>", None, _output())
+    with pytest.raises(host.LaunchError, match="shared memory .* no thread of its block has"):
+        _run("read_written<false>", None, _output())
+
+
+def test_the_message_names_threads_and_lines() -> None:
+    """Both threads and both lines of the CUDA file are said."""
+    if shutil.which("addr2line") is None:
+        pytest.skip("addr2line is not installed; the message has offsets instead of lines")
+    with pytest.raises(host.LaunchError) as error:
+        _run("neighbour_twice<false>", None, _output())
+    lines = (RACES.path).read_text().splitlines()
+    first, second = re.findall(
+        r"thread \(\d+, 0, 0\) of block \(0, 0, 0\) \w+ [^(]*\(at races\.cu:(\d+)\)",
+        str(error.value),
+    )
+    assert "values[threadIdx.x] =" in lines[int(first) - 1]
+    assert "values[(threadIdx.x + 1)" in lines[int(second) - 1]
+
+
+def test_the_environment_asks_for_every_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DETMODE_HOST_RACES=1` has launches checked that are in no block."""
+    monkeypatch.setenv("DETMODE_HOST_RACES", "1")
+    with pytest.raises(host.LaunchError, match="data race"):
+        launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+    monkeypatch.setenv("DETMODE_HOST_RACES", "0")
+    launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+
+
+def test_the_check_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside the block launches are as before; an exception ends it too."""
+    monkeypatch.delenv("DETMODE_HOST_RACES", raising=False)
+
+    def launch() -> None:
+        launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+
+    with pytest.raises(host.LaunchError), host.check_races():
+        launch()
+    launch()
