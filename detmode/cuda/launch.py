@@ -12,11 +12,13 @@ from torch import Tensor
 from detmode.cuda import host
 from detmode.cuda.source import Source
 
-__all__ = ["ctype", "empty", "empty_like", "launch", "launch_blocks", "unavailable"]
+__all__ = ["ctype", "empty", "empty_like", "index_ctype", "launch", "launch_blocks", "unavailable"]
 
 BLOCK = 256
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
 MAX_GRID = 65536
+# Elements up to which a kernel may count in 32 bits: three sizes added have less than 32.
+SHORT = 1 << 29
 
 _CTYPES = {
     torch.float16: "half",
@@ -47,6 +49,14 @@ def ctype(dtype: torch.dtype) -> str:
         return _CTYPES[dtype]
     except KeyError:
         raise TypeError(f"detmode's CUDA kernels do not support {dtype}") from None
+
+
+def index_ctype(*tensors: Tensor) -> str:
+    """The type in which a kernel counts the elements of ``tensors``, as a template's argument.
+
+    ``"int32_t"`` where each has at most 2**29 elements, otherwise ``"int64_t"``.
+    """
+    return "int32_t" if all(tensor.numel() <= SHORT for tensor in tensors) else "int64_t"
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
