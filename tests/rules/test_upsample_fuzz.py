@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from detmode.conditions import FLOATING
 from detmode.cuda import host
 from detmode.rule import Substitute
 from detmode.rules import upsample, upsample_aa
-from detmode.rules.upsample import samples
+from detmode.rules.upsample import gather, samples
 from detmode.rules.upsample_aa import samples as samples_aa
 from detmode.table import resolve
 
@@ -97,7 +98,9 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
     call = data.draw(calls(op))
     seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
-    with host.schedule(seed):
+    # One group of rows a block, or one after the other.
+    groups = data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups")
+    with host.schedule(seed), mock.patch.object(gather, "MAX_GROUPS", groups):
         result = SUBSTITUTES[op](**call)
     truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
     grad = call["grad_output"]

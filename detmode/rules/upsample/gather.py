@@ -18,6 +18,8 @@ from detmode.rules.upsample.tables import SOURCE, Axis, Interpolation, ratio_of,
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
 MANY = 1 << 16
+# The largest grid along y.
+MAX_GROUPS = 65535
 
 
 def gather_backward(
@@ -95,12 +97,12 @@ def _gather(
     width = axes[0].size
     x = min(256, max(32, 1 << (width - 1).bit_length()))
     y = 256 // x
-    blocks = -(-width // x) * -(-(result.numel() // width) // y)
+    groups = -(-(result.numel() // width) // y)
     shared = 4 * x * y * weights.element_size()
     launch_blocks(
         SOURCE,
         entry,
-        min(blocks, 1 << 16),
+        (-(-width // x), min(groups, MAX_GROUPS)),
         (x, y),
         *tensors,
         outer,
