@@ -17,7 +17,7 @@ __all__ = ["ctype", "empty", "empty_like", "index_ctype", "launch", "launch_bloc
 BLOCK = 256
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
 MAX_GRID = 65536
-# Elements up to which a kernel may count in 32 bits: three sizes added have less than 32.
+# What a kernel may count in 32 bits: three of them added have less than 32.
 SHORT = 1 << 29
 
 _CTYPES = {
@@ -51,12 +51,12 @@ def ctype(dtype: torch.dtype) -> str:
         raise TypeError(f"detmode's CUDA kernels do not support {dtype}") from None
 
 
-def index_ctype(*tensors: Tensor) -> str:
-    """The type in which a kernel counts the elements of ``tensors``, as a template's argument.
+def index_ctype(*counts: int) -> str:
+    """The type in which a kernel can count up to each of ``counts``, as a template's argument.
 
-    ``"int32_t"`` where each has at most 2**29 elements, otherwise ``"int64_t"``.
+    ``"int32_t"`` where none is above 2**29, otherwise ``"int64_t"``.
     """
-    return "int32_t" if all(tensor.numel() <= SHORT for tensor in tensors) else "int64_t"
+    return "int32_t" if max(counts) <= SHORT else "int64_t"
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:

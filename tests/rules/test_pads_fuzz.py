@@ -70,7 +70,7 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gather, "MANY", data.draw(st.sampled_from([0, 2**62])))
         index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
-        patch.setattr(gather, "index_ctype", lambda *tensors: index)
+        patch.setattr(gather, "index_ctype", lambda *counts: index)
         got = assert_same_bits_in_any_schedule(
             lambda: function(grad_output, self, padding), data.draw(SEEDS)
         )

@@ -1,5 +1,5 @@
-// Positions in a type that the launcher chooses, a template parameter `index_t`: int32_t where the
-// elements are few enough (detmode.cuda.index_ctype), int64_t otherwise. The GPU's integers have 32
+// Positions in a type that the launcher chooses, a template parameter `index_t`: int32_t where they
+// are few enough (detmode.cuda.index_ctype), int64_t otherwise. The GPU's integers have 32
 // bits: it adds and compares longer ones in two instructions or more, and divides them in dozens.
 #pragma once
 

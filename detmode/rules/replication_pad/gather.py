@@ -53,7 +53,7 @@ def gather_backward(
     planes, positions = self.shape[:-spatial].numel(), self.shape[-spatial:].numel()
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
-    index = index_ctype(grad_output, grad_input)
+    index = index_ctype(grad_output.numel(), grad_input.numel())
     launch(
         SOURCE,
         f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
