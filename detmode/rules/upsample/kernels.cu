@@ -99,34 +99,42 @@ __global__ void upsample_tables(int32_t* positions, opmath_t* weights, int64_t i
 }
 
 // grad_output is [outer, (out_d, out_h,) out_w, inner], grad_input [outer, (in_d, in_h,) in_w,
-// inner]. One thread an element of grad_input; neighbours in `inner` read neighbours. For
-// channels_last tensors, and for the leading dimensions alone.
-template <typename in_t, typename out_t, int dims>
-__global__ void upsample_gather(const in_t* __restrict__ grad_output,
-                                const int32_t* __restrict__ positions,
-                                const opmath_t<in_t>* __restrict__ weights,
-                                out_t* __restrict__ grad_input, int64_t outer, int64_t inner,
-                                int64_t in_w, int64_t out_w, int64_t taps_w, int64_t in_h,
-                                int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
-                                int64_t taps_d, bool clamps) {
+// inner]. One thread `width` elements of grad_input, as far apart in `inner` as they can be, so
+// that neighbouring threads read neighbours. For channels_last tensors, and for the leading
+// dimensions alone.
+template <typename in_t, typename out_t, int dims, int width>
+__global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
+    upsample_gather(const in_t* __restrict__ grad_output, const int32_t* __restrict__ positions,
+                    const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
+                    int64_t outer, int64_t inner, int64_t in_w, int64_t out_w, int64_t taps_w,
+                    int64_t in_h, int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
+                    int64_t taps_d, bool clamps) {
   Axis<opmath_t<in_t>> axes[3];
   read_tables<opmath_t<in_t>>(
       positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
-  int64_t n = outer * inner, plane = inner;
+  int64_t hop = ceil_div(inner, width), n = outer * hop, plane = inner;
 #pragma unroll
   for (int d = 0; d < dims; ++d) {
     n *= axes[d].in;
     plane *= axes[d].out;
   }
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t rest = quick_div(i, inner);
-    int64_t x = i - rest * inner;
+    int64_t rest = quick_div(i, hop);
+    int64_t x = i - rest * hop;
+    out_t* target = grad_input + rest * inner + x;
 #pragma unroll
     for (int d = 0; d < dims; ++d) take(axes[d], rest);
-    opmath_t<in_t> sums[1];
-    gather_all<dims, 1>(grad_output + rest * plane + x, inner, 0, 1, clamps, axes, sums);
+    int active = 0;
+#pragma unroll
+    for (int u = 0; u < width; ++u) active += x + u * hop < inner ? 1 : 0;
+    opmath_t<in_t> sums[width];
+    gather_all<dims, width>(grad_output + rest * plane + x, inner, static_cast<int32_t>(hop),
+                            active, clamps, axes, sums);
     // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
-    grad_input[i] = static_cast<out_t>(add_rn(sums[0], opmath_t<in_t>(0)));
+#pragma unroll
+    for (int u = 0; u < width; ++u) {
+      if (u < active) target[u * hop] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
+    }
   }
 }
 
