@@ -5,7 +5,15 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 
 from detmode.cuda import host
 from detmode.cuda.accumulator import accumulator_buffers, headroom
-from detmode.cuda.launch import ctype, empty, empty_like, launch, launch_blocks, unavailable
+from detmode.cuda.launch import (
+    ctype,
+    empty,
+    empty_like,
+    index_ctype,
+    launch,
+    launch_blocks,
+    unavailable,
+)
 from detmode.cuda.source import CompileError, Source, compile_for
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "empty_like",
     "headroom",
     "host",
+    "index_ctype",
     "launch",
     "launch_blocks",
     "unavailable",

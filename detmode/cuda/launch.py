@@ -12,11 +12,13 @@ from torch import Tensor
 from detmode.cuda import host
 from detmode.cuda.source import Source
 
-__all__ = ["ctype", "empty", "empty_like", "launch", "launch_blocks", "unavailable"]
+__all__ = ["ctype", "empty", "empty_like", "index_ctype", "launch", "launch_blocks", "unavailable"]
 
 BLOCK = 256
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
 MAX_GRID = 65536
+# What a kernel may count in 32 bits: three of them added have less than 32.
+SHORT = 1 << 29
 
 _CTYPES = {
     torch.float16: "half",
@@ -47,6 +49,14 @@ def ctype(dtype: torch.dtype) -> str:
         return _CTYPES[dtype]
     except KeyError:
         raise TypeError(f"detmode's CUDA kernels do not support {dtype}") from None
+
+
+def index_ctype(*counts: int) -> str:
+    """The type in which a kernel can count up to each of ``counts``, as a template's argument.
+
+    ``"int32_t"`` where none is above 2**29, otherwise ``"int64_t"``.
+    """
+    return "int32_t" if max(counts) <= SHORT else "int64_t"
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,7 +181,20 @@ def compile_entries(
         code = nvrtc.getCUBIN(program) if arch.startswith("sm_") else nvrtc.getPTX(program)
     finally:
         nvrtc.destroyProgram(program)
-    return (code if isinstance(code, bytes) else str(code).encode()), lowered
+    code = code if isinstance(code, bytes) else str(code).encode()
+    return (whole_elf(code) if arch.startswith("sm_") else code), lowered
+
+
+def whole_elf(code: bytes) -> bytes:
+    """The CUBIN with what is missing at its end.
+
+    CuPy takes a CUBIN for a string and cuts its last byte off. It is the highest one of the
+    alignment in the last program header, so zero; tools that check the headers refuse the file.
+    """
+    programs, sections = struct.unpack_from("<2Q", code, 32)
+    program_size, program_count, section_size, section_count = struct.unpack_from("<4H", code, 54)
+    end = max(programs + program_size * program_count, sections + section_size * section_count)
+    return code + bytes(max(end - len(code), 0))
 
 
 def cache_directory(name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 
 import pytest
 from cuda_sources import ALL, KERNELS
@@ -21,6 +22,14 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 def test_every_entry_compiles(source: Source, arch: str) -> None:
     """NVRTC makes machine code of all entries."""
     assert compile_for(source, arch).startswith(b"\x7fELF")
+
+
+def test_machine_code_is_whole() -> None:
+    """The CUBIN ends where its last table ends, which CuPy's own copy does not."""
+    code = compile_for(KERNELS, "sm_90", ("scale<half>",))
+    programs, sections = struct.unpack_from("<2Q", code, 32)
+    size, count, section_size, section_count = struct.unpack_from("<4H", code, 54)
+    assert len(code) == max(programs + size * count, sections + section_size * section_count)
 
 
 def test_log_in_errors(tmp_path) -> None:

@@ -9,7 +9,16 @@ import pytest
 import torch
 from cuda_sources import FLOATING, KERNELS, WARP
 
-from detmode.cuda import ctype, device, empty, empty_like, launch, launch_blocks, unavailable
+from detmode.cuda import (
+    ctype,
+    device,
+    empty,
+    empty_like,
+    index_ctype,
+    launch,
+    launch_blocks,
+    unavailable,
+)
 from detmode.cuda.launch import BLOCK
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.cuda))
@@ -96,6 +105,12 @@ def test_devices() -> None:
         launch(KERNELS, "scale<float>", 1, None, None, 1, 1.0)
     with pytest.raises(ValueError, match="but got meta tensors"):
         launch(KERNELS, "scale<float>", 1, x.to("meta"), x.to("meta"), 1, 1.0)
+
+
+def test_index_ctype() -> None:
+    """32 bits up to 2**29, which added three times fits; 64 bits where one count is above it."""
+    assert index_ctype(1, 2**29) == "int32_t"
+    assert index_ctype(2**29 + 1, 1) == "int64_t"
 
 
 def test_ctype() -> None:

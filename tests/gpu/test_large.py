@@ -136,6 +136,23 @@ def test_upsample_backward(place: tuple[str, int], channels_last: bool) -> None:
     assert all_equal(y.sub_(alone), 0)
 
 
+@pytest.mark.parametrize("share", [1, 4])
+def test_pad_backward(place: tuple[str, int], share: int) -> None:
+    """Eight planes a thread; a quarter of the size is the most that is counted in 32 bits."""
+    device, size = place
+    out = size // share // 8
+    gradient = torch.ones(8, out, dtype=torch.half, device=device)
+    gradient[5, 40], gradient[7, out - 40] = 2, 3
+    x = torch.empty(8, out - 8, dtype=torch.half, device=device)
+    backward = torch.ops.aten.replication_pad1d_backward
+    result = substituted(device, lambda: backward(gradient, x, [3, 5]))
+    # The ends have the copies before and behind them as well.
+    assert bool((result[:, 0] == 4).all() and (result[:, -1] == 6).all())
+    assert (result[5, 37].item(), result[7, out - 43].item()) == (2, 3)
+    result[:, 0] = result[:, -1] = result[5, 37] = result[7, out - 43] = 1
+    assert all_equal(result, 1)
+
+
 def test_histogram(place: tuple[str, int]) -> None:
     """More elements than a float counts one by one: the counts are exact."""
     device, size = place

@@ -58,7 +58,12 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     grad_output = data.draw(tensors(indices.shape, dtype))
     given_indices = laid_out(indices, data.draw(layouts))
     given_kernel = data.draw(st.sampled_from([kernel, kernel, [], [9] * n, [0] * n]))
-    with mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))):
+    index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
+    with (
+        mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
+        mock.patch.object(gather, "index_ctype", return_value=index),
+        mock.patch.object(launch, "index_ctype", return_value=index),
+    ):
         got = assert_same_bits_in_any_schedule(
             lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
         )

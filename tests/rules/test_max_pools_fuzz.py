@@ -28,6 +28,8 @@ leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
 seeds = st.integers(0, 2**32 - 1)
 # A thread serves one plane, or several: normally that depends on the number of elements.
 many = st.sampled_from([0, 2**62])
+# Whatever the sizes, a kernel may count in 64 bits; these sizes are small enough for 32 too.
+counted = st.sampled_from([lambda *counts: "int32_t", lambda *counts: "int64_t"])
 
 
 def laid_out(tensor: Tensor, layout: str) -> Tensor:
@@ -113,6 +115,7 @@ def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     grad_output = data.draw(gradients(pooled.shape, dtype))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gather, "MANY", data.draw(many))
+        patch.setattr(gather, "index_ctype", data.draw(counted))
         run = max_pool3d.max_pool3d_with_indices_backward
         got = run(grad_output, self, *window, indices)
         with host.schedule(data.draw(seeds)):
@@ -145,6 +148,7 @@ def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     aten = getattr(torch.ops.aten, f"adaptive_max_pool{spatial}d_backward")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gather, "MANY", data.draw(many))
+        patch.setattr(gather, "index_ctype", data.draw(counted))
         got = function(grad_output, self, indices)
         with host.schedule(data.draw(seeds)):
             assert same_bits(got, function(grad_output, self, indices))
@@ -214,3 +218,14 @@ def test_what_does_not_go_together_is_rejected() -> None:
         adaptive(grad, self, indices.int())
     with pytest.raises(RuntimeError, match="greater than zero"):
         run(grad, self, [2], [0], [0], [1], False, indices)
+
+
+def test_products_beyond_32_bits() -> None:
+    """A position times a size that no 32 bits hold, though the tensors are small."""
+    self = torch.randn(1, 1, 1, 70_000)
+    indices = torch.ops.aten.adaptive_max_pool2d(self, [1, 69_999])[1]
+    grad_output = torch.randn(1, 1, 1, 69_999)
+    exact = torch.ops.aten.adaptive_max_pool2d_backward(grad_output, self, indices)
+    assert same_bits(
+        adaptive_max_pool.adaptive_max_pool2d_backward(grad_output, self, indices), exact
+    )

@@ -27,6 +27,8 @@ leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
 seeds = st.integers(0, 2**32 - 1)
 # A thread serves one plane, or several: normally that depends on the number of elements.
 many = st.sampled_from([0, 2**62])
+# Whatever the sizes, a kernel may count in 64 bits; these sizes are small enough for 32 too.
+counted = st.sampled_from([lambda *counts: "int32_t", lambda *counts: "int64_t"])
 
 
 def laid_out(tensor: Tensor, layout: str) -> Tensor:
@@ -93,6 +95,7 @@ def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     aten = getattr(torch.ops.aten, f"_adaptive_avg_pool{spatial}d_backward")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptive_avg_pool, "MANY", data.draw(many))
+        patch.setattr(adaptive_avg_pool, "index_ctype", data.draw(counted))
         got = function(grad_output, self)
         with host.schedule(data.draw(seeds)):
             assert same_bits(got, function(grad_output, self))
@@ -134,6 +137,7 @@ def test_avg_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     self = data.draw(tensors(planes + size_in, dtype))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(avg_pool3d, "MANY", data.draw(many))
+        patch.setattr(avg_pool3d, "index_ctype", data.draw(counted))
         got = avg_pool3d.avg_pool3d_backward(grad_output, self, *arguments)
         with host.schedule(data.draw(seeds)):
             again = avg_pool3d.avg_pool3d_backward(grad_output, self, *arguments)
@@ -170,3 +174,17 @@ def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
         function(torch.empty(2, 3, *size_out[1:], 0), torch.empty(2, 3, *size_in))
     with pytest.raises(RuntimeError, match="batch and channel sizes"):
         function(torch.empty(1, 3, *size_out), torch.empty(2, 3, *size_in))
+
+
+def test_products_beyond_32_bits() -> None:
+    """Positions times sizes, and windows, that no 32 bits hold, though the tensors are small."""
+    grad_output, self = torch.randn(1, 1, 1, 69_999), torch.zeros(1, 1, 1, 70_000)
+    exact = torch.ops.aten._adaptive_avg_pool2d_backward(grad_output.double(), self.double())
+    got = adaptive_avg_pool.adaptive_avg_pool2d_backward(grad_output, self)
+    torch.testing.assert_close(got.double(), exact, rtol=1e-6, atol=1e-6)
+    grad_output, self = torch.randn(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 1)
+    window = ([4000] * 3, [1] * 3, [2000] * 3, False, True, None)
+    # All eight windows hold the one position, and 4000**3 with the padding.
+    got = avg_pool3d.avg_pool3d_backward(grad_output, self, *window)
+    exact = grad_output.double().sum() / 4000.0**3
+    torch.testing.assert_close(got.double().squeeze(), exact, rtol=1e-6, atol=0.0)

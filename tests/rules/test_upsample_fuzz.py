@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from detmode.conditions import FLOATING
 from detmode.cuda import host
 from detmode.rule import Substitute
 from detmode.rules import upsample, upsample_aa
-from detmode.rules.upsample import samples
+from detmode.rules.upsample import gather, samples
 from detmode.rules.upsample_aa import samples as samples_aa
 from detmode.table import resolve
 
@@ -55,7 +56,7 @@ def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
     """Arguments of `op` by schema name; scales as `F.interpolate` passes them, and others."""
     dims = DIMS[op]
     sizes = st.one_of(st.integers(1, 5), st.integers(1, LONGEST[dims]))
-    batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5]))]
+    batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5, 18]))]
     size, out = [draw(sizes) for _ in range(dims)], [draw(sizes) for _ in range(dims)]
     shape, layout = [*batch, *out], draw(st.sampled_from(LAYOUTS))
     dtype, seed = draw(st.sampled_from(FLOATING)), draw(st.integers(0, 2**32))
@@ -97,7 +98,12 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
     call = data.draw(calls(op))
     seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
-    with host.schedule(seed):
+    # One group of rows a block, or one after the other; several channels a thread, or one.
+    limits = {
+        "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
+        "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
+    }
+    with host.schedule(seed), mock.patch.multiple(gather, **limits):
         result = SUBSTITUTES[op](**call)
     truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
     grad = call["grad_output"]

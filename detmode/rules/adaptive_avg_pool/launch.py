@@ -8,7 +8,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.checks import check_devices, check_implemented
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch
 
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
@@ -19,10 +19,11 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"{kernel}<{ctype(dtype)}, {per_thread}>"
+        f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
         for kernel in ("adaptive_avg_pool_backward", "adaptive_avg_pool_backward_channels_last")
         for dtype in FLOATING
         for per_thread in (1, PER_THREAD)
+        for index in ("int32_t", "int64_t")
     ),
 )
 
@@ -48,9 +49,10 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     grad_input = empty(self.shape, self.dtype, self.device, torch.channels_last)
     many = channels >= 8 * PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
+    index = _index_ctype(grad_output, self, 2)
     launch(
         SOURCE,
-        f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}>",
+        f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
         grad_input.numel() // channels * -(-channels // per_thread),
         grad_output.contiguous(memory_format=torch.channels_last),
         grad_input,
@@ -85,10 +87,11 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
     planes = self.shape[:-spatial].numel()
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
+    index = _index_ctype(grad_output, self, spatial)
     missing = (1,) * (3 - spatial)
     launch(
         SOURCE,
-        f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}>",
+        f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
         -(-planes // per_thread) * self.shape[-spatial:].numel(),
         grad_output.contiguous(),
         grad_input,
@@ -99,6 +102,13 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
         *grad_output.shape[-spatial:],
     )
     return grad_input
+
+
+def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:
+    """The kernels multiply a position of one tensor by the other's size, of each axis."""
+    axes = zip(self.shape[-spatial:], grad_output.shape[-spatial:])
+    products = ((size_in + 1) * (size_out + 1) for size_in, size_out in axes)
+    return index_ctype(grad_output.numel(), self.numel(), *products)
 
 
 def _channels_last(self: Tensor) -> bool:

@@ -33,7 +33,7 @@ def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Ten
     _check("adaptive_max_pool2d_backward", grad_output, self, indices, 2)
     last = self.dim() == 4 and suggest_memory_format(self) is torch.channels_last
     memory_format = torch.channels_last if last else torch.contiguous_format
-    return gather_chosen(SOURCE, KERNEL, grad_output, self, indices, 2, memory_format)
+    return _gather(grad_output, self, indices, 2, memory_format)
 
 
 def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
@@ -52,7 +52,22 @@ def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Ten
         NotImplementedError: a dtype that is not floating point.
     """
     _check("adaptive_max_pool3d_backward", grad_output, self, indices, 3)
-    return gather_chosen(SOURCE, KERNEL, grad_output, self, indices, 3, torch.contiguous_format)
+    return _gather(grad_output, self, indices, 3, torch.contiguous_format)
+
+
+def _gather(
+    grad_output: Tensor,
+    self: Tensor,
+    indices: Tensor,
+    spatial: int,
+    memory_format: torch.memory_format,
+) -> Tensor:
+    # The kernel multiplies a position of one tensor by the other's size, of each axis.
+    axes = zip(self.shape[-spatial:], grad_output.shape[-spatial:])
+    counts = [(size_in + 1) * (size_out + 1) for size_in, size_out in axes]
+    return gather_chosen(
+        SOURCE, KERNEL, grad_output, self, indices, spatial, memory_format, counts=counts
+    )
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from detmode.checks import check_devices, check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch
 
-PER_THREAD = 4
+PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
 """Elements from which a thread serves several planes: with fewer, more threads are worth more."""
@@ -20,9 +20,10 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}>"
+        f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>"
         for dtype in FLOATING
         for per_thread in (1, PER_THREAD)
+        for index in ("int32_t", "int64_t")
     ),
 )
 
@@ -71,9 +72,11 @@ def avg_pool3d_backward(
     planes = self.shape[:-3].numel()
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
+    counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
+    index = index_ctype(*counts)
     launch(
         SOURCE,
-        f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}>",
+        f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
         -(-planes // per_thread) * sizes_in.numel(),
         grad_output.contiguous(),
         grad_input,

@@ -19,21 +19,25 @@ struct Place {
   T y, x;
 };
 
-// offset is [images, offset_groups, kernel, 2, outputs]; `tap` counts [images, offset_groups,
-// kernel, outputs] row-major, as mask does.
+// Element k of the kernel at output pixel p. `before` counts [images, offset_groups, kernel]
+// row-major, and mask has the tap at before * outputs + p.
+struct Tap {
+  int64_t before, k, p;
+};
+
+// offset is [images, offset_groups, kernel, 2, outputs].
 template <typename scalar_t>
 static __device__ __forceinline__ Place<opmath_t<scalar_t>> place_of(const scalar_t* offset,
-                                                                     int64_t tap, const Axis& rows,
+                                                                     const Tap& tap,
+                                                                     const Axis& rows,
                                                                      const Axis& columns) {
   using T = opmath_t<scalar_t>;
-  int64_t outputs = rows.out * columns.out, taps = rows.kernel * columns.kernel;
-  int64_t before = quick_div(tap, outputs), p = tap - before * outputs;
-  int64_t group = quick_div(before, taps), k = before - group * taps;
+  int64_t outputs = rows.out * columns.out, k = tap.k, p = tap.p;
   int64_t out_row = quick_div(p, columns.out), row = quick_div(k, columns.kernel);
   int64_t y = out_row * rows.stride - rows.padding + row * rows.dilation;
   int64_t x = (p - out_row * columns.out) * columns.stride - columns.padding +
               (k - row * columns.kernel) * columns.dilation;
-  const scalar_t* moved = offset + 2 * before * outputs + p;
+  const scalar_t* moved = offset + 2 * tap.before * outputs + p;
   return {add_rn(static_cast<T>(y), to_opmath(moved[0])),
           add_rn(static_cast<T>(x), to_opmath(moved[outputs]))};
 }
@@ -87,15 +91,18 @@ static __device__ __forceinline__ T interpolated(const Corners<T>& v, Place<T> a
 struct Taps {
   Axis rows, columns;
   int64_t images, channels, offset_groups;
-  // The plane of the input that element i of the columns reads, and its tap in offset and mask.
-  __device__ __forceinline__ int64_t tap_of(int64_t i, int64_t& plane) const {
+  // The plane of the input that element i of the columns reads, and its tap.
+  __device__ __forceinline__ Tap tap_of(int64_t i, int64_t& plane) const {
     int64_t taps = rows.kernel * columns.kernel, outputs = rows.out * columns.out;
     int64_t before = quick_div(i, outputs), p = i - before * outputs;
     int64_t c_and_k = quick_div(before, images), image = before - c_and_k * images;
     int64_t c = quick_div(c_and_k, taps), k = c_and_k - c * taps;
     int64_t group = quick_div(c, channels / offset_groups);
     plane = image * channels + c;
-    return ((image * offset_groups + group) * taps + k) * outputs + p;
+    return {(image * offset_groups + group) * taps + k, k, p};
+  }
+  __device__ __forceinline__ int64_t in_mask(const Tap& tap) const {
+    return tap.before * rows.out * columns.out + tap.p;
   }
   __device__ __forceinline__ int64_t count() const {
     return channels * rows.kernel * columns.kernel * images * rows.out * columns.out;
@@ -122,13 +129,14 @@ __global__ void deform_sample(const scalar_t* __restrict__ input,
   using T = opmath_t<scalar_t>;
   Taps taps = DETMODE_TAPS_OF;
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
-    int64_t plane, tap = taps.tap_of(i, plane);
+    int64_t plane;
+    Tap tap = taps.tap_of(i, plane);
     Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
     Between<T> y = between(at.y, height), x = between(at.x, width);
     Corners<T> v = corners_of(input + plane * height * width, y, x, height, width);
     T value = interpolated(v, at, y, x, height, width);
-    columns[i] =
-        from_opmath<scalar_t>(mask != nullptr ? mul_rn(to_opmath(mask[tap]), value) : value);
+    columns[i] = from_opmath<scalar_t>(
+        mask != nullptr ? mul_rn(to_opmath(mask[taps.in_mask(tap)]), value) : value);
   }
 }
 
@@ -139,10 +147,11 @@ static __device__ __forceinline__ void for_each_pixel(int64_t i, const scalar_t*
                                                       const Taps& taps, Visit visit) {
   using T = opmath_t<scalar_t>;
   int64_t height = taps.rows.size, width = taps.columns.size;
-  int64_t plane, tap = taps.tap_of(i, plane);
+  int64_t plane;
+  Tap tap = taps.tap_of(i, plane);
   Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
   Between<T> y = between(at.y, height), x = between(at.x, width);
-  T factor = mask != nullptr ? to_opmath(mask[tap]) : static_cast<T>(1);
+  T factor = mask != nullptr ? to_opmath(mask[taps.in_mask(tap)]) : static_cast<T>(1);
   for (int64_t row = y.low; row <= y.low + 1; ++row) {
     for (int64_t column = x.low; column <= x.low + 1; ++column) {
       if (row < 0 || row >= height || column < 0 || column >= width) continue;
@@ -213,7 +222,7 @@ __global__ void deform_move(const scalar_t* __restrict__ grad_columns,
     int64_t before = quick_div(tap, outputs), p = tap - before * outputs;
     int64_t image_and_group = quick_div(before, kernel), k = before - image_and_group * kernel;
     int64_t image = quick_div(image_and_group, offset_groups);
-    Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
+    Place<T> at = place_of(offset, Tap{before, k, p}, taps.rows, taps.columns);
     Between<T> y = between(at.y, height), x = between(at.x, width);
     T y_rest = sub_rn(static_cast<T>(1), y.part), x_rest = sub_rn(static_cast<T>(1), x.part);
     T factor = mask != nullptr ? to_opmath(mask[tap]) : static_cast<T>(1);

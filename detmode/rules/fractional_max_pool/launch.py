@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,12 +10,13 @@ from torch import Tensor
 
 from detmode.checks import check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, launch
+from detmode.cuda import Source, index_ctype, launch
 from detmode.rules.index.positions import check_on_host
 from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
 
 KERNEL = "fractional_max_pool_backward"
-SOURCE = Source(__file__, "kernels.cu", entries=("fractional_max_pool_strays", *entries(KERNEL)))
+STRAYS = tuple(f"fractional_max_pool_strays<{index}>" for index in ("int32_t", "int64_t"))
+SOURCE = Source(__file__, "kernels.cu", entries=(*STRAYS, *entries(KERNEL)))
 
 
 def fractional_max_pool2d_backward(
@@ -88,7 +90,16 @@ def _gather(
         torch.contiguous_format,
         *kernel,
         strays,
+        counts=_counts(n, self.shape, kernel, indices.shape),
     )
+
+
+def _counts(
+    n: int, input_size: Sequence[int], kernel: Sequence[int], output_size: Sequence[int]
+) -> list[int]:
+    """The kernels multiply twice a position of the input by the regions of its axis."""
+    axes = zip(input_size[-n:], kernel[-n:], output_size[-n:])
+    return [2 * (size + k + size // 2**19 + 4) * out for size, k, out in axes]
 
 
 def find_strays(
@@ -97,9 +108,11 @@ def find_strays(
     """One int64: not zero if a region chose an element that no region at its place can hold."""
     strays = torch.zeros(1, dtype=torch.int64, device=indices.device)
     missing = (1,) * (3 - n)
+    counts = _counts(n, input_size, kernel, indices.shape)
+    index = index_ctype(math.prod(input_size), indices.numel(), *counts)
     launch(
         SOURCE,
-        "fractional_max_pool_strays",
+        f"fractional_max_pool_strays<{index}>",
         indices.numel(),
         indices,
         strays,

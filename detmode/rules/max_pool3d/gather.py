@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from detmode.checks import check_devices, check_scalar_type
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch
 
-PER_THREAD = 4
+PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
 """Elements from which a thread serves several planes: with fewer, more threads are worth more."""
 
 
 def entries(kernel: str) -> tuple[str, ...]:
-    """The name expressions of ``kernel``, a template of a dtype and of planes for a thread."""
+    """The name expressions of ``kernel``, a template of a dtype, planes for a thread, an index."""
     return tuple(
-        f"{kernel}<{ctype(dtype)}, {per_thread}>"
+        f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
         for dtype in FLOATING
         for per_thread in (1, PER_THREAD)
+        for index in ("int32_t", "int64_t")
     )
 
 
@@ -33,6 +36,7 @@ def gather_chosen(
     spatial: int,
     memory_format: torch.memory_format,
     *window: int | Tensor,
+    counts: Sequence[int],
 ) -> Tensor:
     """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -45,6 +49,7 @@ def gather_chosen(
         spatial: 2 or 3 dimensions, the last ones.
         memory_format: of the result.
         window: what the kernel takes after the sizes.
+        counts: the largest numbers that it works out of them, beside positions in the tensors.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
@@ -56,10 +61,11 @@ def gather_chosen(
     shared = inner if inner > 1 else outer
     many = shared >= 4 * PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
+    index = index_ctype(self.numel(), grad_output.numel(), *counts)
     missing = (1,) * (3 - spatial)
     launch(
         source,
-        f"{kernel}<{ctype(self.dtype)}, {per_thread}>",
+        f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>",
         grad_input.numel() // max(shared, 1) * -(-shared // per_thread),
         grad_output.contiguous(memory_format=memory_format),
         indices.contiguous(memory_format=memory_format),

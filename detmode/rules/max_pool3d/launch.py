@@ -71,6 +71,7 @@ def max_pool3d_with_indices_backward(
         *pads,
         *dilations,
         *(d // math.gcd(d, s) for d, s in zip(dilations, strides)),
+        counts=(*strides, *pads, *(k * d for k, d in zip(kernel, dilations))),
     )
 
 

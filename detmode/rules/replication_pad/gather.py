@@ -8,17 +8,23 @@ from torch import Tensor
 
 from detmode.checks import check_devices, check_implemented, check_scalar_type
 from detmode.conditions import COMPLEX, FLOATING
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch
 
 DTYPES = FLOATING + COMPLEX
+PER_THREAD = 8
+"""Planes that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
 
 SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"pad_backward<{ctype(dtype)}, {reflect}>"
+        f"pad_backward<{ctype(dtype)}, {reflect}, {per_thread}, {index}>"
         for dtype in DTYPES
         for reflect in ("false", "true")
+        for per_thread in (1, PER_THREAD)
+        for index in ("int32_t", "int64_t")
     ),
 )
 
@@ -44,13 +50,17 @@ def gather_backward(
     _check(where, grad_output, self, padding, spatial, reflect)
     grad_input = empty(self.shape, self.dtype, self.device)
     missing = 3 - spatial
+    planes, positions = self.shape[:-spatial].numel(), self.shape[-spatial:].numel()
+    many = planes >= PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    index = index_ctype(grad_output.numel(), grad_input.numel())
     launch(
         SOURCE,
-        f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}>",
-        grad_input.numel(),
+        f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
+        -(-planes // per_thread) * positions,
         grad_output.contiguous(),
         grad_input,
-        grad_input.numel(),
+        planes,
         *(1,) * missing,
         *self.shape[-spatial:],
         *(1,) * missing,

@@ -11,13 +11,24 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.conditions import FLOATING
 from detmode.cuda import ctype, empty, launch, launch_blocks
-from detmode.rules.upsample.tables import SOURCE, Axis, Interpolation, ratio_of, write_tables
+from detmode.rules.upsample.tables import (
+    SOURCE,
+    WIDTH,
+    Axis,
+    Interpolation,
+    ratio_of,
+    write_tables,
+)
 
 # Where an element of grad_input meets more elements of grad_output than this, the last dimension is
 # left to a second launch: for channels_last, which would read each of them anew, and for contiguous
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
 MANY = 1 << 16
+# Elements from which a thread serves several channels: with fewer, more threads are worth more.
+SEVERAL = 1 << 18
+# The largest grid along y.
+MAX_GROUPS = 65535
 
 
 def gather_backward(
@@ -84,23 +95,26 @@ def _gather(
     interpolation: Interpolation,
 ) -> None:
     """``source`` is [outer, ..., inner] in memory, the dimensions of ``axes`` reversed between."""
-    kernel = "upsample_gather_rows" if inner == 1 else "upsample_gather"
-    entry = f"{kernel}<{ctype(source.dtype)}, {ctype(result.dtype)}, {len(axes)}>"
+    template = f"{ctype(source.dtype)}, {ctype(result.dtype)}, {len(axes)}"
     sizes = [n for axis in axes for n in (axis.size, axis.out, axis.taps)]
     sizes += [0, 0, 0] * (3 - len(axes))
     tensors = (source, positions, weights, result)
     if inner > 1:
-        launch(SOURCE, entry, result.numel(), *tensors, outer, inner, *sizes, interpolation.clamps)
+        several = WIDTH**2 <= inner < 1 << 31 and result.numel() >= SEVERAL
+        step = WIDTH if several else 1
+        entry = f"upsample_gather<{template}, {step}>"
+        threads = result.numel() // inner * -(-inner // step)
+        launch(SOURCE, entry, threads, *tensors, outer, inner, *sizes, interpolation.clamps)
         return
     width = axes[0].size
     x = min(256, max(32, 1 << (width - 1).bit_length()))
     y = 256 // x
-    blocks = -(-width // x) * -(-(result.numel() // width) // y)
+    groups = -(-(result.numel() // width) // y)
     shared = 4 * x * y * weights.element_size()
     launch_blocks(
         SOURCE,
-        entry,
-        min(blocks, 1 << 16),
+        f"upsample_gather_rows<{template}>",
+        (-(-width // x), min(groups, MAX_GROUPS)),
         (x, y),
         *tensors,
         outer,

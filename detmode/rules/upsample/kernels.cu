@@ -1,7 +1,8 @@
 // Backward of linear and cubic interpolation: one thread owns one element of grad_input and gathers
-// what the forward spread from it. `*_tables` first writes down, for each dimension, which output
-// positions read which input positions with which weights (table.cuh); the gathers know no
-// interpolation.
+// what the forward spread from it (gather.cuh). `*_tables` first writes down, for each dimension,
+// which output positions read which input positions with which weights (table.cuh); the gathers
+// know no interpolation.
+#include "gather.cuh"
 #include "table.cuh"
 
 // ATen's rules for the source position of an output position, with the fused multiply-add that its
@@ -97,146 +98,43 @@ __global__ void upsample_tables(int32_t* positions, opmath_t* weights, int64_t i
   write_tables<interpolation>(positions, weights, dimensions);
 }
 
-// One dimension as the gathers see it, with the input position that this thread owns.
-template <typename opmath_t>
-struct Axis {
-  int64_t in;
-  int64_t out;
-  int64_t taps;
-  int64_t at;
-  const int32_t* first;
-  const int32_t* low;
-  const int32_t* high;
-  const opmath_t* weights;
-};
-
-// sizes: in, out and taps of the last dimension, then of the one before it, ...
-template <typename opmath_t>
-static __device__ __forceinline__ void read_tables(const int32_t* positions,
-                                                   const opmath_t* weights,
-                                                   const int64_t (&sizes)[9],
-                                                   Axis<opmath_t> (&axes)[3]) {
-#pragma unroll
-  for (int d = 0; d < 3; ++d) {
-    int64_t in = sizes[3 * d], out = sizes[3 * d + 1], taps = sizes[3 * d + 2];
-    axes[d] = {in, out, taps, 0, positions, positions + out, positions + out + in, weights};
-    positions += out + 2 * in;
-    weights += out * taps;
-  }
-}
-
-// sums[u] += values[u] times each weight with which output position o reads `axis.at`. It is one
-// weight, except at the ends of an input that `clamps`: there every tap outside counts as well, one
-// by one from the first, so that an infinity meets the same weights as in ATen.
-template <int width, typename opmath_t>
-static __device__ __forceinline__ void add_taps(const Axis<opmath_t>& axis, int64_t o, bool clamps,
-                                                const opmath_t (&values)[width],
-                                                opmath_t (&sums)[width]) {
-  int64_t tap = axis.at - axis.first[o];
-  int64_t from = clamps && axis.at == 0 ? 0 : max_index(tap, 0);
-  int64_t to = clamps && axis.at == axis.in - 1 ? axis.taps - 1 : min_index(tap, axis.taps - 1);
-  for (int64_t k = from; k <= to; ++k) {
-    opmath_t weight = axis.weights[o * axis.taps + k];
-#pragma unroll
-    for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
-  }
-}
-
-template <int width, typename in_t, typename opmath_t>
-static __device__ __forceinline__ void load(const in_t* source, int64_t step, int active,
-                                            opmath_t (&values)[width]) {
-#pragma unroll
-  for (int u = 0; u < width; ++u) {
-    values[u] = u < active ? to_opmath(source[u * step]) : opmath_t(0);
-  }
-}
-
-// Adds to sums[u], for u < active, what reaches the owned position in `dims` dimensions from the
-// output positions [low, high] of the last one, axes[0]. Order: positions ascending, the last
-// dimension outermost, each dimension summed on its own; it depends on the sizes alone. `source` is
-// at position `low`, `stride` the distance of the next one, `step` that of the next sum's.
-template <int dims, int width, typename in_t, typename opmath_t>
-static __device__ __forceinline__ void gather(const in_t* source, int64_t low, int64_t high,
-                                              int64_t stride, int64_t step, int active, bool clamps,
-                                              const Axis<opmath_t>* axes, opmath_t (&sums)[width]) {
-  const Axis<opmath_t>& axis = axes[0];
-  opmath_t values[width];
-  if constexpr (dims > 1) {
-    const Axis<opmath_t>& next = axes[1];
-    for (int64_t o = low; o <= high; ++o, source += stride) {
-#pragma unroll
-      for (int u = 0; u < width; ++u) values[u] = opmath_t(0);
-      int64_t first = next.low[next.at], plane = stride * axis.out;
-      gather<dims - 1, width>(source + first * plane, first, next.high[next.at], plane, step,
-                              active, clamps, axes + 1, values);
-      add_taps<width>(axis, o, clamps, values, sums);
-    }
-  } else if (clamps && (axis.at == 0 || axis.at == axis.in - 1)) {
-    for (int64_t o = low; o <= high; ++o, source += stride) {
-      load<width>(source, step, active, values);
-      add_taps<width>(axis, o, clamps, values, sums);
-    }
-  } else {
-    // One weight a position: no branch stands between the loads of neighbouring positions.
-#pragma unroll 4
-    for (int64_t o = low; o <= high; ++o) {
-      load<width>(source + (o - low) * stride, step, active, values);
-      opmath_t weight = axis.weights[o * axis.taps + axis.at - axis.first[o]];
-#pragma unroll
-      for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
-    }
-  }
-}
-
-// The sums of `dims` whole dimensions; with no dimension the element itself.
-template <int dims, int width, typename in_t, typename opmath_t>
-static __device__ __forceinline__ void gather_all(const in_t* source, int64_t stride, int64_t step,
-                                                  int active, bool clamps,
-                                                  const Axis<opmath_t>* axes,
-                                                  opmath_t (&sums)[width]) {
-  if constexpr (dims == 0) {
-    load<width>(source, step, active, sums);
-  } else {
-#pragma unroll
-    for (int u = 0; u < width; ++u) sums[u] = opmath_t(0);
-    int64_t low = axes[0].low[axes[0].at], high = axes[0].high[axes[0].at];
-    gather<dims, width>(source + low * stride, low, high, stride, step, active, clamps, axes, sums);
-  }
-}
-
 // grad_output is [outer, (out_d, out_h,) out_w, inner], grad_input [outer, (in_d, in_h,) in_w,
-// inner]. One thread an element of grad_input; neighbours in `inner` read neighbours. For
-// channels_last tensors, and for the leading dimensions alone.
-template <typename in_t, typename out_t, int dims>
-__global__ void upsample_gather(const in_t* __restrict__ grad_output,
-                                const int32_t* __restrict__ positions,
-                                const opmath_t<in_t>* __restrict__ weights,
-                                out_t* __restrict__ grad_input, int64_t outer, int64_t inner,
-                                int64_t in_w, int64_t out_w, int64_t taps_w, int64_t in_h,
-                                int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
-                                int64_t taps_d, bool clamps) {
+// inner]. One thread `width` elements of grad_input, as far apart in `inner` as they can be, so
+// that neighbouring threads read neighbours. For channels_last tensors, and for the leading
+// dimensions alone.
+template <typename in_t, typename out_t, int dims, int width>
+__global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
+    upsample_gather(const in_t* __restrict__ grad_output, const int32_t* __restrict__ positions,
+                    const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
+                    int64_t outer, int64_t inner, int64_t in_w, int64_t out_w, int64_t taps_w,
+                    int64_t in_h, int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
+                    int64_t taps_d, bool clamps) {
   Axis<opmath_t<in_t>> axes[3];
   read_tables<opmath_t<in_t>>(
       positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
-  int64_t n = outer * inner, plane = inner;
+  int64_t hop = ceil_div(inner, width), n = outer * hop, plane = inner;
 #pragma unroll
   for (int d = 0; d < dims; ++d) {
     n *= axes[d].in;
     plane *= axes[d].out;
   }
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t rest = quick_div(i, inner);
-    int64_t x = i - rest * inner;
+    int64_t rest = quick_div(i, hop);
+    int64_t x = i - rest * hop;
+    out_t* target = grad_input + rest * inner + x;
 #pragma unroll
-    for (int d = 0; d < dims; ++d) {
-      int64_t quotient = quick_div(rest, axes[d].in);
-      axes[d].at = rest - quotient * axes[d].in;
-      rest = quotient;
-    }
-    opmath_t<in_t> sums[1];
-    gather_all<dims, 1>(grad_output + rest * plane + x, inner, 0, 1, clamps, axes, sums);
+    for (int d = 0; d < dims; ++d) take(axes[d], rest);
+    int active = 0;
+#pragma unroll
+    for (int u = 0; u < width; ++u) active += x + u * hop < inner ? 1 : 0;
+    opmath_t<in_t> sums[width];
+    gather_all<dims, width>(grad_output + rest * plane + x, inner, static_cast<int32_t>(hop),
+                            active, clamps, axes, sums);
     // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
-    grad_input[i] = static_cast<out_t>(add_rn(sums[0], opmath_t<in_t>(0)));
+#pragma unroll
+    for (int u = 0; u < width; ++u) {
+      if (u < active) target[u * hop] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
+    }
   }
 }
 
@@ -262,27 +160,27 @@ __global__ void __launch_bounds__(256, 3)
     rows *= axes[d].in;
     plane *= axes[d].out;
   }
-  int64_t threads = blockDim.x, x = threadIdx.x, strip = width * threads;
+  int32_t threads = static_cast<int32_t>(blockDim.x), x = static_cast<int32_t>(threadIdx.x);
+  int32_t strip = width * threads, size = axes[0].in;
   opmath_t<in_t>* columns = dynamic_shared<opmath_t<in_t>>() + threadIdx.y * strip;
-  int64_t tiles = ceil_div(in_w, threads), count = tiles * ceil_div(rows, blockDim.y);
-  for (int64_t b = blockIdx.x; b < count; b += gridDim.x) {
-    int64_t group = quick_div(b, tiles), from = (b - group * tiles) * threads;
-    int64_t row = group * blockDim.y + threadIdx.y, rest = row;
-    bool owns = row < rows && from + x < in_w;
+  int32_t from = static_cast<int32_t>(blockIdx.x) * threads;
+  int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.y;
+  for (int64_t top = static_cast<int64_t>(blockIdx.y) * blockDim.y; top < rows; top += step) {
+    int64_t row = top + threadIdx.y, rest = row;
+    bool owns = row < rows && x < size - from;
 #pragma unroll
-    for (int d = 1; d < dims; ++d) {
-      int64_t quotient = quick_div(rest, axes[d].in);
-      axes[d].at = rest - quotient * axes[d].in;
-      rest = quotient;
-    }
-    axes[0].at = min_index(from + x, in_w - 1);
-    int64_t begin = axes[0].low[from], end = axes[0].high[min_index(from + threads, in_w) - 1];
-    int64_t low = axes[0].low[axes[0].at], high = axes[0].high[axes[0].at];
+    for (int d = 1; d < dims; ++d) take(axes[d], rest);
+    axes[0].at = owns ? from + x : size - 1;
+    int32_t begin = axes[0].low[from];
+    int32_t end = axes[0].high[threads < size - from ? from + threads - 1 : size - 1];
+    int32_t low = axes[0].low[axes[0].at], high = axes[0].high[axes[0].at];
     opmath_t<in_t> sums[1] = {opmath_t<in_t>(0)};
-    for (; begin <= end; begin += strip) {
-      int64_t last = min_index(begin + strip - 1, end);
-      if (row < rows && begin + x <= last) {
-        int active = static_cast<int>((last - begin - x) / threads) + 1;
+    while (begin <= end) {
+      int32_t last = strip <= end - begin ? begin + strip - 1 : end;
+      if (row < rows && x <= last - begin) {
+        int active = 0;
+#pragma unroll
+        for (int u = 0; u < width; ++u) active += x + u * threads <= last - begin ? 1 : 0;
         opmath_t<in_t> values[width];
         gather_all<dims - 1, width>(grad_output + rest * plane + begin + x, out_w, threads, active,
                                     clamps, axes + 1, values);
@@ -290,9 +188,11 @@ __global__ void __launch_bounds__(256, 3)
         for (int u = 0; u < width; ++u) columns[x + u * threads] = values[u];
       }
       __syncthreads();
-      int64_t from_here = max_index(low, begin), until = owns ? min_index(high, last) : -1;
+      int32_t from_here = most(low, begin), until = owns ? least(high, last) : -1;
       gather<1, 1>(columns + (from_here - begin), from_here, until, 1, 0, 1, clamps, axes, sums);
       __syncthreads();
+      if (last == end) break;
+      begin = last + 1;
     }
     if (owns)
       grad_input[row * in_w + from + x] = static_cast<out_t>(add_rn(sums[0], opmath_t<in_t>(0)));

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, launch
 
-_SCALARS = ("half", "bfloat16", "float", "double")
+WIDTH = 4
+"""Channels that one thread of `upsample_gather` serves where there are many."""
+
+_SAME = tuple((scalar, scalar) for scalar in ("half", "bfloat16", "float", "double"))
 # In two launches, the sums between them are of the opmath type.
 _LEADING = (("half", "float"), ("bfloat16", "float"))
 _LAST = (("float", "half"), ("float", "bfloat16"))
@@ -21,10 +24,12 @@ SOURCE = Source(
     "kernels.cu",
     entries=(
         *(f"upsample_tables<{i}, {t}>" for i in ("Linear", "Cubic") for t in ("float", "double")),
-        *(f"upsample_gather<{t}, {t}, {dims}>" for t, dims in product(_SCALARS, (1, 2, 3))),
-        *(f"upsample_gather<{a}, {b}, {dims}>" for (a, b), dims in product(_LEADING, (1, 2))),
-        *(f"upsample_gather<{a}, {b}, 1>" for a, b in _LAST),
-        *(f"upsample_gather_rows<{t}, {t}, {dims}>" for t, dims in product(_SCALARS, (1, 2, 3))),
+        *(
+            f"upsample_gather<{a}, {b}, {dims}, {width}>"
+            for pairs, most in ((_SAME, 3), (_LEADING, 2), (_LAST, 1))
+            for (a, b), dims, width in product(pairs, range(1, most + 1), (1, WIDTH))
+        ),
+        *(f"upsample_gather_rows<{a}, {b}, {dims}>" for (a, b), dims in product(_SAME, (1, 2, 3))),
         *(f"upsample_gather_rows<{a}, {b}, 1>" for a, b in _LAST),
     ),
 )

@@ -1,0 +1,134 @@
+// What reaches one input position of an interpolation, by the tables of table.cuh: sums over one
+// dimension after the other.
+#pragma once
+
+#include "dtype.cuh"
+#include "index_type.cuh"
+
+// One dimension as the gathers see it, with the input position that this thread owns. Positions in
+// a dimension have 32 bits, as in its table; only what spans several dimensions has 64.
+template <typename opmath_t>
+struct Axis {
+  int32_t in;
+  int32_t out;
+  int32_t taps;
+  int32_t at;
+  const int32_t* first;
+  const int32_t* low;
+  const int32_t* high;
+  const opmath_t* weights;
+  __device__ __forceinline__ const opmath_t* weights_of(int32_t o) const {
+    return weights + static_cast<int64_t>(o) * taps;
+  }
+};
+
+// sizes: in, out and taps of the last dimension, then of the one before it, ...
+template <typename opmath_t>
+static __device__ __forceinline__ void read_tables(const int32_t* positions,
+                                                   const opmath_t* weights,
+                                                   const int64_t (&sizes)[9],
+                                                   Axis<opmath_t> (&axes)[3]) {
+#pragma unroll
+  for (int d = 0; d < 3; ++d) {
+    int64_t in = sizes[3 * d], out = sizes[3 * d + 1], taps = sizes[3 * d + 2];
+    axes[d].in = static_cast<int32_t>(in);
+    axes[d].out = static_cast<int32_t>(out);
+    axes[d].taps = static_cast<int32_t>(taps);
+    axes[d].first = positions;
+    axes[d].low = positions + out;
+    axes[d].high = positions + out + in;
+    axes[d].weights = weights;
+    positions += out + 2 * in;
+    weights += out * taps;
+  }
+}
+
+// sums[u] += values[u] times each weight with which output position o reads `axis.at`. It is one
+// weight, except at the ends of an input that `clamps`: there every tap outside counts as well, one
+// by one from the first, so that an infinity meets the same weights as in ATen.
+template <int width, typename opmath_t>
+static __device__ __forceinline__ void add_taps(const Axis<opmath_t>& axis, int32_t o, bool clamps,
+                                                const opmath_t (&values)[width],
+                                                opmath_t (&sums)[width]) {
+  int32_t tap = axis.at - axis.first[o];
+  int32_t from = clamps && axis.at == 0 ? 0 : most(tap, 0);
+  int32_t to = clamps && axis.at == axis.in - 1 ? axis.taps - 1 : least(tap, axis.taps - 1);
+  const opmath_t* weights = axis.weights_of(o);
+#pragma unroll 1
+  for (int32_t k = from; k <= to; ++k) {
+    opmath_t weight = weights[k];
+#pragma unroll
+    for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
+  }
+}
+
+template <int width, typename in_t, typename opmath_t>
+static __device__ __forceinline__ void load(const in_t* source, int32_t step, int active,
+                                            opmath_t (&values)[width]) {
+#pragma unroll
+  for (int u = 0; u < width; ++u) {
+    values[u] = u < active ? to_opmath(source[u * step]) : opmath_t(0);
+  }
+}
+
+// Adds to sums[u], for u < active, what reaches the owned position in `dims` dimensions from the
+// output positions [low, high] of the last one, axes[0]. Order: positions ascending, the last
+// dimension outermost, each dimension summed on its own; it depends on the sizes alone. `source` is
+// at position `low`, `stride` the distance of the next one, `step` that of the next sum's.
+template <int dims, int width, typename in_t, typename opmath_t>
+static __device__ __forceinline__ void gather(const in_t* source, int32_t low, int32_t high,
+                                              int64_t stride, int32_t step, int active, bool clamps,
+                                              const Axis<opmath_t>* axes, opmath_t (&sums)[width]) {
+  const Axis<opmath_t>& axis = axes[0];
+  opmath_t values[width];
+  if constexpr (dims > 1) {
+    const Axis<opmath_t>& next = axes[1];
+    for (int32_t o = low; o <= high; ++o, source += stride) {
+#pragma unroll
+      for (int u = 0; u < width; ++u) values[u] = opmath_t(0);
+      int32_t first = next.low[next.at];
+      int64_t plane = stride * axis.out;
+      gather<dims - 1, width>(source + first * plane, first, next.high[next.at], plane, step,
+                              active, clamps, axes + 1, values);
+      add_taps<width>(axis, o, clamps, values, sums);
+    }
+  } else if (clamps && (axis.at == 0 || axis.at == axis.in - 1)) {
+    for (int32_t o = low; o <= high; ++o, source += stride) {
+      load<width>(source, step, active, values);
+      add_taps<width>(axis, o, clamps, values, sums);
+    }
+  } else {
+    // One weight a position: no branch stands between the loads of neighbouring positions.
+#pragma unroll 4
+    for (int32_t o = low; o <= high; ++o, source += stride) {
+      load<width>(source, step, active, values);
+      opmath_t weight = axis.weights_of(o)[axis.at - axis.first[o]];
+#pragma unroll
+      for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
+    }
+  }
+}
+
+// The sums of `dims` whole dimensions; with no dimension the element itself.
+template <int dims, int width, typename in_t, typename opmath_t>
+static __device__ __forceinline__ void gather_all(const in_t* source, int64_t stride, int32_t step,
+                                                  int active, bool clamps,
+                                                  const Axis<opmath_t>* axes,
+                                                  opmath_t (&sums)[width]) {
+  if constexpr (dims == 0) {
+    load<width>(source, step, active, sums);
+  } else {
+#pragma unroll
+    for (int u = 0; u < width; ++u) sums[u] = opmath_t(0);
+    int32_t low = axes[0].low[axes[0].at], high = axes[0].high[axes[0].at];
+    gather<dims, width>(source + low * stride, low, high, stride, step, active, clamps, axes, sums);
+  }
+}
+
+// Takes the position in `axis` off the row-major position `rest`, in which it is the last one.
+template <typename opmath_t>
+static __device__ __forceinline__ void take(Axis<opmath_t>& axis, int64_t& rest) {
+  int64_t quotient = quick_div(rest, axis.in);
+  axis.at = static_cast<int32_t>(rest - quotient * axis.in);
+  rest = quotient;
+}
