@@ -95,6 +95,11 @@ class ByNode(Generic[T]):
         """What is kept for the nodes that the calling thread makes."""
         return self._own if threading.get_ident() == self._thread else self.foreign
 
+    @property
+    def repeats(self) -> bool:
+        """Whether numbers of the calling thread may come again: several threads share them."""
+        return self.mine is self.foreign
+
     def keep(self, number: int, value: T) -> None:
         """Keep ``value`` for a node of the calling thread."""
         values = self.mine
@@ -149,6 +154,10 @@ class Trace:
         A call inside a backward (activation checkpointing, double backward) takes over what was
         allowed where that backward comes from.
         """
+        number = _get_sequence_nr() - 1
+        if not self._notes.repeats and number in self._notes.mine:
+            # Made by an earlier call: this one (empty_like, detach) makes none.
+            return
         frame, node = user_frame(), _current_node()
         allowed = [patterns for patterns, _ in self._active]
         note = None
@@ -169,7 +178,7 @@ class Trace:
             site = note.site
         else:
             return
-        self._notes.keep(_get_sequence_nr() - 1, Note(site, names, tuple(dict.fromkeys(allowed))))
+        self._notes.keep(number, Note(site, names, tuple(dict.fromkeys(allowed))))
 
     def remember_place(self, place: Place, since: int) -> None:
         """Note where the call is made that makes the newest autograd node, if it has one.
@@ -180,7 +189,7 @@ class Trace:
                 older ones were made.
         """
         number = _get_sequence_nr() - 1
-        if self._places.mine is not self._places.foreign:
+        if not self._places.repeats:
             # The first that is seen after a node was made has made it, even where gradients are
             # off: the body of an autograd.Function. Others (detach, argmax) make none.
             if number >= since and number not in self._places.mine:

@@ -83,6 +83,17 @@ def test_the_backward_of_another_call_is_refused(mode):
     assert [(action, count) for _, action, count in actions(made)] == [("allow", 1), ("error", 2)]
 
 
+def test_a_region_around_a_call_that_makes_no_node(mode):
+    """A listed call without a node of its own leaves the one before it outside the region."""
+    with mode(overrides={"aten::empty_like": "allow"}) as made:
+        y = up(image())
+        with allow(BACKWARD):
+            torch.empty_like(y)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            y.sum().backward()
+    assert (BACKWARD + ".default", "error", 1) in actions(made)
+
+
 def test_backward_in_a_later_mode(mode):
     """A region entered outside any mode, or in an earlier one, reaches no mode that comes later
     than the forward call's note; the interval by itself still names the backward operator.
