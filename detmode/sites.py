@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
@@ -39,7 +40,8 @@ _INTERVALS = 1 << 12
 
 # By id, since a code object's own hash is slow; the code object is kept, so that the id is its own.
 _kinds: dict[int, tuple[int, CodeType]] = {}
-_sites: dict[tuple[int, int], Site] = {}
+# By code, instruction and the module that the line calls: one line may call several.
+_sites: dict[tuple[int, int, int], tuple[Site, weakref.ref[torch.nn.Module] | None]] = {}
 
 
 @dataclass(frozen=True)
@@ -310,9 +312,11 @@ def caller_of_backward() -> FrameType | None:
 
 def site_of(frame: FrameType) -> Site:
     """The site of a user's frame that is on the stack, with the path of the called modules."""
-    key = (id(frame.f_code), frame.f_lasti)
-    site = _sites.get(key)
-    if site is None:
+    called = _module_called_by(frame)
+    key = (id(frame.f_code), frame.f_lasti, id(called))
+    site, module = _sites.get(key, (None, None))
+    # The address may be that of a module that is gone.
+    if site is None or (module is not None and module() is not called):
         file = frame.f_code.co_filename
         site = Site(
             f"{file}:{frame.f_lineno}",
@@ -321,8 +325,19 @@ def site_of(frame: FrameType) -> Site:
             module_path(surroundings()[1]),
             frame.f_globals.get("__name__"),
         )
-        _sites[key] = site
+        _sites[key] = site, None if called is None else weakref.ref(called)
     return site
+
+
+def _module_called_by(user: FrameType) -> torch.nn.Module | None:
+    """The module of PyTorch's that is being called by the user's line, the innermost one."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame is not user:
+        if frame.f_code is _MODULE_CALL:
+            module: torch.nn.Module = frame.f_locals["self"]
+            return module
+        frame = frame.f_back
+    return None
 
 
 def backward_site(note: Note | None) -> Site:

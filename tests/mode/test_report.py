@@ -125,6 +125,20 @@ def test_module_path(mode):
     assert modules["aten::cumsum.default"] == "Whole"
 
 
+def test_modules_that_one_line_calls(mode):
+    """Each row of a line that calls several modules has the module of its own call."""
+    net = torch.nn.Sequential(
+        torch.nn.Upsample(scale_factor=2, mode="bilinear"),
+        torch.nn.Upsample(scale_factor=2, mode="bicubic"),
+    )
+    with mode(overrides={"aten::upsample_bicubic2d_backward": "allow"}) as made:
+        net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+    assert {record.overload: record.module for record in made.records} == {
+        "aten::upsample_bilinear2d_backward.default": "Sequential.0",
+        "aten::upsample_bicubic2d_backward.default": "Sequential.1",
+    }
+
+
 def test_the_place_in_a_library_call_is_the_users(mode, line):
     """A call inside torch's own modules is at the user's line that called the module."""
     net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
