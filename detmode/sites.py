@@ -29,7 +29,10 @@ _USER, _INTERNAL, _ENGINE = range(3)
 _INTERNAL_DIRECTORIES = tuple(
     os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in (torch.__file__, __file__)
 )
-_INTERNAL_FILES = ("contextlib.py", "functools.py", "runpy.py", "threading.py")
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = tuple(
+    os.path.join(_STANDARD_LIBRARY, name, "") for name in ("site-packages", "dist-packages")
+)
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 _COPY_SLICES = "CopySlices"
@@ -377,7 +380,7 @@ def _kind(code: CodeType) -> int:
     file = code.co_filename
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
         return _INTERNAL
-    standard = os.path.dirname(os.__file__)
-    if os.path.dirname(file) == standard and os.path.basename(file) in _INTERNAL_FILES:
+    # Loading a batch or copying a model is the user's line, not multiprocessing's or copy's.
+    if file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED):
         return _INTERNAL
     return _USER

@@ -1,5 +1,6 @@
 """Records, the report's table, and JSON."""
 
+import copy
 import json
 
 import pytest
@@ -148,6 +149,17 @@ def test_the_place_in_a_library_call_is_the_users(mode, line):
 
     with mode() as made:
         user().backward()
+    assert [record.site for record in made.records] == line(user)
+
+
+def test_the_place_below_the_standard_library_is_the_users(mode, line):
+    """A call that Python's own library leads to is at the user's line that called the library."""
+
+    def user():
+        copy.deepcopy({"counts": torch.nn.Parameter(torch.ones(2))})  # here
+
+    with mode(overrides={"aten::clone": "allow"}) as made:
+        user()
     assert [record.site for record in made.records] == line(user)
 
 
