@@ -24,7 +24,8 @@ KINDS = {
     "outputs": "the same inputs gave other outputs: this call varies, or a fault is in it",
     "inputs": "the inputs came into the run different: other data, weights or order of data",
     "arguments": "it was called with other numbers: compare them, and where they come from",
-    "generator": "its random generator was in another state: compare what used it before",
+    "generator": "its random generator was in another state: compare its seed, and what used it "
+    "before",
     "seed": "the runs began with different seeds",
     "calls": "the runs do not make the same calls: a step more, an operator less",
     "replica": "this collective gives all ranks of its group the same, and these two other results",

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from detmode.reports.progress import progress
@@ -42,6 +43,8 @@ _SHARING = frozenset(
 )
 """Collectives that give all ranks of their group the same."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
+_OWN_GENERATOR = "generator=Generator"
+"""In the arguments of a call that does not draw from the global generator."""
 
 
 class _Tally:
@@ -100,6 +103,8 @@ class _Run:
         self.whole, self.anchors = array("q"), array("q")
         # Of each call the position of its line: overload, site and module.
         self.line_of = array("q")
+        # Of each global generator the first call that drew from it.
+        self.first_draws: dict[str, int] = {}
         # Of the collectives that give all ranks the same, their results.
         self.shared: dict[int, int] = {}
         # Of a rank's calls in place, what they write over and what they write.
@@ -125,6 +130,11 @@ class _Run:
             from_outside = not made_here.issuperset(split(digests[:inputs_end]))
             if not from_outside:
                 made_here.update(split(digests[inputs_end:end]))
+            if shape.is_random and _OWN_GENERATOR not in arguments:
+                form = next(chain.from_iterable(shape.sides), "cpu")
+                device = form.rpartition(" ")[2]
+                name = "torch" if device == "cpu" else device
+                self.first_draws.setdefault(name, len(self.kinds))
             if shape.overload in _SHARING:
                 self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
             elif (
@@ -209,8 +219,12 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         if pair is None:
             return None
         i, j = pair
+        # A call before this one has drawn the same from it: the program has seeded it by then.
+        suspects = tuple(
+            name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
+        )
         found = _parting(
-            None if i is None else calls[i], None if j is None else others[j], reseeded, ranks
+            None if i is None else calls[i], None if j is None else others[j], suspects, ranks
         )
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # A step more is a step on other data first.
@@ -287,6 +301,8 @@ def _parting(
     if inputs:
         return Parting("seed" if seeded else "inputs", first, second, inputs, reseeded)
     if first.generator != second.generator:
+        if _OWN_GENERATOR in first.arguments:
+            return Parting("generator", first, second, ("generator",))
         kind = "seed" if seeded else "generator"
         return Parting(kind, first, second, ("generator",), reseeded)
     if first.arguments != second.arguments:

@@ -69,6 +69,37 @@ def test_unseeded_python_is_a_hint(
     assert (parting.kind, parting.generators) == ("outputs", ())
 
 
+def start(path: Path, monkeypatch: pytest.MonkeyPatch) -> record:
+    """A recording of a process whose generators begin anywhere."""
+    torch.seed()
+    monkeypatch.setattr(random, "getstate", lambda: "the same state")
+    return record(path)
+
+
+def test_a_program_that_seeds_itself_began_with_any_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generator from which both runs have drawn the same is not the reason for other data."""
+    for name, data in (("one", [1.0, 2.0]), ("other", [2.0, 1.0])):
+        with start(tmp_path / name, monkeypatch):
+            torch.manual_seed(0)
+            torch.rand(3)
+            torch.zeros(2).add(torch.tensor(data))
+    parting = diff(tmp_path / "one", tmp_path / "other").parting
+    assert parting is not None
+    assert (parting.kind, parting.generators) == ("inputs", ())
+
+
+def test_a_generator_of_the_programs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a call has a generator of its own, the seed of the global one is not the reason."""
+    for seed, name in enumerate(("one", "other")):
+        with start(tmp_path / name, monkeypatch):
+            torch.rand(3, generator=torch.Generator().manual_seed(seed))
+    parting = diff(tmp_path / "one", tmp_path / "other").parting
+    assert parting is not None
+    assert (parting.kind, parting.generators) == ("generator", ())
+
+
 def occurrence(path: Path, number: int) -> int:
     """Which call of its operator the call with a number is."""
     from detmode.runs.trace_file import Reader
