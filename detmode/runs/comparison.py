@@ -34,6 +34,9 @@ KINDS = {
 }
 """The ways in which two runs can part, and what each means."""
 
+_BY_ITSELF = ("outputs", "replica", "drift")
+"""The kinds where the operator may be the reason, and the rule table has something to say."""
+
 DIFFERENT = Group("different", "error", "both runs made the call, with other bytes")
 ONLY_FIRST = Group("only first", "warning", "only the first run made the call")
 ONLY_SECOND = Group("only second", "warning", "only the second run made the call")
@@ -249,14 +252,15 @@ def _described(parting: Parting) -> str:
         ("site", call.site),
         ("module", call.module or "-"),
         ("number", " and ".join("-" if c is None else str(c.number) for c in _both(parting))),
-        ("differing", ", ".join(parting.differing) or "-"),
+        *((("differing", ", ".join(parting.differing)),) if parting.differing else ()),
         *(
             (f"{name} {n}", form)
             for name, side in (("input", call.inputs), ("output", call.outputs))
             for n, form in enumerate(side.forms)
         ),
-        ("rule", _rule_for(call)),
     ]
+    if parting.kind in _BY_ITSELF:
+        rows.append(("rule", _rule_for(call)))
     if parting.generators:
         rows.append(("generators", _about_generators(parting)))
     return tabulate(rows, tablefmt="plain")
@@ -278,7 +282,9 @@ def _opened(title: str, parting: Parting) -> Opened:
         Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
         for name in dict.fromkeys(name for side in sides for name in side)
     )
-    details = [f"The table on this operator: {_rule_for(parting.call)}."]
+    details = []
+    if parting.kind in _BY_ITSELF:
+        details.append(f"The table on this operator: {_rule_for(parting.call)}.")
     if parting.generators:
         details.append(f"Generators: {_about_generators(parting)}.")
     return Opened(title, tuple(facts), tuple(details))

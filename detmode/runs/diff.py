@@ -231,18 +231,17 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
             return replace(found, kind="calls")
         return found
 
+    named = parted(parting), parted(outputs), parted(drift)
     dumped = list(pairs(*dumps, aligned))
     known = {(mine.number, theirs.number) for mine, theirs in dumped}
     unseen = [
         (one.name_of(i), other.name_of(j))
-        for i, j in dict.fromkeys(pair for pair in (parting, outputs) if pair is not None)
-        if i is not None and j is not None and (i, j) not in known
+        for i, j in dict.fromkeys(_with_other_tensors(*named[:2]))
+        if (i, j) not in known
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
     return Comparison(
-        parted(parting),
-        parted(outputs),
-        parted(drift),
+        *named,
         same,
         different,
         only_first,
@@ -254,6 +253,15 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
     )
+
+
+def _with_other_tensors(*partings: Parting | None) -> Iterator[tuple[int, int]]:
+    """The calls, by their numbers, whose tensors tell more than other arguments or seeds do."""
+    for parting in partings:
+        if parting is not None and parting.kind not in ("seed", "generator", "arguments", "calls"):
+            assert parting.first is not None
+            assert parting.second is not None
+            yield parting.first.number, parting.second.number
 
 
 def _aligned(one: _Run, other: _Run) -> Iterator[tuple[int | None, int | None]]:

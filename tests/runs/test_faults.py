@@ -42,6 +42,10 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     if kind.occurrence is not None:
         assert parting.first is not None
         assert occurrence(faultless, parting.first.number) == kind.occurrence
+    # Where the operator is not the reason, neither its rule nor its tensors help.
+    is_the_reason = kind.parting == "outputs"
+    assert ("\nrule " in str(comparison)) == is_the_reason
+    assert ("--dump" in str(comparison)) == is_the_reason
 
 
 def test_unseeded_python_is_a_hint(
