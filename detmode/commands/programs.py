@@ -92,7 +92,8 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.runs.probing import Probe
 
     modes = [_mode(options)] if options.deterministic or options.simulate else []
-    probing = Probe(options.repeats, skip=options.skip)
+    with _usage_errors():
+        probing = Probe(options.repeats, skip=options.skip)
     # Outside the mode: a substituted call is probed as a whole, and counted once.
     failure = _execute(program, probing, *modes)
     report = probing.report()

@@ -1,5 +1,6 @@
 """``allow``: operators exempted in a block, and in the backward of what is called in it."""
 
+import re
 import threading
 
 import pytest
@@ -48,6 +49,19 @@ def test_names(mode, name):
     with mode() as made, allow("aten::histc", name):
         put()
     assert actions(made) == [("aten::put_.default", "allow", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("aten::histcc", "did you mean 'aten::histc'?"),
+        ("aten::put.defualt", "'put' has no overload 'defualt'"),
+    ],
+)
+def test_names_that_mean_nothing(name, text):
+    """A misspelt name is refused where it stands, not when the operator is."""
+    with pytest.raises(ValueError, match=re.escape(text)):
+        allow(name)
 
 
 def test_only_the_named_operators(mode):
