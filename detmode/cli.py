@@ -23,8 +23,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     try:
-        options = parser.parse_args([DASHES if each == "--" else each for each in arguments])
+        options, unknown = parser.parse_known_args(
+            [DASHES if each == "--" else each for each in arguments]
+        )
         command: _Command = options.command
+        if unknown:
+            place = " (a script's own stand after its name)" if "program" in options else ""
+            raise UsageError(
+                f"unrecognized arguments: {' '.join(unknown)}{place}; "
+                f"see 'detmode {command.__name__} --help'"
+            )
         return command(options, arguments)
     except UsageError as error:
         print(f"detmode: error: {error}", file=sys.stderr)
@@ -94,7 +102,11 @@ def _parser() -> argparse.ArgumentParser:
 
     rules = add("rules", tables.rules, "print the rule table", form)
     rules.add_argument("--torch", metavar="VERSION", help="only rows that hold for that PyTorch")
-    rules.add_argument("--op", metavar="GLOB", help="only rows of these operators")
+    rules.add_argument(
+        "--op",
+        metavar="GLOB",
+        help="only rows of these operators, or of the name in PyTorch's message",
+    )
 
     about = "what in this environment can break or slow reproducibility"
     add("doctor", tables.doctor, about, form)

@@ -180,6 +180,11 @@ def test_simulation_without_a_compiler_says_so_and_runs(run: Run, tmp_path: Path
         (("run", "--override", "aten::histc", "x.py"), "OP=ACTION"),
         (("run", "--schedule-seed", "3", "x.py"), "--simulate"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
+        (("run", "--html", "/", "x.py"), "is a folder"),
+        (("run", "--epochs", "3", "x.py"), "after its name); see 'detmode run --help'"),
+        (("doctor", "now"), "see 'detmode doctor --help'"),
+        (("probe", "--skip", "histc", __file__), "'aten::histc'"),
+        (("probe", "--skip", "aten::histcc", __file__), "did you mean 'aten::histc'"),
         (("rules", "--torch", "new"), "2.13"),
         (("verify", "--repeats", "1"), "at least 2"),
         (("verify", "--room", "no_such_room"), "upsample"),
@@ -208,6 +213,15 @@ def test_wrong_usage_is_one_line_and_2(
     assert words in printed.err
 
 
+def test_a_report_that_cannot_be_written_is_said_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before the program runs, so that no work is lost."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cli.main(["run", "--report", str(tmp_path / "report.json"), "x.py"]) == 2
+    assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
+
+
 def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> None:
     """The mode's own words, on one line."""
     (tmp_path / "script.py").write_text("")
@@ -234,6 +248,20 @@ def test_rules_for_a_version_and_an_operator(capsys: pytest.CaptureFixture[str])
     assert all(row["since"] is None or row["since"] == "2.8" for row in rows)
     assert cli.main(["rules", "--op", "upsample_linear1d_backward"]) == 0
     assert "upsample_linear1d_backward_out_cuda" in capsys.readouterr().out
+
+
+def test_rules_by_the_name_in_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who comes with PyTorch's message has the caller's name, not the operator's."""
+    assert cli.main(["rules", "--op", "_histc_cuda*", "--format", "json"]) == 0
+    assert {row["op"] for row in json.loads(capsys.readouterr().out)} == {"aten::histc"}
+
+
+def test_rules_of_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt name is no operator that runs as it is."""
+    assert cli.main(["rules", "--op", "aten::histcc", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == []
+    assert "no rule for 'aten::histcc'; did you mean 'aten::histc'?" in printed.err
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

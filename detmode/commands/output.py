@@ -23,12 +23,19 @@ def check_files(options: argparse.Namespace) -> None:
     """Find out before the work whether its report can be written.
 
     Raises:
-        UsageError: the folder of a file is missing.
+        UsageError: the folder of a file is missing, or cannot be written, or the file is a folder.
     """
     for name in FILES:
         path: Path | None = getattr(options, name, None)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"--{name}: there is no folder {path.absolute().parent}")
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"--{name}: there is no folder {folder}")
+        if path.is_dir():
+            raise UsageError(f"--{name}: {path} is a folder; name a file")
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"--{name}: no permission to write to {folder}")
 
 
 def write_files(options: argparse.Namespace, report: Shown) -> None:
