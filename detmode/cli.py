@@ -37,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"detmode: error: {error}", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        from detmode.rules import ForeignRulesError
+
+        if not isinstance(error, ForeignRulesError):
+            raise
+        print(f"detmode: error: {error}", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # The reader of a table has seen enough (`detmode rules | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
