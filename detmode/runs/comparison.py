@@ -11,7 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural
+from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural, shortened
 from detmode.reports.timeline import Timeline
 from detmode.rule import Allow
 from detmode.rules import default_rules
@@ -249,7 +249,7 @@ def _described(parting: Parting) -> str:
     rows = [
         ("what", KINDS[parting.kind]),
         ("operator", call.overload),
-        ("site", call.site),
+        ("site", shortened(call.site)),
         ("module", call.module or "-"),
         ("number", " and ".join("-" if c is None else str(c.number) for c in _both(parting))),
         *((("differing", ", ".join(parting.differing)),) if parting.differing else ()),
