@@ -276,6 +276,21 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert "CUBLAS_WORKSPACE_CONFIG" in capsys.readouterr().out
 
 
+def test_tables_fit_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is wider than the terminal becomes paragraphs; what is piped stays a table."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.main(["doctor"]) == 0
+    table = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["doctor"]) == 0
+    paragraphs = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) > 60
+    assert max(map(len, paragraphs.splitlines())) <= 60
+    assert "\n\nCUBLAS_WORKSPACE_CONFIG\n  state   " in paragraphs
+
+
 @needs_compiler
 def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
     """The matrix has a row for each dtype of the room."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,18 +74,42 @@ def print_rows(
     columns: Sequence[str],
     widths: Sequence[int | None] | None = None,
 ) -> None:
-    """Print rows as a table, or as a JSON list of objects."""
+    """Print rows as a table, or as a JSON list of objects.
+
+    On a terminal that is narrower than the table, each row is a paragraph.
+    """
     if form == "json":
         print(json.dumps(rows, indent=2))
         return
     from tabulate import tabulate
 
     cells = [[_cell(row, column) for column in columns] for row in rows]
-    print(
-        tabulate(
-            cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
-        )
+    table = tabulate(
+        cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
     )
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and max(map(len, table.splitlines())) > width:
+        print("\n\n".join(_paragraph(row, columns, width) for row in cells))
+    else:
+        print(table)
+
+
+def _paragraph(row: Sequence[str], columns: Sequence[str], width: int) -> str:
+    """What a row says, a line for each column that is not empty, wrapped."""
+    indent = max(map(len, columns[1:])) + 4
+    lines = [row[0]]
+    lines += (
+        textwrap.fill(
+            text,
+            width,
+            initial_indent=f"  {column}".ljust(indent),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+        )
+        for column, text in zip(columns[1:], row[1:])
+        if text
+    )
+    return "\n".join(lines)
 
 
 def _cell(row: Mapping[str, Any], column: str) -> str:
