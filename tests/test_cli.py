@@ -231,6 +231,20 @@ def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> Non
     assert "ignore" in ours.stderr
 
 
+def test_a_script_whose_name_the_locale_cannot_read(run: Run, tmp_path: Path) -> None:
+    """In the locale C the name of a file has surrogates; its reports have the name as it is."""
+    (tmp_path / "scr\u00efpt.py").write_text("import torch\ntorch.empty(2)\n", encoding="utf-8")
+    old = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ours = run(
+        *("-m", "detmode", "run", "--html", "page.html", "--sarif", "report.sarif"),
+        "scr\u00efpt.py",
+        **old,
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert "scr\u00efpt" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "scr%C3%AFpt.py" in (tmp_path / "report.sarif").read_text(encoding="utf-8")
+
+
 def test_rules_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Objects with the fields of Rule as text, and the room."""
     assert cli.main(["rules", "--format", "json"]) == 0

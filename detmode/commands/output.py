@@ -55,7 +55,8 @@ def _write(path: Path, text: str) -> None:
     try:
         descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            # A path's bytes that the locale cannot read stand in it as surrogates.
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             umask = os.umask(0)
             os.umask(umask)
