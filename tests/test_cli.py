@@ -318,6 +318,15 @@ def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
 
 
+def test_a_recording_has_the_programs_arguments(run: Run, tmp_path: Path) -> None:
+    """Not those of the command that records."""
+    (tmp_path / "script.py").write_text("")
+    ours = run("-m", "detmode", "record", "-o", "first", "script.py", "--lr", "0.1")
+    assert ours.returncode == 0, ours.stderr
+    about = json.loads((tmp_path / "first" / "trace.json").read_text())
+    assert about["arguments"] == ["script.py", "--lr", "0.1"]
+
+
 AUDITED = """
 import os, sys, torch
 print("from the program")

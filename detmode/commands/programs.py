@@ -195,6 +195,8 @@ def _execute(program: Program, *contexts: AbstractContextManager[object]) -> Bas
     """Run a program in contexts; what Python itself would meet at the top of it."""
     failure: BaseException | None = None
     try:
+        # Before the contexts: a recording says with which arguments its program was started.
+        program.become_main()
         with ExitStack() as stack:
             for context in contexts:
                 stack.enter_context(context)

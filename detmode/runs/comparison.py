@@ -122,6 +122,8 @@ class Comparison(Shown):
             should not, nor the results of the same inputs.
         dumped: how the tensors differ of the calls that both runs have a dump of.
         to_dump: for each run, the calls to dump so that it is seen how the tensors differ.
+        started: in what the runs were started differently, of arguments, PyTorch's version and its
+            threads: the name, the first run's and the second's.
     """
 
     parting: Parting | None
@@ -137,6 +139,7 @@ class Comparison(Shown):
     ranks: tuple[str, str] | None = None
     dumped: tuple[CallDifference, ...] = ()
     to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
+    started: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -169,6 +172,7 @@ class Comparison(Shown):
                 "ranks": self.ranks and list(self.ranks),
                 "dumped": [each.as_data() for each in self.dumped],
                 "to_dump": [list(map(str, calls)) for calls in self.to_dump],
+                "started": {name: list(both) for name, *both in self.started},
             },
             indent=2,
         )
@@ -179,6 +183,7 @@ class Comparison(Shown):
             f"in the first run, {self.only_second} only in the second"
         ]
         lines += [f"{path} was cut off: compared up to there" for path in self.incomplete]
+        lines += self._started_differently()
         if self.parting is None:
             lines.insert(0, self.verdict)
         for title, parting in self._opened():
@@ -199,6 +204,9 @@ class Comparison(Shown):
         if self.drift is not None and self.drift != self.parting:
             yield "The first call after which the ranks do not have the same", self.drift
 
+    def _started_differently(self) -> list[str]:
+        return [f"started with other {name}: {a}, and {b}" for name, a, b in self.started]
+
     def _how_to_dump(self) -> str | None:
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
         if not all(options):
@@ -217,6 +225,7 @@ class Comparison(Shown):
             f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
         ]
         facts += [f"{path} was cut off: compared up to there." for path in self.incomplete]
+        facts += [f"{line}." for line in self._started_differently()]
         opened = [_opened(title, parting) for title, parting in self._opened()]
         opened += map(_opened_dump, self.dumped)
         return Page(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -252,6 +253,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
+        _started(one.reader, other.reader),
     )
 
 
@@ -274,6 +276,21 @@ def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
     if not isinstance(first, dict) or not isinstance(second, dict):
         return ()
     return tuple(name for name in sorted(first) if name in second and first[name] != second[name])
+
+
+def _started(one: Reader, other: Reader) -> tuple[tuple[str, str, str], ...]:
+    """In what the runs were started differently."""
+    names = {"torch": "PyTorch", "threads": "CPU threads", "arguments": "arguments"}
+    found = []
+    for key, name in names.items():
+        first, second = (run.about.get(key) for run in (one, other))
+        if first != second and first is not None and second is not None:
+            found.append((name, _text(first), _text(second)))
+    return tuple(found)
+
+
+def _text(value: object) -> str:
+    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _drifts(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,21 @@ def test_unseeded_python_is_a_hint(
     parting = diff(faultless, fault.training.record(tmp_path / "outputs")).parting
     assert parting is not None
     assert (parting.kind, parting.generators) == ("outputs", ())
+
+
+def test_in_what_the_runs_were_started_differently(
+    faultless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other arguments and other threads are said, whatever they led to."""
+    assert diff(faultless, Training().record(tmp_path / "same")).started == ()
+    monkeypatch.setattr(sys, "argv", ["train.py", "--name", "two words"])
+    comparison = diff(faultless, Training(threads=3).record(tmp_path / "other"))
+    threads, arguments = comparison.started
+    assert threads == ("CPU threads", "1", "3")
+    assert (arguments[0], arguments[2]) == ("arguments", "train.py --name 'two words'")
+    assert "started with other CPU threads: 1, and 3" in str(comparison)
+    assert "started with other CPU threads: 1, and 3." in comparison.to_html()
+    assert json.loads(comparison.to_json())["started"]["CPU threads"] == ["1", "3"]
 
 
 def start(path: Path, monkeypatch: pytest.MonkeyPatch) -> record:
