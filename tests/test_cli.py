@@ -171,6 +171,16 @@ def test_simulation_without_a_compiler_says_so_and_runs(run: Run, tmp_path: Path
     assert "not simulating CUDA" in note
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
+    """A report without CUDA tensors is not taken for what a GPU would show."""
+    (tmp_path / "script.py").write_text("")
+    note = "detmode: note: PyTorch sees no GPU here"
+    assert note in run("-m", "detmode", "run", "script.py").stderr
+    simulated = run("-m", "detmode", "run", "--simulate", "cuda", "script.py")
+    assert note not in simulated.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         overrides=overrides,
     )
     failure = _execute(program, mode)
-    return _end(options, failure, mode.report())
+    return _end(options, failure, mode.report(), note=_about_the_device(options))
 
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -138,10 +138,29 @@ def _stdout_on_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _end(options: argparse.Namespace, failure: BaseException | None, report: Shown) -> int:
+def _about_the_device(options: argparse.Namespace) -> str | None:
+    """What a report of a machine without a GPU must not be taken for."""
+    import torch
+
+    if options.simulate or torch.cuda.is_available():
+        return None
+    return (
+        "PyTorch sees no GPU here, and most rules are for CUDA tensors; "
+        "--simulate cuda treats CPU tensors as such"
+    )
+
+
+def _end(
+    options: argparse.Namespace,
+    failure: BaseException | None,
+    report: Shown,
+    note: str | None = None,
+) -> int:
     """Say how the program ended, then what was seen; the program's exit code."""
     status = exit_status(failure)
     print(f"\n{report}", file=sys.stderr)
+    if note is not None:
+        print(f"detmode: note: {note}", file=sys.stderr)
     write_files(options, report)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
