@@ -328,6 +328,15 @@ def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
 
 
+@needs_compiler
+def test_verify_a_room_without_substitutes(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty matrix is not taken for one in which everything holds."""
+    assert cli.main(["verify", "--device", "host", "--room", "matmul", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == []
+    assert "nothing to verify: room 'matmul' has no substitute" in printed.err
+
+
 def test_a_recording_has_the_programs_arguments(run: Run, tmp_path: Path) -> None:
     """Not those of the command that records."""
     (tmp_path / "script.py").write_text("")

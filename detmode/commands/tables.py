@@ -86,6 +86,9 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
         outcomes = verifying.verify(device=device, room=options.room, repeats=options.repeats)
     except verifying.CannotVerifyError as error:
         raise UsageError(str(error)) from error
+    if not outcomes:
+        reason = f"room {options.room!r} has no substitute with samples for this PyTorch"
+        print(f"detmode: note: nothing to verify: {reason}", file=sys.stderr)
     columns = ("room", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
     print_rows([outcome.as_text() for outcome in outcomes], options.format, columns)
     failed = [failure for outcome in outcomes for failure in outcome.failures]
