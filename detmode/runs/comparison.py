@@ -114,7 +114,7 @@ class Comparison(Shown):
         different: how many are made by both and differ.
         only_first: how many only the first run made.
         only_second: how many only the second run made.
-        incomplete: the runs that were cut off, by their paths.
+        incomplete: the runs that failed or were killed, by their paths.
         lines: the operators and sites whose calls are not all the same.
         timeline: the calls by module.
         ranks: of two recordings of one distributed run, and ``None`` for others. Calls of ranks on
@@ -182,8 +182,7 @@ class Comparison(Shown):
             f"{self.same} calls are the same, {self.different} differ, {self.only_first} are only "
             f"in the first run, {self.only_second} only in the second"
         ]
-        lines += [f"{path} was cut off: compared up to there" for path in self.incomplete]
-        lines += self._started_differently()
+        lines += self._about_the_runs()
         if self.parting is None:
             lines.insert(0, self.verdict)
         for title, parting in self._opened():
@@ -204,8 +203,11 @@ class Comparison(Shown):
         if self.drift is not None and self.drift != self.parting:
             yield "The first call after which the ranks do not have the same", self.drift
 
-    def _started_differently(self) -> list[str]:
-        return [f"started with other {name}: {a}, and {b}" for name, a, b in self.started]
+    def _about_the_runs(self) -> Iterator[str]:
+        for path in dict.fromkeys(self.incomplete):
+            yield f"the program of {path} failed or was killed: compared up to there"
+        for name, first, second in self.started:
+            yield f"started with other {name}: {first}, and {second}"
 
     def _how_to_dump(self) -> str | None:
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
@@ -224,8 +226,7 @@ class Comparison(Shown):
             f"{plural(self.same, 'call')} the same, {self.different:,} different, "
             f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
         ]
-        facts += [f"{path} was cut off: compared up to there." for path in self.incomplete]
-        facts += [f"{line}." for line in self._started_differently()]
+        facts += [f"{line}." for line in self._about_the_runs()]
         opened = [_opened(title, parting) for title, parting in self._opened()]
         opened += map(_opened_dump, self.dumped)
         return Page(
