@@ -317,9 +317,8 @@ def site_of(frame: FrameType) -> Site:
     """The site of a user's frame that is on the stack, with the path of the called modules."""
     called = _module_called_by(frame)
     key = (id(frame.f_code), frame.f_lasti, id(called))
-    site, module = _sites.get(key, (None, None))
-    # The address may be that of a module that is gone.
-    if site is None or (module is not None and module() is not called):
+    site, _ = _sites.get(key, (None, None))
+    if site is None:
         file = frame.f_code.co_filename
         site = Site(
             f"{file}:{frame.f_lineno}",
@@ -328,14 +327,17 @@ def site_of(frame: FrameType) -> Site:
             module_path(surroundings()[1]),
             frame.f_globals.get("__name__"),
         )
-        _sites[key] = site, None if called is None else weakref.ref(called)
+        # Forgotten with the module, before another one can have its address.
+        sites = _sites
+        gone = None if called is None else weakref.ref(called, lambda _: sites.pop(key, None))
+        sites[key] = site, gone
     return site
 
 
 def _module_called_by(user: FrameType) -> torch.nn.Module | None:
     """The module of PyTorch's that is being called by the user's line, the innermost one."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame is not user:
+    while frame is not user and frame is not None:
         if frame.f_code is _MODULE_CALL:
             module: torch.nn.Module = frame.f_locals["self"]
             return module
