@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -76,8 +76,9 @@ def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> di
             raise ValueError(
                 f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
             )
-        if name.startswith("aten::") and not _is_glob(name):
-            _check_name(name, action, table)
+        check_operator("overrides", name, table)
+        if action == "substitute" and name.startswith("aten::") and not _is_glob(name):
+            _check_substitute(name, table)
     # A name is more precise than a glob, wherever it stands.
     return dict(sorted(overrides.items(), key=lambda item: _is_glob(item[0])))
 
@@ -91,23 +92,57 @@ def _is_glob(name: str) -> bool:
     return any(wildcard in name for wildcard in "*?[")
 
 
-def _check_name(name: str, action: str, table: RuleTable) -> None:
+def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
+    """Refuse a name in aten that means nothing; globs and other namespaces pass.
+
+    Args:
+        where: the argument that has the name.
+        name: of an operator or an overload.
+        table: may name operators that this PyTorch does not have; :func:`default_rules` if not
+            given.
+
+    Raises:
+        ValueError: neither PyTorch nor the table knows it.
+    """
+    if not name.startswith("aten::") or _is_glob(name):
+        return
     base, _, overload = name.removeprefix("aten::").partition(".")
+    overloads = _overloads(base)
+    if overloads:
+        if overload and overload not in overloads:
+            raise ValueError(
+                f"{where}: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
+            )
+        return
+    if table is None:
+        from detmode.rules import default_rules  # takes a second, and is needed for errors only
+
+        table = default_rules()
+    listed = {row.rule.op.partition(".")[0] for row in table}
+    if f"aten::{base}" not in listed:
+        hint = near_operator(name, listed)
+        raise ValueError(f"{where}: this PyTorch has no operator {name!r}{hint}")
+
+
+def near_operator(name: str, listed: Iterable[str]) -> str:
+    """A question after the operator that is meant, where one of the listed is near; or nothing."""
+    bare = name.partition("::")[2] or name
+    near = difflib.get_close_matches(f"aten::{bare.partition('.')[0]}", listed, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _overloads(base: str) -> list[str]:
     packet = getattr(torch.ops.aten, base, None)
-    overloads = packet.overloads() if packet is not None else []
-    if overload and overloads and overload not in overloads:
-        raise ValueError(
-            f"overrides: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
-        )
+    return packet.overloads() if packet is not None else []
+
+
+def _check_substitute(name: str, table: RuleTable) -> None:
+    base, _, overload = name.removeprefix("aten::").partition(".")
     rows = [row for row in table if name in (row.rule.op, row.rule.op.partition(".")[0])]
-    for known in [overload] if overload else overloads:
-        rows += table.get(getattr(packet, known)) if packet is not None else ()
-    if packet is None and not rows:
-        listed = {row.rule.op.partition(".")[0] for row in table}
-        near = difflib.get_close_matches(f"aten::{base}", listed, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"overrides: this PyTorch has no operator {name!r}{hint}")
-    if action == "substitute" and not any(isinstance(row.rule.action, Substitute) for row in rows):
+    overloads = _overloads(base)
+    for known in [overload] if overload and overloads else overloads:
+        rows += table.get(getattr(getattr(torch.ops.aten, base), known))
+    if not any(isinstance(row.rule.action, Substitute) for row in rows):
         raise ValueError(f"overrides: no rule has a substitute for {name!r}")
 
 

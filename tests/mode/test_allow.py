@@ -1,5 +1,6 @@
 """``allow``: operators exempted in a block, and in the backward of what is called in it."""
 
+import re
 import threading
 
 import pytest
@@ -50,6 +51,19 @@ def test_names(mode, name):
     assert actions(made) == [("aten::put_.default", "allow", 1)]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("aten::histcc", "did you mean 'aten::histc'?"),
+        ("aten::put.defualt", "'put' has no overload 'defualt'"),
+    ],
+)
+def test_names_that_mean_nothing(name, text):
+    """A misspelt name is refused where it stands, not when the operator is."""
+    with pytest.raises(ValueError, match=re.escape(text)):
+        allow(name)
+
+
 def test_only_the_named_operators(mode):
     """Other operators are refused inside as ever."""
     with mode(), allow("aten::histc"), pytest.raises(RuntimeError, match="put_"):
@@ -81,6 +95,17 @@ def test_the_backward_of_another_call_is_refused(mode):
                 y.sum().backward()
     # All three are at the line of up(); the errors share a row.
     assert [(action, count) for _, action, count in actions(made)] == [("allow", 1), ("error", 2)]
+
+
+def test_a_region_around_a_call_that_makes_no_node(mode):
+    """A listed call without a node of its own leaves the one before it outside the region."""
+    with mode(overrides={"aten::empty_like": "allow"}) as made:
+        y = up(image())
+        with allow(BACKWARD):
+            torch.empty_like(y)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            y.sum().backward()
+    assert (BACKWARD + ".default", "error", 1) in actions(made)
 
 
 def test_backward_in_a_later_mode(mode):

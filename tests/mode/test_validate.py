@@ -31,3 +31,13 @@ def test_errors_of_meta_functions(error, expected):
             with pytest.raises(expected) as caught:
                 validate(func, {"self": torch.ones(2)})
             assert str(error) in str(caught.value)
+
+
+def test_a_custom_operator_without_a_fake_implementation():
+    """Its arguments are left to the launcher, as those of any operator without a meta kernel."""
+
+    @torch.library.custom_op("detmode_validate_test::unfaked", mutates_args=())
+    def unfaked(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    validate(torch.ops.detmode_validate_test.unfaked.default, {"x": torch.ones(2)})
