@@ -8,8 +8,8 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -46,6 +46,8 @@ _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
 class DeterminismWarning(UserWarning):
@@ -169,7 +171,7 @@ class DeterministicMode(TorchDispatchMode):
                     "DeterministicMode: this thread leaves a mode that it has not entered"
                 )
             _, level, undo = self._open.pop(mine[-1])
-        with undo:
+        with undo, _lifted(level):
             TorchDispatchMode.__exit__(level, kind, error, traceback)
 
     def __call__(self, function: F) -> F:
@@ -330,13 +332,13 @@ class DeterministicMode(TorchDispatchMode):
         action, unavailable = rule.action, None
         if isinstance(action, Substitute):
             if self._substitute or asked == "substitute":
-                where = None if traced else _where_to_launch(call)
+                where = None if traced or _is_active(_FAKE) else _where_to_launch(call)
                 if where is None:
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     # Tracing needs the shapes only, and tracing rules alert under the flag.
                     with flag(False):
                         return func(*args, **kwargs)
-                unavailable = cuda.unavailable(where) if action.launches else None
+                unavailable = _unavailable(where) if action.launches else None
                 if unavailable is None:
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     with unfilled():
@@ -346,7 +348,7 @@ class DeterministicMode(TorchDispatchMode):
                             return run_substitute(action.function, func, call.arguments)
                         run = functools.partial(_substitute, plan, action)
                         return seen_by.observe(func, args, kwargs, run)
-                self._say_once(unavailable, f"no substitutes on this machine: {unavailable}")
+                self._say_once(unavailable, f"no substitutes here: {unavailable}")
             action = rule.natively
         if isinstance(action, Refuse):
             warn = self._warn_only or rule.alert is None or not _get_flag()
@@ -455,6 +457,23 @@ def _meets(alert: str) -> bool:
     )
 
 
+@contextmanager
+def _lifted(level: DeterministicMode) -> Iterator[None]:
+    """The modes above ``level`` are off PyTorch's stack, which gives up the topmost one only.
+
+    A block that another one was entered in may end first: in a generator, or in a task.
+    """
+    stack = _get_current_dispatch_mode_stack()
+    above = stack[stack.index(level) + 1 :] if level in stack else []
+    for mode in reversed(above):
+        TorchDispatchMode.__exit__(mode, None, None, None)
+    try:
+        yield
+    finally:
+        for mode in above:
+            TorchDispatchMode.__enter__(mode)
+
+
 def _leave(level: DeterministicMode) -> None:
     stack = _stack()
     stack.remove(level)
@@ -465,6 +484,18 @@ def _leave(level: DeterministicMode) -> None:
 def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
     return run_substitute(action.function, plan.func, plan.signature.bind(args, kwargs))
+
+
+def _is_active(key: torch._C._TorchDispatchModeKey) -> bool:
+    """Whether one of PyTorch's own tracing modes gets the calls after this mode."""
+    return torch._C._get_dispatch_mode(key) is not None
+
+
+def _unavailable(where: str) -> str | None:
+    """Why a kernel cannot be launched, with the remedy; ``None`` where it can."""
+    if _is_active(_PROXY):
+        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
+    return cuda.unavailable(where)
 
 
 def _where_to_launch(call: Call) -> str | None:

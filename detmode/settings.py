@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -68,7 +69,9 @@ class Setting(Generic[T]):
             del self._open[position]
 
 
+@cache
 def _inductor_config() -> Any:
+    # Kept: a block may be left when Python ends, and imports no more.
     # torch.use_deterministic_algorithms imports the same module; older versions lack the field.
     import torch._inductor.config as config
 
