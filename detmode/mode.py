@@ -19,7 +19,7 @@ from torch.utils._contextlib import _wrap_generator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda, messages
-from detmode.call import Call, validate
+from detmode.call import Call, tensors_in, validate
 from detmode.detours import Detours
 from detmode.higher_order import let_pass
 from detmode.observers import observer
@@ -275,7 +275,7 @@ class DeterministicMode(TorchDispatchMode):
     ) -> Any:
         func = plan.func
         if plan.composite and plan.override is None:
-            return self._decompose(func, args, kwargs)
+            return self._decompose(plan, args, kwargs)
         call = Call(func, plan.signature.bind(args, kwargs), self._simulate)
         if torch.is_grad_enabled():
             for tensor in call.tensors:
@@ -294,13 +294,19 @@ class DeterministicMode(TorchDispatchMode):
             return func(*args, **kwargs)
         return self._act(plan, row, call, args, kwargs, traced=traced)
 
-    def _decompose(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a composite operator under the mode: in inference mode they come whole."""
+    def _decompose(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite operator under the mode: in inference mode they come whole.
+
+        Some have kernels as well (``silu_backward``; ``linear``, for nested tensors): ATen runs
+        those.
+        """
+        if plan.kernels:
+            for tensor in tensors_in((*args, *kwargs.values())):
+                if (tensor.device.type, tensor.is_nested) in plan.kernels:
+                    return plan.func(*args, **kwargs)
         TorchDispatchMode.__enter__(self)
         try:
-            return func.decompose(*args, **kwargs)
+            return plan.func.decompose(*args, **kwargs)
         finally:
             TorchDispatchMode.__exit__(self, None, None, None)
 
