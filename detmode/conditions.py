@@ -169,13 +169,21 @@ def quantized(name: str) -> Condition:
     return Condition(f"quantized({name!r})", holds, (name,))
 
 
+def has_strides(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has sizes and strides: sparse and nested ones, and oneDNN's, lack some."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def row_major(name: str) -> Condition:
     """The tensor argument ``name`` is contiguous, and not quantized."""
 
     def holds(call: Call) -> bool:
         tensor = call.arguments.get(name)
         return (
-            isinstance(tensor, torch.Tensor) and not tensor.is_quantized and tensor.is_contiguous()
+            isinstance(tensor, torch.Tensor)
+            and has_strides(tensor)
+            and not tensor.is_quantized
+            and tensor.is_contiguous()
         )
 
     return Condition(f"row_major({name!r})", holds, (name,))
@@ -201,7 +209,11 @@ def lies_along(name: str, dim: str) -> Condition:
         tensor, axis = call.arguments.get(name), call.arguments.get(dim)
         if not isinstance(tensor, torch.Tensor) or not isinstance(axis, int):
             return False
-        if tensor.numel() <= 1 or not -tensor.dim() <= axis < tensor.dim():
+        if (
+            not has_strides(tensor)
+            or tensor.numel() <= 1
+            or not -tensor.dim() <= axis < tensor.dim()
+        ):
             return False
         return tensor.shape[axis] == tensor.numel()
 
@@ -231,6 +243,8 @@ def uneven_windows(name: str, output: str) -> Condition:
         tensor, pooled = call.arguments.get(name), call.arguments.get(output)
         if not isinstance(tensor, torch.Tensor) or not isinstance(pooled, torch.Tensor):
             return False
+        if not has_strides(tensor) or not has_strides(pooled):
+            return False
         return any(
             small > 0 and large % small
             for large, small in zip(tensor.shape[-3:], pooled.shape[-3:])
@@ -245,6 +259,8 @@ def bias_of(name: str, matrix: str) -> Condition:
     def holds(call: Call) -> bool:
         vector, mat = call.arguments.get(name), call.arguments.get(matrix)
         if not isinstance(vector, torch.Tensor) or not isinstance(mat, torch.Tensor):
+            return False
+        if not has_strides(vector) or not has_strides(mat):
             return False
         return (
             vector.dim() == 1

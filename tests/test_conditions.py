@@ -171,3 +171,17 @@ def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not conditions.nvls_possible()(call(aten.relu.default, X))
     finally:
         libc.unsetenv(b"NCCL_ALGO")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_tensors_without_strides() -> None:
+    """Conditions on shapes and strides do not hold for tensors that have none, and say no more."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for tensor in (X.to_sparse(), X.to_sparse_csr(), nested):
+        assert not conditions.row_major("self")(call(aten.relu.default, tensor))
+        assert not conditions.lies_along("self", "dim")(call(aten.cumsum.default, tensor, 0))
+        pooled = call(aten.adaptive_max_pool3d_backward.default, tensor, tensor, X.long())
+        assert not conditions.uneven_windows("self", "grad_output")(pooled)
+        added = call(aten.addmm.default, tensor, tensor, tensor)
+        assert not conditions.bias_of("self", "mat2")(added)
