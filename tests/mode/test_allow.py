@@ -339,7 +339,7 @@ def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
 
 
 def test_a_graph_of_another_thread_takes_over_nothing(mode):
-    """Numbers of nodes repeat from thread to thread: a region for another operator is not theirs."""
+    """Numbers of nodes repeat from thread to thread: what is allowed elsewhere is not theirs."""
     graphs = []
 
     def work():
