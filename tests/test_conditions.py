@@ -173,6 +173,23 @@ def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         libc.unsetenv(b"NCCL_ALGO")
 
 
+def test_sizes_that_a_traced_graph_leaves_open() -> None:
+    """No condition asks for a size that hangs on data: what may vary counts as varying."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        x = torch.ones(3)[torch.ones(3) > 0]
+        assert conditions.nonempty("self")(call(aten.relu.default, x))
+        assert not conditions.single("self")(call(aten.relu.default, x))
+        assert conditions.lies_along("self", "dim")(call(aten.cumsum.default, x, 0))
+        output, image = torch.ones(1, 2, 2, 2), x.expand(1, 2, 2, -1)
+        pooled = call(aten.adaptive_max_pool3d_backward.default, output, image, output)
+        assert conditions.uneven_windows("self", "grad_output")(pooled)
+        mat = x.expand(2, -1)
+        assert not conditions.bias_of("self", "mat2")(call(aten.addmm.default, x, mat, mat))
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 def test_tensors_without_strides() -> None:
