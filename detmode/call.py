@@ -90,6 +90,11 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 _valid: set[tuple[Any, ...]] = set()
+_ABOUT_INDICES = (
+    "Index should have dimension 1 or 0",
+    "index_copy_(): Number of indices",
+    "index_copy_(): When source and destination are not scalars",
+)
 
 
 def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
@@ -113,6 +118,11 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
             # Older meta functions assert what ATen's kernels check.
             kind = IndexError if "out of bounds" in str(error) else RuntimeError
             raise kind(str(error)) from error
+        except RuntimeError as error:
+            # Python meta functions check by one type what ATen's kernels check by two.
+            if any(text in str(error) for text in _ABOUT_INDICES):
+                raise IndexError(str(error)) from error
+            raise
         except ValueError as error:
             # A Python meta function that unpacks a list of a wrong length: the launcher checks it.
             if "values to unpack" not in str(error):

@@ -5,6 +5,27 @@ import torch
 
 from detmode.call import validate
 
+SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
+INDEX, TABLE = torch.tensor([0, 1]), torch.tensor([[0, 1]])
+REJECTED = [
+    (torch.ops.aten.index_add.default, (SQUARE, 0, TABLE, SQUARE)),
+    (torch.ops.aten.index_add.default, (SQUARE, 0, INDEX, SQUARE)),
+    (torch.ops.aten.index_copy.default, (SQUARE, 0, TABLE, SQUARE)),
+    (torch.ops.aten.index_copy.default, (SQUARE, 0, INDEX, SQUARE)),
+    (torch.ops.aten.index_copy.default, (SQUARE, 0, INDEX, ROW)),
+]
+
+
+@pytest.mark.parametrize(("func", "given"), REJECTED)
+def test_errors_are_of_the_types_of_aten(func, given):
+    """PyTorch's own shape rules raise what its kernels raise, whichever language they are in."""
+    with pytest.raises(Exception) as by_aten:  # noqa: PT011 (any that ATen raises)
+        func(*given)
+    names = [argument.name for argument in func._schema.arguments]
+    with pytest.raises(by_aten.type):
+        validate(func, dict(zip(names, given)))
+
+
 RAISED = [
     (AssertionError("dim 3 out of bounds (-1, 0)"), IndexError),
     (AssertionError("sizes differ"), RuntimeError),
