@@ -28,7 +28,7 @@ from detmode.plan import Plan, matches, names_of
 from detmode.recorder import Recorder
 from detmode.report import Record, Report
 from detmode.rule import Allow, Refuse, Substitute
-from detmode.settings import Block, flag, unfilled
+from detmode.settings import Block, flag, strict, unfilled
 from detmode.sites import Site, in_compiled_function, trace
 from detmode.table import Row, RuleTable, resolve
 from detmode.variants import run_substitute
@@ -41,6 +41,7 @@ _entered = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
+_get_benchmark = torch._C._get_cudnn_benchmark
 
 
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
@@ -367,10 +368,9 @@ class DeterministicMode(TorchDispatchMode):
         self, plan: Plan, row: Row | None, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._recorder.count(plan, row, "native", call, self._trace)
-        if _get_flag() and not _get_warn_only():
+        if _get_flag() and not _get_warn_only() and not _get_benchmark():
             return plan.func(*args, **kwargs)
-        # Under warn_only PyTorch leaves the backward of attention nondeterministic.
-        with flag(True):
+        with strict():
             return plan.func(*args, **kwargs)
 
     def _refuse(

@@ -141,6 +141,32 @@ class flag:
         FLAG.restore(self._saved)
 
 
+class strict(flag):
+    """All that PyTorch's deterministic paths need, for the length of one call.
+
+    Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
+    programs turn on inside a block, too, timing chooses the algorithm.
+    """
+
+    __slots__ = ("_benchmark",)
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._benchmark = CUDNN_BENCHMARK.save(False)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        CUDNN_BENCHMARK.restore(self._benchmark)
+        super().__exit__(kind, error, traceback)
+
+
 class unfilled:
     """No filling of uninitialised memory: for substitutes, which write every element they make."""
 
