@@ -70,7 +70,7 @@ def test_native_runs_strictly(flags, warn_only):
 
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_native_runs_without_the_benchmark_that_the_program_turns_on(flags, warn_only):
-    """The benchmark of cuDNN lets timing choose: it is off for the call, then as the program set it."""
+    """The benchmark of cuDNN lets timing choose: it is off for the call, and then as it was."""
     found = []
     flags.probe.on_call = lambda: found.append(torch._C._get_cudnn_benchmark())
     with DeterministicMode(warn_only, rules=rules(Native())):
