@@ -369,6 +369,6 @@ def test_backward_of_a_write_to_a_view(mode):
         with allow("aten::cumprod_"):
             x[0].cumprod_(0)
         x.sum().backward()
-    assert ("aten::cumprod.default", "allow", 1) in actions(made)
+    assert ("aten::cumprod.default", "allow") in [each[:2] for each in actions(made)]
     assert not [each for each in actions(made) if each[1] == "error"]
     assert len({record.site for record in made.records if "cumprod" in record.overload}) == 1
