@@ -118,16 +118,16 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
             # Older meta functions assert what ATen's kernels check.
             kind = IndexError if "out of bounds" in str(error) else RuntimeError
             raise kind(str(error)) from error
-        except RuntimeError as error:
-            # Python meta functions check by one type what ATen's kernels check by two.
-            if any(text in str(error) for text in _ABOUT_INDICES):
-                raise IndexError(str(error)) from error
-            raise
         except ValueError as error:
             # A Python meta function that unpacks a list of a wrong length: the launcher checks it.
             if "values to unpack" not in str(error):
                 raise
             return
+        except RuntimeError as error:
+            # Python meta functions check by one type what ATen's kernels check by two.
+            if any(text in str(error) for text in _ABOUT_INDICES):
+                raise IndexError(str(error)) from error
+            raise
         except TypeError as error:
             # A Python meta function that also serves an out variant, but does not take ``out``.
             if "unexpected keyword argument" not in str(error):
