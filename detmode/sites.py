@@ -150,8 +150,17 @@ class Trace:
     def current_note(self) -> Note | None:
         """The note of the autograd node whose backward runs now."""
         node = _current_node()
-        notes = self._notes.of(node._sequence_nr()) if node is not None else []
+        notes = self._notes_of(node) if node is not None else []
         return notes[0] if notes else None
+
+    def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
+        """The notes of the calls that may have made ``node``: a graph can be another thread's."""
+        number, name = node._sequence_nr(), node.name()
+        if name.endswith(_COPY_SLICES):
+            # Writing to a view: this node is made right after the one of the operator itself.
+            return self._notes.of(number - 1)
+        notes = self._notes.of(number)
+        return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
     def remember_call(self, names: tuple[str, ...]) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
@@ -167,7 +176,7 @@ class Trace:
         allowed = [patterns for patterns, _ in self._active]
         note = None
         if node is not None:
-            notes = self._notes.of(node._sequence_nr())
+            notes = self._notes_of(node)
             note = notes[0] if notes else None
             # What holds for all that the node may be.
             allowed += [
@@ -225,7 +234,7 @@ class Trace:
         if node is None:
             return False
         number = node._sequence_nr()
-        notes = self._notes.of(number)
+        notes = self._notes_of(node)
         # Where numbers repeat, a past region holds only for nodes that have a note of their own.
         past = [] if self._notes.foreign else self._allowed_in(number)
         if not notes:
@@ -251,6 +260,18 @@ class Trace:
         return [
             patterns for _, start, patterns in self._past[position:] if start <= sequence_number
         ]
+
+
+def _may_be_made_by(operator: str, node: str) -> bool:
+    """Whether a call of ``operator`` may have made a node of the name ``node``.
+
+    PyTorch names a node after its operator: ``MaxPool2DWithIndicesBackward0``. Nodes of C++ and of
+    registered operators have names of other kinds, which tell nothing.
+    """
+    if "::" in node or node.startswith("GeneratedBackwardFor"):
+        return True
+    made = operator.partition("::")[2].replace("_", "") + "backward"
+    return node.lower().startswith(made.replace("forwardbackward", "backward"))
 
 
 _local = threading.local()

@@ -361,3 +361,39 @@ def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
         with pytest.raises(RuntimeError, match="bicubic2d"):
             y.sum().backward()
     assert made.records[-1].module is None
+
+
+def test_a_graph_of_another_thread_takes_over_nothing(mode):
+    """Numbers of nodes repeat from thread to thread: what is allowed elsewhere is not theirs."""
+    graphs = []
+
+    def work():
+        graphs.extend(up(image()).sum() for _ in range(9))
+
+    def under_the_mode():
+        with mode() as made:
+            with allow("aten::cumprod"):
+                for _ in range(9):
+                    image().flatten().cumprod(0).sum()
+            for graph in graphs:
+                with pytest.raises(RuntimeError, match="upsample_bicubic2d_backward"):
+                    graph.backward()
+        graphs.append(made)
+
+    for target in (work, under_the_mode):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert actions(graphs.pop())[1:] == [(BACKWARD + ".default", "error", 9)]
+
+
+def test_backward_of_a_write_to_a_view(mode):
+    """What writes to a view has its exemption, too: its node is inside one of the view's."""
+    with mode() as made:
+        x = torch.ones(2, 3, requires_grad=True) * 1
+        with allow("aten::cumprod_"):
+            x[0].cumprod_(0)
+        x.sum().backward()
+    assert ("aten::cumprod.default", "allow") in [each[:2] for each in actions(made)]
+    assert not [each for each in actions(made) if each[1] == "error"]
+    assert len({record.site for record in made.records if "cumprod" in record.overload}) == 1
