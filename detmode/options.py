@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
@@ -102,26 +103,35 @@ def check_operator(where: str, name: str, table: RuleTable | None = None) -> Non
             given.
 
     Raises:
-        ValueError: neither PyTorch nor the table knows it.
+        ValueError: neither PyTorch nor the table knows it, or no mode ever sees it.
     """
     if not name.startswith("aten::") or _is_glob(name):
         return
     base, _, overload = name.removeprefix("aten::").partition(".")
     overloads = _overloads(base)
-    if overloads:
-        if overload and overload not in overloads:
-            raise ValueError(
-                f"{where}: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
-            )
+    if overload and overloads and overload not in overloads:
+        raise ValueError(
+            f"{where}: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
+        )
+    # Generated for all operators, the out variants are not taken apart.
+    meant = [overload] if overload else [each for each in overloads if "out" not in each]
+    if overloads and not (meant and all(_is_taken_apart(base, each) for each in meant)):
         return
     if table is None:
         from detmode.rules import default_rules  # takes a second, and is needed for errors only
 
         table = default_rules()
     listed = {row.rule.op.partition(".")[0] for row in table}
-    if f"aten::{base}" not in listed:
+    if f"aten::{base}" in listed:
+        return
+    if not overloads:
         hint = near_operator(name, listed)
         raise ValueError(f"{where}: this PyTorch has no operator {name!r}{hint}")
+    parts = sorted(op for op in listed if re.match(f"aten::_*{base.lstrip('_')}", op))
+    raise ValueError(
+        f"{where}: PyTorch takes {name!r} apart before a mode sees it; name what it is made of"
+        + (f", as {' or '.join(map(repr, parts))}" if parts else "")
+    )
 
 
 def near_operator(name: str, listed: Iterable[str]) -> str:
@@ -134,6 +144,15 @@ def near_operator(name: str, listed: Iterable[str]) -> str:
 def _overloads(base: str) -> list[str]:
     packet = getattr(torch.ops.aten, base, None)
     return packet.overloads() if packet is not None else []
+
+
+def _is_taken_apart(base: str, overload: str) -> bool:
+    """Whether autograd replaces an operator by others (``CompositeImplicitAutograd``)."""
+    try:
+        func = getattr(getattr(torch.ops.aten, base), overload)
+        return bool(func._can_decompose())
+    except RuntimeError:
+        return False  # TorchScript's alone
 
 
 def _check_substitute(name: str, table: RuleTable) -> None:

@@ -56,10 +56,12 @@ def test_names(mode, name):
     [
         ("aten::histcc", "did you mean 'aten::histc'?"),
         ("aten::put.defualt", "'put' has no overload 'defualt'"),
+        ("aten::linear", "PyTorch takes 'aten::linear' apart before a mode sees it"),
+        ("aten::max_pool3d", "made of, as 'aten::max_pool3d_with_indices_backward'"),
     ],
 )
 def test_names_that_mean_nothing(name, text):
-    """A misspelt name is refused where it stands, not when the operator is."""
+    """A name that no mode meets is refused where it stands, not when the operator is."""
     with pytest.raises(ValueError, match=re.escape(text)):
         allow(name)
 
