@@ -23,10 +23,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     try:
-        options = parser.parse_args([DASHES if each == "--" else each for each in arguments])
+        options, unknown = parser.parse_known_args(
+            [DASHES if each == "--" else each for each in arguments]
+        )
         command: _Command = options.command
+        if unknown:
+            place = " (a script's own stand after its name)" if "program" in options else ""
+            raise UsageError(
+                f"unrecognized arguments: {' '.join(unknown)}{place}; "
+                f"see 'detmode {command.__name__} --help'"
+            )
         return command(options, arguments)
     except UsageError as error:
+        print(f"detmode: error: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        from detmode.rules import ForeignRulesError
+
+        if not isinstance(error, ForeignRulesError):
+            raise
         print(f"detmode: error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
@@ -76,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="OPERATOR@INDEX",
-        help="write the tensors of that call of the operator too, e.g. aten::addmm.default@3",
+        help="write the tensors of that call of the operator too, e.g. aten::addmm.default@3; "
+        "repeatable",
     )
 
     diff = add("diff", tables.diff, "where two recorded runs part", form, files)
@@ -89,12 +105,20 @@ def _parser() -> argparse.ArgumentParser:
         "--repeats", type=int, default=3, metavar="N", help="repeats of each call (default: 3)"
     )
     probe.add_argument(
-        "--skip", action="append", default=[], metavar="OP", help="pass over an operator, or a glob"
+        "--skip",
+        action="append",
+        default=[],
+        metavar="OP",
+        help="pass over an operator, or a glob; repeatable",
     )
 
     rules = add("rules", tables.rules, "print the rule table", form)
     rules.add_argument("--torch", metavar="VERSION", help="only rows that hold for that PyTorch")
-    rules.add_argument("--op", metavar="GLOB", help="only rows of these operators")
+    rules.add_argument(
+        "--op",
+        metavar="GLOB",
+        help="only rows of these operators, or of the name in PyTorch's message",
+    )
 
     about = "what in this environment can break or slow reproducibility"
     add("doctor", tables.doctor, about, form)
@@ -127,7 +151,8 @@ def _mode() -> _Parser:
         action="append",
         default=[],
         metavar="OP=ACTION",
-        help="an operator, overload or glob to allow, warn, error, native or substitute",
+        help="an operator, overload or glob to allow, warn, error, native or substitute, e.g. "
+        "aten::histc=allow; repeatable",
     )
     return options
 
@@ -146,7 +171,7 @@ def _simulation() -> _Parser:
         "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
     )
     options.add_argument(
-        "--schedule-seed", type=int, metavar="N", help="shuffle simulated blocks and threads"
+        "--schedule-seed", type=int, metavar="N", help="with --simulate: shuffle blocks and threads"
     )
     return options
 
@@ -156,7 +181,10 @@ def _program() -> _Parser:
     options.add_argument("-m", dest="is_module", action="store_true", help="run a module")
     options.add_argument("program", metavar="script.py", help="the script, or the module")
     rest = options.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="for it"
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ARGS",
+        help="its own; options for detmode stand before script.py",
     )
     rest.required = False  # argparse would name it where only the program is missing
     return options

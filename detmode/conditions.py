@@ -139,12 +139,21 @@ def argument_given(name: str) -> Condition:
     )
 
 
+def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
+    """``condition``; ``otherwise`` where it hangs on a size that a traced graph leaves open."""
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+
+    return guard_or_true(condition) if otherwise else guard_or_false(condition)
+
+
 def nonempty(name: str) -> Condition:
     """The tensor argument ``name`` has elements."""
 
     def holds(call: Call) -> bool:
         tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and tensor.numel() > 0
+        return isinstance(tensor, torch.Tensor) and decided(tensor.numel() > 0, otherwise=True)
 
     return Condition(f"nonempty({name!r})", holds, (name,))
 
@@ -154,7 +163,7 @@ def single(name: str) -> Condition:
 
     def holds(call: Call) -> bool:
         tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and tensor.numel() == 1
+        return isinstance(tensor, torch.Tensor) and decided(tensor.numel() == 1, otherwise=False)
 
     return Condition(f"single({name!r})", holds, (name,))
 
@@ -169,13 +178,21 @@ def quantized(name: str) -> Condition:
     return Condition(f"quantized({name!r})", holds, (name,))
 
 
+def has_strides(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has sizes and strides: sparse and nested ones, and oneDNN's, lack some."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def row_major(name: str) -> Condition:
     """The tensor argument ``name`` is contiguous, and not quantized."""
 
     def holds(call: Call) -> bool:
         tensor = call.arguments.get(name)
         return (
-            isinstance(tensor, torch.Tensor) and not tensor.is_quantized and tensor.is_contiguous()
+            isinstance(tensor, torch.Tensor)
+            and has_strides(tensor)
+            and not tensor.is_quantized
+            and tensor.is_contiguous()
         )
 
     return Condition(f"row_major({name!r})", holds, (name,))
@@ -201,9 +218,12 @@ def lies_along(name: str, dim: str) -> Condition:
         tensor, axis = call.arguments.get(name), call.arguments.get(dim)
         if not isinstance(tensor, torch.Tensor) or not isinstance(axis, int):
             return False
-        if tensor.numel() <= 1 or not -tensor.dim() <= axis < tensor.dim():
+        if not has_strides(tensor) or not -tensor.dim() <= axis < tensor.dim():
             return False
-        return tensor.shape[axis] == tensor.numel()
+        numel = tensor.numel()
+        return decided(numel > 1, otherwise=True) and decided(
+            tensor.shape[axis] == numel, otherwise=True
+        )
 
     return Condition(f"lies_along({name!r}, {dim!r})", holds, (name, dim))
 
@@ -231,8 +251,10 @@ def uneven_windows(name: str, output: str) -> Condition:
         tensor, pooled = call.arguments.get(name), call.arguments.get(output)
         if not isinstance(tensor, torch.Tensor) or not isinstance(pooled, torch.Tensor):
             return False
+        if not has_strides(tensor) or not has_strides(pooled):
+            return False
         return any(
-            small > 0 and large % small
+            decided(small > 0, otherwise=True) and decided(large % small != 0, otherwise=True)
             for large, small in zip(tensor.shape[-3:], pooled.shape[-3:])
         )
 
@@ -246,12 +268,14 @@ def bias_of(name: str, matrix: str) -> Condition:
         vector, mat = call.arguments.get(name), call.arguments.get(matrix)
         if not isinstance(vector, torch.Tensor) or not isinstance(mat, torch.Tensor):
             return False
+        if not has_strides(vector) or not has_strides(mat):
+            return False
         return (
             vector.dim() == 1
             and mat.dim() == 2
             and vector.is_contiguous()
-            and vector.shape[0] == mat.shape[1]
-            and min(mat.shape) > 1
+            and decided(vector.shape[0] == mat.shape[1], otherwise=False)
+            and all(decided(size > 1, otherwise=False) for size in mat.shape)
         )
 
     return Condition(f"bias_of({name!r}, {matrix!r})", holds, (name, matrix))

@@ -8,8 +8,8 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from torch.utils._contextlib import _wrap_generator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda, messages
-from detmode.call import Call, validate
+from detmode.call import Call, tensors_in, validate
 from detmode.detours import Detours
 from detmode.higher_order import let_pass
 from detmode.observers import observer
@@ -28,7 +28,7 @@ from detmode.plan import Plan, matches, names_of
 from detmode.recorder import Recorder
 from detmode.report import Record, Report
 from detmode.rule import Allow, Refuse, Substitute
-from detmode.settings import Block, flag, unfilled
+from detmode.settings import Block, flag, strict, unfilled
 from detmode.sites import Site, in_compiled_function, trace
 from detmode.table import Row, RuleTable, resolve
 from detmode.variants import run_substitute
@@ -41,11 +41,14 @@ _entered = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
+_get_benchmark = torch._C._get_cudnn_benchmark
 
 
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
 class DeterminismWarning(UserWarning):
@@ -169,7 +172,7 @@ class DeterministicMode(TorchDispatchMode):
                     "DeterministicMode: this thread leaves a mode that it has not entered"
                 )
             _, level, undo = self._open.pop(mine[-1])
-        with undo:
+        with undo, _lifted(level):
             TorchDispatchMode.__exit__(level, kind, error, traceback)
 
     def __call__(self, function: F) -> F:
@@ -273,7 +276,7 @@ class DeterministicMode(TorchDispatchMode):
     ) -> Any:
         func = plan.func
         if plan.composite and plan.override is None:
-            return self._decompose(func, args, kwargs)
+            return self._decompose(plan, args, kwargs)
         call = Call(func, plan.signature.bind(args, kwargs), self._simulate)
         if torch.is_grad_enabled():
             for tensor in call.tensors:
@@ -292,13 +295,19 @@ class DeterministicMode(TorchDispatchMode):
             return func(*args, **kwargs)
         return self._act(plan, row, call, args, kwargs, traced=traced)
 
-    def _decompose(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a composite operator under the mode: in inference mode they come whole."""
+    def _decompose(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite operator under the mode: in inference mode they come whole.
+
+        Some have kernels as well (``silu_backward``; ``linear``, for nested tensors): ATen runs
+        those.
+        """
+        if plan.kernels:
+            for tensor in tensors_in((*args, *kwargs.values())):
+                if (tensor.device.type, tensor.is_nested) in plan.kernels:
+                    return plan.func(*args, **kwargs)
         TorchDispatchMode.__enter__(self)
         try:
-            return func.decompose(*args, **kwargs)
+            return plan.func.decompose(*args, **kwargs)
         finally:
             TorchDispatchMode.__exit__(self, None, None, None)
 
@@ -330,13 +339,13 @@ class DeterministicMode(TorchDispatchMode):
         action, unavailable = rule.action, None
         if isinstance(action, Substitute):
             if self._substitute or asked == "substitute":
-                where = None if traced else _where_to_launch(call)
+                where = None if traced or _is_active(_FAKE) else _where_to_launch(call)
                 if where is None:
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     # Tracing needs the shapes only, and tracing rules alert under the flag.
                     with flag(False):
                         return func(*args, **kwargs)
-                unavailable = cuda.unavailable(where) if action.launches else None
+                unavailable = _unavailable(where) if action.launches else None
                 if unavailable is None:
                     self._recorder.count(plan, row, "substitute", call, self._trace)
                     with unfilled():
@@ -346,7 +355,7 @@ class DeterministicMode(TorchDispatchMode):
                             return run_substitute(action.function, func, call.arguments)
                         run = functools.partial(_substitute, plan, action)
                         return seen_by.observe(func, args, kwargs, run)
-                self._say_once(unavailable, f"no substitutes on this machine: {unavailable}")
+                self._say_once(unavailable, f"no substitutes here: {unavailable}")
             action = rule.natively
         if isinstance(action, Refuse):
             warn = self._warn_only or rule.alert is None or not _get_flag()
@@ -359,10 +368,9 @@ class DeterministicMode(TorchDispatchMode):
         self, plan: Plan, row: Row | None, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._recorder.count(plan, row, "native", call, self._trace)
-        if _get_flag() and not _get_warn_only():
+        if _get_flag() and not _get_warn_only() and not _get_benchmark():
             return plan.func(*args, **kwargs)
-        # Under warn_only PyTorch leaves the backward of attention nondeterministic.
-        with flag(True):
+        with strict():
             return plan.func(*args, **kwargs)
 
     def _refuse(
@@ -455,6 +463,23 @@ def _meets(alert: str) -> bool:
     )
 
 
+@contextmanager
+def _lifted(level: DeterministicMode) -> Iterator[None]:
+    """The modes above ``level`` are off PyTorch's stack, which gives up the topmost one only.
+
+    A block that another one was entered in may end first: in a generator, or in a task.
+    """
+    stack = _get_current_dispatch_mode_stack()
+    above = stack[stack.index(level) + 1 :] if level in stack else []
+    for mode in reversed(above):
+        TorchDispatchMode.__exit__(mode, None, None, None)
+    try:
+        yield
+    finally:
+        for mode in above:
+            TorchDispatchMode.__enter__(mode)
+
+
 def _leave(level: DeterministicMode) -> None:
     stack = _stack()
     stack.remove(level)
@@ -465,6 +490,18 @@ def _leave(level: DeterministicMode) -> None:
 def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
     return run_substitute(action.function, plan.func, plan.signature.bind(args, kwargs))
+
+
+def _is_active(key: torch._C._TorchDispatchModeKey) -> bool:
+    """Whether one of PyTorch's own tracing modes gets the calls after this mode."""
+    return torch._C._get_dispatch_mode(key) is not None
+
+
+def _unavailable(where: str) -> str | None:
+    """Why a kernel cannot be launched, with the remedy; ``None`` where it can."""
+    if _is_active(_PROXY):
+        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
+    return cuda.unavailable(where)
 
 
 def _where_to_launch(call: Call) -> str | None:

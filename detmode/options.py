@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -76,8 +77,9 @@ def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> di
             raise ValueError(
                 f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
             )
-        if name.startswith("aten::") and not _is_glob(name):
-            _check_name(name, action, table)
+        check_operator("overrides", name, table)
+        if action == "substitute" and name.startswith("aten::") and not _is_glob(name):
+            _check_substitute(name, table)
     # A name is more precise than a glob, wherever it stands.
     return dict(sorted(overrides.items(), key=lambda item: _is_glob(item[0])))
 
@@ -91,23 +93,75 @@ def _is_glob(name: str) -> bool:
     return any(wildcard in name for wildcard in "*?[")
 
 
-def _check_name(name: str, action: str, table: RuleTable) -> None:
+def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
+    """Refuse a name in aten that means nothing; globs and other namespaces pass.
+
+    Args:
+        where: the argument that has the name.
+        name: of an operator or an overload.
+        table: may name operators that this PyTorch does not have; :func:`default_rules` if not
+            given.
+
+    Raises:
+        ValueError: neither PyTorch nor the table knows it, or no mode ever sees it.
+    """
+    if not name.startswith("aten::") or _is_glob(name):
+        return
     base, _, overload = name.removeprefix("aten::").partition(".")
-    packet = getattr(torch.ops.aten, base, None)
-    overloads = packet.overloads() if packet is not None else []
+    overloads = _overloads(base)
     if overload and overloads and overload not in overloads:
         raise ValueError(
-            f"overrides: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
+            f"{where}: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
         )
+    # Generated for all operators, the out variants are not taken apart.
+    meant = [overload] if overload else [each for each in overloads if "out" not in each]
+    if overloads and not (meant and all(_is_taken_apart(base, each) for each in meant)):
+        return
+    if table is None:
+        from detmode.rules import default_rules  # takes a second, and is needed for errors only
+
+        table = default_rules()
+    listed = {row.rule.op.partition(".")[0] for row in table}
+    if f"aten::{base}" in listed:
+        return
+    if not overloads:
+        hint = near_operator(name, listed)
+        raise ValueError(f"{where}: this PyTorch has no operator {name!r}{hint}")
+    parts = sorted(op for op in listed if re.match(f"aten::_*{base.lstrip('_')}", op))
+    raise ValueError(
+        f"{where}: PyTorch takes {name!r} apart before a mode sees it; name what it is made of"
+        + (f", as {' or '.join(map(repr, parts))}" if parts else "")
+    )
+
+
+def near_operator(name: str, listed: Iterable[str]) -> str:
+    """A question after the operator that is meant, where one of the listed is near; or nothing."""
+    bare = name.partition("::")[2] or name
+    near = difflib.get_close_matches(f"aten::{bare.partition('.')[0]}", listed, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _overloads(base: str) -> list[str]:
+    packet = getattr(torch.ops.aten, base, None)
+    return packet.overloads() if packet is not None else []
+
+
+def _is_taken_apart(base: str, overload: str) -> bool:
+    """Whether autograd replaces an operator by others (``CompositeImplicitAutograd``)."""
+    try:
+        func = getattr(getattr(torch.ops.aten, base), overload)
+        return bool(func._can_decompose())
+    except RuntimeError:
+        return False  # TorchScript's alone
+
+
+def _check_substitute(name: str, table: RuleTable) -> None:
+    base, _, overload = name.removeprefix("aten::").partition(".")
     rows = [row for row in table if name in (row.rule.op, row.rule.op.partition(".")[0])]
-    for known in [overload] if overload else overloads:
-        rows += table.get(getattr(packet, known)) if packet is not None else ()
-    if packet is None and not rows:
-        listed = {row.rule.op.partition(".")[0] for row in table}
-        near = difflib.get_close_matches(f"aten::{base}", listed, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"overrides: this PyTorch has no operator {name!r}{hint}")
-    if action == "substitute" and not any(isinstance(row.rule.action, Substitute) for row in rows):
+    overloads = _overloads(base)
+    for known in [overload] if overload and overloads else overloads:
+        rows += table.get(getattr(getattr(torch.ops.aten, base), known))
+    if not any(isinstance(row.rule.action, Substitute) for row in rows):
         raise ValueError(f"overrides: no rule has a substitute for {name!r}")
 
 

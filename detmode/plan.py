@@ -11,11 +11,31 @@ from detmode.call import Signature
 from detmode.table import Row
 from detmode.variants import variant_of
 
+# Device types and nestedness of tensors, by the key under which backends register kernels for them.
+_BACKENDS = {
+    getattr(torch._C.DispatchKey, f"{'NestedTensor' * nested}{device_type.upper()}"): (
+        device_type,
+        nested,
+    )
+    for device_type in ("cpu", "cuda", "mps", "xpu")
+    for nested in (False, True)
+}
+
 
 class Plan:
     """What the mode knows of one overload after it has seen it once."""
 
-    __slots__ = ("composite", "func", "name", "names", "override", "rows", "signature", "variant")
+    __slots__ = (
+        "composite",
+        "func",
+        "kernels",
+        "name",
+        "names",
+        "override",
+        "rows",
+        "signature",
+        "variant",
+    )
 
     def __init__(
         self,
@@ -33,6 +53,12 @@ class Plan:
         self.rows = rows
         self.override = override
         self.composite = composite
+        # Of a composite operator: where it has kernels as well, and ATen runs those.
+        self.kernels = {
+            backend
+            for key, backend in _BACKENDS.items()
+            if composite and func.has_kernel_for_dispatch_key(key)
+        }
 
 
 def overload_name(func: torch._ops.OpOverload) -> str:

@@ -62,10 +62,13 @@ class Program:
         self.module.__dict__.setdefault("__annotations__", {})
         self._argv = [self.path if is_module else target, *arguments]
 
-    def run(self) -> None:
-        """Run it. The program stays ``__main__`` afterwards, as exit functions expect it."""
+    def become_main(self) -> None:
+        """Have its arguments and its module in place, as exit functions expect them too."""
         sys.argv[:] = self._argv
         sys.modules["__main__"] = self.module
+
+    def run(self) -> None:
+        """Run it, as ``__main__``."""
         exec(self._code, self.module.__dict__)
 
 

@@ -148,7 +148,9 @@ def _mode_of(item: pytest.Item) -> CheckedMode:
         try:
             mode = CheckedMode(*mark.args, **mark.kwargs) if mark else CheckedMode()
         except (TypeError, ValueError) as error:
-            pytest.fail(f"pytest.mark.deterministic: {error}", pytrace=False)
+            wrong = str(error)
+        if mode is None:
+            pytest.fail(f"pytest.mark.deterministic: {wrong}", pytrace=False)
         item.stash[_mode_key] = mode
     return mode
 
@@ -275,6 +277,7 @@ class _Suite:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the calls that may vary, and how many were made deterministic."""
         from detmode.report import Report
+        from detmode.reports.page import plural
 
         terminalreporter.section("detmode")
         offenders = self._offenders()
@@ -285,14 +288,14 @@ class _Suite:
         calls = dict.fromkeys(("substitute", "native"), 0)
         for record in self._merged():
             calls[record.action] = calls.get(record.action, 0) + record.count
-        line = f"{len(new)} places may vary"
+        line = f"{plural(len(new), 'place')} may vary"
         if self._known:
             line += f", beside {len(offenders) - len(new)} that the baseline has"
             line += f"; {len(self._known - set(keys))} of the baseline were not met"
         terminalreporter.write_line(line)
         terminalreporter.write_line(
-            f"{calls['substitute']} calls were substituted, {calls['native']} ran PyTorch's "
-            "deterministic path"
+            f"{plural(calls['substitute'], 'call')} substituted, {calls['native']} made "
+            "deterministic by PyTorch"
         )
         if self._written:
             terminalreporter.write_line(self._written)

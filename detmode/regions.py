@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from types import TracebackType
 
+from detmode.options import check_operator
 from detmode.sites import trace
 
 
@@ -21,7 +22,7 @@ class allow(ContextDecorator):
 
     Raises:
         TypeError: a name is no text, or none is given.
-        ValueError: a name has no namespace.
+        ValueError: a name has no namespace, or aten has no such operator.
     """
 
     def __init__(self, *operators: str) -> None:
@@ -32,6 +33,7 @@ class allow(ContextDecorator):
                 raise TypeError(f"allow() takes names, got {type(operator).__name__}")
             if "::" not in operator and operator != "*":
                 raise ValueError(f'allow(): write {operator!r} with its namespace, "aten::histc"')
+            check_operator("allow()", operator)
         self._operators = operators
 
     def __enter__(self) -> allow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -68,7 +69,9 @@ class Setting(Generic[T]):
             del self._open[position]
 
 
+@cache
 def _inductor_config() -> Any:
+    # Kept: a block may be left when Python ends, and imports no more.
     # torch.use_deterministic_algorithms imports the same module; older versions lack the field.
     import torch._inductor.config as config
 
@@ -136,6 +139,32 @@ class flag:
         traceback: TracebackType | None,
     ) -> None:
         FLAG.restore(self._saved)
+
+
+class strict(flag):
+    """All that PyTorch's deterministic paths need, for the length of one call.
+
+    Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
+    programs turn on inside a block, too, timing chooses the algorithm.
+    """
+
+    __slots__ = ("_benchmark",)
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._benchmark = CUDNN_BENCHMARK.save(False)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        CUDNN_BENCHMARK.restore(self._benchmark)
+        super().__exit__(kind, error, traceback)
 
 
 class unfilled:

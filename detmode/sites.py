@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
@@ -28,7 +29,10 @@ _USER, _INTERNAL, _ENGINE = range(3)
 _INTERNAL_DIRECTORIES = tuple(
     os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in (torch.__file__, __file__)
 )
-_INTERNAL_FILES = ("contextlib.py", "functools.py", "runpy.py", "threading.py")
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = tuple(
+    os.path.join(_STANDARD_LIBRARY, name, "") for name in ("site-packages", "dist-packages")
+)
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 _COPY_SLICES = "CopySlices"
@@ -39,7 +43,8 @@ _INTERVALS = 1 << 12
 
 # By id, since a code object's own hash is slow; the code object is kept, so that the id is its own.
 _kinds: dict[int, tuple[int, CodeType]] = {}
-_sites: dict[tuple[int, int], Site] = {}
+# By code, instruction and the module that the line calls: one line may call several.
+_sites: dict[tuple[int, int, int], tuple[Site, weakref.ref[torch.nn.Module] | None]] = {}
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,11 @@ class ByNode(Generic[T]):
         """What is kept for the nodes that the calling thread makes."""
         return self._own if threading.get_ident() == self._thread else self.foreign
 
+    @property
+    def repeats(self) -> bool:
+        """Whether numbers of the calling thread may come again: several threads share them."""
+        return self.mine is self.foreign
+
     def keep(self, number: int, value: T) -> None:
         """Keep ``value`` for a node of the calling thread."""
         values = self.mine
@@ -140,8 +150,17 @@ class Trace:
     def current_note(self) -> Note | None:
         """The note of the autograd node whose backward runs now."""
         node = _current_node()
-        notes = self._notes.of(node._sequence_nr()) if node is not None else []
+        notes = self._notes_of(node) if node is not None else []
         return notes[0] if notes else None
+
+    def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
+        """The notes of the calls that may have made ``node``: a graph can be another thread's."""
+        number, name = node._sequence_nr(), node.name()
+        if name.endswith(_COPY_SLICES):
+            # Writing to a view: this node is made right after the one of the operator itself.
+            return self._notes.of(number - 1)
+        notes = self._notes.of(number)
+        return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
     def remember_call(self, names: tuple[str, ...]) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
@@ -149,11 +168,15 @@ class Trace:
         A call inside a backward (activation checkpointing, double backward) takes over what was
         allowed where that backward comes from.
         """
+        number = _get_sequence_nr() - 1
+        if not self._notes.repeats and number in self._notes.mine:
+            # Made by an earlier call: this one (empty_like, detach) makes none.
+            return
         frame, node = user_frame(), _current_node()
         allowed = [patterns for patterns, _ in self._active]
         note = None
         if node is not None:
-            notes = self._notes.of(node._sequence_nr())
+            notes = self._notes_of(node)
             note = notes[0] if notes else None
             # What holds for all that the node may be.
             allowed += [
@@ -169,7 +192,7 @@ class Trace:
             site = note.site
         else:
             return
-        self._notes.keep(_get_sequence_nr() - 1, Note(site, names, tuple(dict.fromkeys(allowed))))
+        self._notes.keep(number, Note(site, names, tuple(dict.fromkeys(allowed))))
 
     def remember_place(self, place: Place, since: int) -> None:
         """Note where the call is made that makes the newest autograd node, if it has one.
@@ -180,7 +203,7 @@ class Trace:
                 older ones were made.
         """
         number = _get_sequence_nr() - 1
-        if self._places.mine is not self._places.foreign:
+        if not self._places.repeats:
             # The first that is seen after a node was made has made it, even where gradients are
             # off: the body of an autograd.Function. Others (detach, argmax) make none.
             if number >= since and number not in self._places.mine:
@@ -211,7 +234,7 @@ class Trace:
         if node is None:
             return False
         number = node._sequence_nr()
-        notes = self._notes.of(number)
+        notes = self._notes_of(node)
         # Where numbers repeat, a past region holds only for nodes that have a note of their own.
         past = [] if self._notes.foreign else self._allowed_in(number)
         if not notes:
@@ -237,6 +260,18 @@ class Trace:
         return [
             patterns for _, start, patterns in self._past[position:] if start <= sequence_number
         ]
+
+
+def _may_be_made_by(operator: str, node: str) -> bool:
+    """Whether a call of ``operator`` may have made a node of the name ``node``.
+
+    PyTorch names a node after its operator: ``MaxPool2DWithIndicesBackward0``. Nodes of C++ and of
+    registered operators have names of other kinds, which tell nothing.
+    """
+    if "::" in node or node.startswith("GeneratedBackwardFor"):
+        return True
+    made = operator.partition("::")[2].replace("_", "") + "backward"
+    return node.lower().startswith(made.replace("forwardbackward", "backward"))
 
 
 _local = threading.local()
@@ -301,8 +336,9 @@ def caller_of_backward() -> FrameType | None:
 
 def site_of(frame: FrameType) -> Site:
     """The site of a user's frame that is on the stack, with the path of the called modules."""
-    key = (id(frame.f_code), frame.f_lasti)
-    site = _sites.get(key)
+    called = _module_called_by(frame)
+    key = (id(frame.f_code), frame.f_lasti, id(called))
+    site, _ = _sites.get(key, (None, None))
     if site is None:
         file = frame.f_code.co_filename
         site = Site(
@@ -312,8 +348,22 @@ def site_of(frame: FrameType) -> Site:
             module_path(surroundings()[1]),
             frame.f_globals.get("__name__"),
         )
-        _sites[key] = site
+        # Forgotten with the module, before another one can have its address.
+        sites = _sites
+        gone = None if called is None else weakref.ref(called, lambda _: sites.pop(key, None))
+        sites[key] = site, gone
     return site
+
+
+def _module_called_by(user: FrameType) -> torch.nn.Module | None:
+    """The module of PyTorch's that is being called by the user's line, the innermost one."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not user and frame is not None:
+        if frame.f_code is _MODULE_CALL:
+            module: torch.nn.Module = frame.f_locals["self"]
+            return module
+        frame = frame.f_back
+    return None
 
 
 def backward_site(note: Note | None) -> Site:
@@ -353,7 +403,7 @@ def _kind(code: CodeType) -> int:
     file = code.co_filename
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
         return _INTERNAL
-    standard = os.path.dirname(os.__file__)
-    if os.path.dirname(file) == standard and os.path.basename(file) in _INTERNAL_FILES:
+    # Loading a batch or copying a model is the user's line, not multiprocessing's or copy's.
+    if file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED):
         return _INTERNAL
     return _USER

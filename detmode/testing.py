@@ -75,6 +75,7 @@ def assert_reproducible(
         TypeError: the result cannot be compared, or an argument cannot be copied.
         ValueError: ``runs`` or ``vary`` is impossible, or there is nothing to compare.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     _check(runs, vary)
     restore_generators, threads = remember_generators(), torch.get_num_threads()
     kept: list[Any] = []

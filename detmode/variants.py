@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 @cache
@@ -52,7 +53,8 @@ def run_substitute(
         arguments: by schema name, ``out`` arguments included.
 
     Raises:
-        RuntimeError: an ``out`` tensor has a dtype that the result cannot be written to.
+        RuntimeError: an ``out`` tensor has a dtype that the result cannot be written to, or several
+            elements of a tensor that is written share memory: which of them stays would vary.
     """
     variant = variant_of(func)
     if variant == "functional":
@@ -63,6 +65,7 @@ def run_substitute(
         # Reductions and scans take the dtype of the tensor that they write.
         arguments = {**arguments, "dtype": targets[0].dtype}
     if variant == "inplace":
+        _check_written(targets[0])
         if _takes_out(function):
             function(**arguments, out=targets[0])
         else:
@@ -75,8 +78,37 @@ def run_substitute(
             # Resizes, with ATen's warning and checks.
             torch.ops.aten.clone.out(_cast(result, target), out=target)
         else:
+            _check_written(target)
             target.copy_(_cast(result, target))
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _check_written(target: torch.Tensor) -> None:
+    """Refuse a tensor whose elements share memory: ATen's kernels see expanded ones only."""
+    if not target.is_contiguous() and _shares_memory(target.shape, target.stride()):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements of a tensor that is not empty have one address."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape)):
+        if size > 1 and stride <= reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    # Interleaved strides, from as_strided: each address is looked at.
+    with _disable_current_modes():
+        offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
+        for stride, size in zip(strides, shape):
+            steps = torch.arange(size, device="cpu") * stride
+            offsets = (offsets[:, None] + steps).flatten()
+        distinct: int = offsets.unique().numel()
+    return distinct < offsets.numel()
 
 
 def _cast(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

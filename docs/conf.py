@@ -4,6 +4,7 @@ import detmode
 
 project = "detmode"
 author = "the detmode developers"
+project_copyright = author
 release = version = detmode.__version__
 
 extensions = [

@@ -171,6 +171,16 @@ def test_simulation_without_a_compiler_says_so_and_runs(run: Run, tmp_path: Path
     assert "not simulating CUDA" in note
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
+    """A report without CUDA tensors is not taken for what a GPU would show."""
+    (tmp_path / "script.py").write_text("")
+    note = "detmode: note: PyTorch sees no GPU here"
+    assert note in run("-m", "detmode", "run", "script.py").stderr
+    simulated = run("-m", "detmode", "run", "--simulate", "cuda", "script.py")
+    assert note not in simulated.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -180,6 +190,11 @@ def test_simulation_without_a_compiler_says_so_and_runs(run: Run, tmp_path: Path
         (("run", "--override", "aten::histc", "x.py"), "OP=ACTION"),
         (("run", "--schedule-seed", "3", "x.py"), "--simulate"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
+        (("run", "--html", "/", "x.py"), "is a folder"),
+        (("run", "--epochs", "3", "x.py"), "after its name); see 'detmode run --help'"),
+        (("doctor", "now"), "see 'detmode doctor --help'"),
+        (("probe", "--skip", "histc", __file__), "'aten::histc'"),
+        (("probe", "--skip", "aten::histcc", __file__), "did you mean 'aten::histc'"),
         (("rules", "--torch", "new"), "2.13"),
         (("verify", "--repeats", "1"), "at least 2"),
         (("verify", "--room", "no_such_room"), "upsample"),
@@ -208,6 +223,15 @@ def test_wrong_usage_is_one_line_and_2(
     assert words in printed.err
 
 
+def test_a_report_that_cannot_be_written_is_said_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before the program runs, so that no work is lost."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cli.main(["run", "--report", str(tmp_path / "report.json"), "x.py"]) == 2
+    assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
+
+
 def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> None:
     """The mode's own words, on one line."""
     (tmp_path / "script.py").write_text("")
@@ -215,6 +239,20 @@ def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> Non
     assert ours.returncode == 2
     assert len(lines_of(ours.stderr)) == 1
     assert "ignore" in ours.stderr
+
+
+def test_a_script_whose_name_the_locale_cannot_read(run: Run, tmp_path: Path) -> None:
+    """In the locale C the name of a file has surrogates; its reports have the name as it is."""
+    (tmp_path / "scr\u00efpt.py").write_text("import torch\ntorch.empty(2)\n", encoding="utf-8")
+    old = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ours = run(
+        *("-m", "detmode", "run", "--html", "page.html", "--sarif", "report.sarif"),
+        "scr\u00efpt.py",
+        **old,
+    )
+    assert ours.returncode == 0, ours.stderr
+    assert "scr\u00efpt" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "scr%C3%AFpt.py" in (tmp_path / "report.sarif").read_text(encoding="utf-8")
 
 
 def test_rules_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +274,20 @@ def test_rules_for_a_version_and_an_operator(capsys: pytest.CaptureFixture[str])
     assert "upsample_linear1d_backward_out_cuda" in capsys.readouterr().out
 
 
+def test_rules_by_the_name_in_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who comes with PyTorch's message has the caller's name, not the operator's."""
+    assert cli.main(["rules", "--op", "_histc_cuda*", "--format", "json"]) == 0
+    assert {row["op"] for row in json.loads(capsys.readouterr().out)} == {"aten::histc"}
+
+
+def test_rules_of_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt name is no operator that runs as it is."""
+    assert cli.main(["rules", "--op", "aten::histcc", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == []
+    assert "no rule for 'aten::histcc'; did you mean 'aten::histc'?" in printed.err
+
+
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row has a state and an effect; an unset variable has a remedy."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -246,6 +298,21 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert ":4096:8" in rows["CUBLAS_WORKSPACE_CONFIG"]["remedy"]
     assert cli.main(["doctor"]) == 0
     assert "CUBLAS_WORKSPACE_CONFIG" in capsys.readouterr().out
+
+
+def test_tables_fit_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is wider than the terminal becomes paragraphs; what is piped stays a table."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.main(["doctor"]) == 0
+    table = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["doctor"]) == 0
+    paragraphs = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) > 60
+    assert max(map(len, paragraphs.splitlines())) <= 60
+    assert "\n\nCUBLAS_WORKSPACE_CONFIG\n  state   " in paragraphs
 
 
 @needs_compiler
@@ -259,6 +326,24 @@ def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["room"] for row in rows} == {"adaptive_avg_pool"}
     assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64"}
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
+
+
+@needs_compiler
+def test_verify_a_room_without_substitutes(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty matrix is not taken for one in which everything holds."""
+    assert cli.main(["verify", "--device", "host", "--room", "matmul", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == []
+    assert "nothing to verify: room 'matmul' has no substitute" in printed.err
+
+
+def test_a_recording_has_the_programs_arguments(run: Run, tmp_path: Path) -> None:
+    """Not those of the command that records."""
+    (tmp_path / "script.py").write_text("")
+    ours = run("-m", "detmode", "record", "-o", "first", "script.py", "--lr", "0.1")
+    assert ours.returncode == 0, ours.stderr
+    about = json.loads((tmp_path / "first" / "trace.json").read_text())
+    assert about["arguments"] == ["script.py", "--lr", "0.1"]
 
 
 AUDITED = """

@@ -171,3 +171,34 @@ def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not conditions.nvls_possible()(call(aten.relu.default, X))
     finally:
         libc.unsetenv(b"NCCL_ALGO")
+
+
+def test_sizes_that_a_traced_graph_leaves_open() -> None:
+    """No condition asks for a size that hangs on data: what may vary counts as varying."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        x = torch.ones(3)[torch.ones(3) > 0]
+        assert conditions.nonempty("self")(call(aten.relu.default, x))
+        assert not conditions.single("self")(call(aten.relu.default, x))
+        assert conditions.lies_along("self", "dim")(call(aten.cumsum.default, x, 0))
+        output, image = torch.ones(1, 2, 2, 2), x.expand(1, 2, 2, -1)
+        pooled = call(aten.adaptive_max_pool3d_backward.default, output, image, output)
+        assert conditions.uneven_windows("self", "grad_output")(pooled)
+        mat = x.expand(2, -1)
+        assert not conditions.bias_of("self", "mat2")(call(aten.addmm.default, x, mat, mat))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_tensors_without_strides() -> None:
+    """Conditions on shapes and strides do not hold for tensors that have none, and say no more."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for tensor in (X.to_sparse(), X.to_sparse_csr(), nested):
+        assert not conditions.row_major("self")(call(aten.relu.default, tensor))
+        assert not conditions.lies_along("self", "dim")(call(aten.cumsum.default, tensor, 0))
+        pooled = call(aten.adaptive_max_pool3d_backward.default, tensor, tensor, X.long())
+        assert not conditions.uneven_windows("self", "grad_output")(pooled)
+        added = call(aten.addmm.default, tensor, tensor, tensor)
+        assert not conditions.bias_of("self", "mat2")(added)

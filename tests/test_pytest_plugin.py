@@ -274,6 +274,24 @@ def test_object():
         "cannot compare result bit for bit: it is a object",
     ):
         assert each in text
+    assert "During handling" not in text
+
+
+def test_a_failing_assertion_shows_the_test(suite):
+    """What pytest prints is the line of the test and the reason, not the source of detmode."""
+    result = suite(
+        """
+from detmode.testing import assert_reproducible
+
+def test_vary():
+    assert_reproducible(vary, torch.zeros(2))
+"""
+    )
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert "run 1 gave other bits than run 0" in text
+    assert "def assert_reproducible" not in text
+    assert "--dump" not in text  # of recordings that are gone
 
 
 def test_skips_and_errors(suite):
@@ -326,7 +344,7 @@ def test_a_suite_under_error(suite):
     result = suite(OFFENDING, *BOTH)
     result.assert_outcomes(failed=2, passed=1)
     result.stdout.fnmatch_lines(["*= detmode =*", "2*aten::sin.default*error*test_inner.py:5*"])
-    result.stdout.fnmatch_lines(["1 places may vary", "0 calls were substituted*"])
+    result.stdout.fnmatch_lines(["1 place may vary", "0 calls substituted*"])
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -378,7 +396,7 @@ def test_a_baseline(suite, pytester):
     result = suite(moved, *asked, name="test_inner.py")
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
-        ["1 places may vary, beside 2 that the baseline has; 0 of the baseline were not met"]
+        ["1 place may vary, beside 2 that the baseline has; 0 of the baseline were not met"]
     )
     result = suite(None, *asked, "-k", "test_c")
     result.stdout.fnmatch_lines(["0 places*2 of the baseline were not met"])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +26,19 @@ def check_files(options: argparse.Namespace) -> None:
     """Find out before the work whether its report can be written.
 
     Raises:
-        UsageError: the folder of a file is missing.
+        UsageError: the folder of a file is missing, or cannot be written, or the file is a folder.
     """
     for name in FILES:
         path: Path | None = getattr(options, name, None)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"--{name}: there is no folder {path.absolute().parent}")
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"--{name}: there is no folder {folder}")
+        if path.is_dir():
+            raise UsageError(f"--{name}: {path} is a folder; name a file")
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"--{name}: no permission to write to {folder}")
 
 
 def write_files(options: argparse.Namespace, report: Shown) -> None:
@@ -45,7 +55,8 @@ def _write(path: Path, text: str) -> None:
     try:
         descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            # A path's bytes that the locale cannot read stand in it as surrogates.
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             umask = os.umask(0)
             os.umask(umask)
@@ -64,18 +75,42 @@ def print_rows(
     columns: Sequence[str],
     widths: Sequence[int | None] | None = None,
 ) -> None:
-    """Print rows as a table, or as a JSON list of objects."""
+    """Print rows as a table, or as a JSON list of objects.
+
+    On a terminal that is narrower than the table, each row is a paragraph.
+    """
     if form == "json":
         print(json.dumps(rows, indent=2))
         return
     from tabulate import tabulate
 
     cells = [[_cell(row, column) for column in columns] for row in rows]
-    print(
-        tabulate(
-            cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
-        )
+    table = tabulate(
+        cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
     )
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and max(map(len, table.splitlines())) > width:
+        print("\n\n".join(_paragraph(row, columns, width) for row in cells))
+    else:
+        print(table)
+
+
+def _paragraph(row: Sequence[str], columns: Sequence[str], width: int) -> str:
+    """What a row says, a line for each column that is not empty, wrapped."""
+    indent = max(map(len, columns[1:])) + 4
+    lines = [row[0]]
+    lines += (
+        textwrap.fill(
+            text,
+            width,
+            initial_indent=f"  {column}".ljust(indent),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+        )
+        for column, text in zip(columns[1:], row[1:])
+        if text
+    )
+    return "\n".join(lines)
 
 
 def _cell(row: Mapping[str, Any], column: str) -> str:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         overrides=overrides,
     )
     failure = _execute(program, mode)
-    return _end(options, failure, mode.report())
+    return _end(options, failure, mode.report(), note=_about_the_device(options))
 
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -92,7 +92,8 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.runs.probing import Probe
 
     modes = [_mode(options)] if options.deterministic or options.simulate else []
-    probing = Probe(options.repeats, skip=options.skip)
+    with _usage_errors():
+        probing = Probe(options.repeats, skip=options.skip)
     # Outside the mode: a substituted call is probed as a whole, and counted once.
     failure = _execute(program, probing, *modes)
     report = probing.report()
@@ -137,10 +138,29 @@ def _stdout_on_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _end(options: argparse.Namespace, failure: BaseException | None, report: Shown) -> int:
+def _about_the_device(options: argparse.Namespace) -> str | None:
+    """What a report of a machine without a GPU must not be taken for."""
+    import torch
+
+    if options.simulate or torch.cuda.is_available():
+        return None
+    return (
+        "PyTorch sees no GPU here, and most rules are for CUDA tensors; "
+        "--simulate cuda treats CPU tensors as such"
+    )
+
+
+def _end(
+    options: argparse.Namespace,
+    failure: BaseException | None,
+    report: Shown,
+    note: str | None = None,
+) -> int:
     """Say how the program ended, then what was seen; the program's exit code."""
     status = exit_status(failure)
     print(f"\n{report}", file=sys.stderr)
+    if note is not None:
+        print(f"detmode: note: {note}", file=sys.stderr)
     write_files(options, report)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
@@ -194,6 +214,8 @@ def _execute(program: Program, *contexts: AbstractContextManager[object]) -> Bas
     """Run a program in contexts; what Python itself would meet at the top of it."""
     failure: BaseException | None = None
     try:
+        # Before the contexts: a recording says with which arguments its program was started.
+        program.become_main()
         with ExitStack() as stack:
             for context in contexts:
                 stack.enter_context(context)

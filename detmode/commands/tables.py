@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from detmode.commands import UsageError
 from detmode.commands.output import check_files, print_rows, write_files
+
+if TYPE_CHECKING:
+    from detmode.rule import Rule
 
 
 def diff(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -27,6 +31,7 @@ def diff(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     """Print the rule table."""
+    from detmode.options import near_operator
     from detmode.rules import default_rules
 
     table = default_rules()
@@ -38,20 +43,25 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     rows = [
         {"room": row.room, **row.rule.as_text()}
         for row in table
-        if options.op is None or _names(row.rule.op, options.op)
+        if options.op is None or _means(row.rule, options.op)
     ]
     if not rows and options.op is not None:
-        print(f"detmode: note: no rule for {options.op!r}", file=sys.stderr)
+        hint = near_operator(options.op, {row.rule.op.partition(".")[0] for row in table})
+        print(f"detmode: note: no rule for {options.op!r}{hint}", file=sys.stderr)
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "room")
     print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
     return 0
 
 
-def _names(op: str, pattern: str) -> bool:
-    """Whether ``pattern`` means ``op``: with or without namespace, with or without overload."""
-    bare = op.partition("::")[2]
-    names = (op, bare, op.partition(".")[0], bare.partition(".")[0])
-    return any(fnmatchcase(name, pattern) for name in names)
+def _means(rule: Rule, pattern: str) -> bool:
+    """Whether ``pattern`` means a rule's operator, with or without namespace and overload.
+
+    People who come with PyTorch's message have the name that stands there.
+    """
+    bare = rule.op.partition("::")[2]
+    alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
+    names = (rule.op, bare, rule.op.partition(".")[0], bare.partition(".")[0], *alerts)
+    return any(fnmatchcase(name, pattern) for name in names if name)
 
 
 def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -76,6 +86,9 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
         outcomes = verifying.verify(device=device, room=options.room, repeats=options.repeats)
     except verifying.CannotVerifyError as error:
         raise UsageError(str(error)) from error
+    if not outcomes:
+        reason = f"room {options.room!r} has no substitute with samples for this PyTorch"
+        print(f"detmode: note: nothing to verify: {reason}", file=sys.stderr)
     columns = ("room", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
     print_rows([outcome.as_text() for outcome in outcomes], options.format, columns)
     failed = [failure for outcome in outcomes for failure in outcome.failures]

@@ -62,7 +62,7 @@ def _locations(row: Row) -> list[dict[str, Any]]:
         path = Path(file)
         if path.is_relative_to(Path.cwd()):
             relative = path.relative_to(Path.cwd())
-            artifact = {"uri": quote(relative.as_posix()), "uriBaseId": "%SRCROOT%"}
+            artifact = {"uri": quote(os.fsencode(relative.as_posix())), "uriBaseId": "%SRCROOT%"}
         else:
             artifact = {"uri": path.as_uri()}
         region = {"startLine": max(int(line), 1)}

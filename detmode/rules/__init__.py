@@ -14,6 +14,10 @@ ENTRY_POINTS = "detmode.rules"
 """The entry-point group of third parties: each names an iterable of rules or a RuleTable."""
 
 
+class ForeignRulesError(RuntimeError):
+    """Rules that an installed package brings, and that cannot be loaded."""
+
+
 @cache
 def rooms() -> dict[str, ModuleType]:
     """The rooms of this package by name, found by walking the folder."""
@@ -35,7 +39,7 @@ def default_rules() -> RuleTable:
 
     Raises:
         ValueError: two rooms list the same operator.
-        RuntimeError: an entry point fails to load; its package is named.
+        ForeignRulesError: an entry point fails to load; its package is named.
     """
     table = RuleTable.union(room_table(name) for name in rooms())
     for entry in entry_points(group=ENTRY_POINTS):
@@ -43,7 +47,7 @@ def default_rules() -> RuleTable:
             rules = entry.load()
             table += rules if isinstance(rules, RuleTable) else RuleTable(rules, room=entry.name)
         except Exception as error:
-            raise RuntimeError(
+            raise ForeignRulesError(
                 f"the rules of entry point {entry.name!r} ({entry.value}) could not be loaded: "
                 f"{error}; update or uninstall the package that brings them"
             ) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural
+from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural, shortened
 from detmode.reports.timeline import Timeline
 from detmode.rule import Allow
 from detmode.rules import default_rules
@@ -24,7 +24,8 @@ KINDS = {
     "outputs": "the same inputs gave other outputs: this call varies, or a fault is in it",
     "inputs": "the inputs came into the run different: other data, weights or order of data",
     "arguments": "it was called with other numbers: compare them, and where they come from",
-    "generator": "its random generator was in another state: compare what used it before",
+    "generator": "its random generator was in another state: compare its seed, and what used it "
+    "before",
     "seed": "the runs began with different seeds",
     "calls": "the runs do not make the same calls: a step more, an operator less",
     "replica": "this collective gives all ranks of its group the same, and these two other results",
@@ -32,6 +33,9 @@ KINDS = {
     "what a rank knows of its own data, but not of weights that all ranks have",
 }
 """The ways in which two runs can part, and what each means."""
+
+_BY_ITSELF = ("outputs", "replica", "drift")
+"""The kinds where the operator may be the reason, and the rule table has something to say."""
 
 DIFFERENT = Group("different", "error", "both runs made the call, with other bytes")
 ONLY_FIRST = Group("only first", "warning", "only the first run made the call")
@@ -110,7 +114,7 @@ class Comparison(Shown):
         different: how many are made by both and differ.
         only_first: how many only the first run made.
         only_second: how many only the second run made.
-        incomplete: the runs that were cut off, by their paths.
+        incomplete: the runs that failed or were killed, by their paths.
         lines: the operators and sites whose calls are not all the same.
         timeline: the calls by module.
         ranks: of two recordings of one distributed run, and ``None`` for others. Calls of ranks on
@@ -118,6 +122,8 @@ class Comparison(Shown):
             should not, nor the results of the same inputs.
         dumped: how the tensors differ of the calls that both runs have a dump of.
         to_dump: for each run, the calls to dump so that it is seen how the tensors differ.
+        started: in what the runs were started differently, of arguments, PyTorch's version and its
+            threads: the name, the first run's and the second's.
     """
 
     parting: Parting | None
@@ -133,6 +139,7 @@ class Comparison(Shown):
     ranks: tuple[str, str] | None = None
     dumped: tuple[CallDifference, ...] = ()
     to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
+    started: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -165,6 +172,7 @@ class Comparison(Shown):
                 "ranks": self.ranks and list(self.ranks),
                 "dumped": [each.as_data() for each in self.dumped],
                 "to_dump": [list(map(str, calls)) for calls in self.to_dump],
+                "started": {name: list(both) for name, *both in self.started},
             },
             indent=2,
         )
@@ -174,7 +182,7 @@ class Comparison(Shown):
             f"{self.same} calls are the same, {self.different} differ, {self.only_first} are only "
             f"in the first run, {self.only_second} only in the second"
         ]
-        lines += [f"{path} was cut off: compared up to there" for path in self.incomplete]
+        lines += self._about_the_runs()
         if self.parting is None:
             lines.insert(0, self.verdict)
         for title, parting in self._opened():
@@ -195,6 +203,12 @@ class Comparison(Shown):
         if self.drift is not None and self.drift != self.parting:
             yield "The first call after which the ranks do not have the same", self.drift
 
+    def _about_the_runs(self) -> Iterator[str]:
+        for path in dict.fromkeys(self.incomplete):
+            yield f"the program of {path} failed or was killed: compared up to there"
+        for name, first, second in self.started:
+            yield f"started with other {name}: {first}, and {second}"
+
     def _how_to_dump(self) -> str | None:
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
         if not all(options):
@@ -212,7 +226,7 @@ class Comparison(Shown):
             f"{plural(self.same, 'call')} the same, {self.different:,} different, "
             f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
         ]
-        facts += [f"{path} was cut off: compared up to there." for path in self.incomplete]
+        facts += [f"{line}." for line in self._about_the_runs()]
         opened = [_opened(title, parting) for title, parting in self._opened()]
         opened += map(_opened_dump, self.dumped)
         return Page(
@@ -245,17 +259,18 @@ def _described(parting: Parting) -> str:
     rows = [
         ("what", KINDS[parting.kind]),
         ("operator", call.overload),
-        ("site", call.site),
+        ("site", shortened(call.site)),
         ("module", call.module or "-"),
         ("number", " and ".join("-" if c is None else str(c.number) for c in _both(parting))),
-        ("differing", ", ".join(parting.differing) or "-"),
+        *((("differing", ", ".join(parting.differing)),) if parting.differing else ()),
         *(
             (f"{name} {n}", form)
             for name, side in (("input", call.inputs), ("output", call.outputs))
             for n, form in enumerate(side.forms)
         ),
-        ("rule", _rule_for(call)),
     ]
+    if parting.kind in _BY_ITSELF:
+        rows.append(("rule", _rule_for(call)))
     if parting.generators:
         rows.append(("generators", _about_generators(parting)))
     return tabulate(rows, tablefmt="plain")
@@ -277,7 +292,9 @@ def _opened(title: str, parting: Parting) -> Opened:
         Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
         for name in dict.fromkeys(name for side in sides for name in side)
     )
-    details = [f"The table on this operator: {_rule_for(parting.call)}."]
+    details = []
+    if parting.kind in _BY_ITSELF:
+        details.append(f"The table on this operator: {_rule_for(parting.call)}.")
     if parting.generators:
         details.append(f"Generators: {_about_generators(parting)}.")
     return Opened(title, tuple(facts), tuple(details))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from detmode.reports.progress import progress
@@ -42,6 +44,8 @@ _SHARING = frozenset(
 )
 """Collectives that give all ranks of their group the same."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
+_OWN_GENERATOR = "generator=Generator"
+"""In the arguments of a call that does not draw from the global generator."""
 
 
 class _Tally:
@@ -100,6 +104,8 @@ class _Run:
         self.whole, self.anchors = array("q"), array("q")
         # Of each call the position of its line: overload, site and module.
         self.line_of = array("q")
+        # Of each global generator the first call that drew from it.
+        self.first_draws: dict[str, int] = {}
         # Of the collectives that give all ranks the same, their results.
         self.shared: dict[int, int] = {}
         # Of a rank's calls in place, what they write over and what they write.
@@ -125,6 +131,11 @@ class _Run:
             from_outside = not made_here.issuperset(split(digests[:inputs_end]))
             if not from_outside:
                 made_here.update(split(digests[inputs_end:end]))
+            if shape.is_random and _OWN_GENERATOR not in arguments:
+                form = next(chain.from_iterable(shape.sides), "cpu")
+                device = form.rpartition(" ")[2]
+                name = "torch" if device == "cpu" else device
+                self.first_draws.setdefault(name, len(self.kinds))
             if shape.overload in _SHARING:
                 self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
             elif (
@@ -209,26 +220,29 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         if pair is None:
             return None
         i, j = pair
+        # A call before this one has drawn the same from it: the program has seeded it by then.
+        suspects = tuple(
+            name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
+        )
         found = _parting(
-            None if i is None else calls[i], None if j is None else others[j], reseeded, ranks
+            None if i is None else calls[i], None if j is None else others[j], suspects, ranks
         )
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # A step more is a step on other data first.
             return replace(found, kind="calls")
         return found
 
+    named = parted(parting), parted(outputs), parted(drift)
     dumped = list(pairs(*dumps, aligned))
     known = {(mine.number, theirs.number) for mine, theirs in dumped}
     unseen = [
         (one.name_of(i), other.name_of(j))
-        for i, j in dict.fromkeys(pair for pair in (parting, outputs) if pair is not None)
-        if i is not None and j is not None and (i, j) not in known
+        for i, j in dict.fromkeys(_with_other_tensors(*named[:2]))
+        if (i, j) not in known
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
     return Comparison(
-        parted(parting),
-        parted(outputs),
-        parted(drift),
+        *named,
         same,
         different,
         only_first,
@@ -239,7 +253,17 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
+        _started(one.reader, other.reader),
     )
+
+
+def _with_other_tensors(*partings: Parting | None) -> Iterator[tuple[int, int]]:
+    """The calls, by their numbers, whose tensors tell more than other arguments or seeds do."""
+    for parting in partings:
+        if parting is not None and parting.kind not in ("seed", "generator", "arguments", "calls"):
+            assert parting.first is not None
+            assert parting.second is not None
+            yield parting.first.number, parting.second.number
 
 
 def _aligned(one: _Run, other: _Run) -> Iterator[tuple[int | None, int | None]]:
@@ -252,6 +276,21 @@ def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
     if not isinstance(first, dict) or not isinstance(second, dict):
         return ()
     return tuple(name for name in sorted(first) if name in second and first[name] != second[name])
+
+
+def _started(one: Reader, other: Reader) -> tuple[tuple[str, str, str], ...]:
+    """In what the runs were started differently."""
+    names = {"torch": "PyTorch", "threads": "CPU threads", "arguments": "arguments"}
+    found = []
+    for key, name in names.items():
+        first, second = (run.about.get(key) for run in (one, other))
+        if first != second and first is not None and second is not None:
+            found.append((name, _text(first), _text(second)))
+    return tuple(found)
+
+
+def _text(value: object) -> str:
+    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _drifts(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
@@ -287,6 +326,8 @@ def _parting(
     if inputs:
         return Parting("seed" if seeded else "inputs", first, second, inputs, reseeded)
     if first.generator != second.generator:
+        if _OWN_GENERATOR in first.arguments:
+            return Parting("generator", first, second, ("generator",))
         kind = "seed" if seeded else "generator"
         return Parting(kind, first, second, ("generator",), reseeded)
     if first.arguments != second.arguments:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from detmode.call import Call, Signature, tensors_in
 from detmode.higher_order import let_pass
 from detmode.observers import Observer, repeated
+from detmode.options import check_operator
 from detmode.places import Places
 from detmode.plan import matches, names_of
 from detmode.rules import default_rules
@@ -48,7 +49,8 @@ class Probe(Observer):
         skip: operator or overload names, or globs of them, that are passed over.
 
     Raises:
-        TypeError, ValueError: an argument of another type, or less than one repeat.
+        TypeError, ValueError: an argument of another type, less than one repeat, or the name of
+            no operator.
     """
 
     supports_higher_order_operators = True
@@ -63,6 +65,12 @@ class Probe(Observer):
             raise TypeError("probe: skip must be a list of names, got one str")
         self._repeats = repeats
         self._skip = tuple(skip)
+        for name in self._skip:
+            if "::" not in name and not any(wildcard in name for wildcard in "*?["):
+                raise ValueError(
+                    f"skip: {name!r} must be an operator such as 'aten::histc', or a glob"
+                )
+            check_operator("skip", name)
         self._overloads: dict[Any, tuple[Overload, str | None]] = {}
         self._disturbance = Disturbance()
         self._probed = 0

@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import chain
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -36,6 +37,8 @@ _BATCH = 512
 _LONGEST = 1 << 14
 """Digests after which one is written although a collective's result is not there yet."""
 _LONG = 200
+_DEPTH = 12
+"""Frames between a call and the function of PyTorch's that rebuilds a tensor, at most."""
 _PLAIN = (
     *(bool, int, float, complex, str, type(None)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -144,6 +147,8 @@ class record(Observer):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
+        if _is_received():
+            return run(*args, **kwargs)
         with self._lock:
             plan = self._plans.get(func)
             if plan is None:
@@ -288,6 +293,22 @@ class record(Observer):
                 self._undefined[reference.cdata] = reference
             else:
                 self._undefined.pop(_storage(tensor), None)
+
+
+def _is_received() -> bool:
+    """Whether a tensor that another process has sent is being rebuilt.
+
+    The batches of several workers are rebuilt in the order in which they arrive, which is not the
+    order in which the program gets them. They are inputs that come into the run.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename == reductions.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_strided(tensor: Tensor) -> bool:

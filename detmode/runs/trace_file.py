@@ -84,6 +84,11 @@ class Shape:
         inputs, _, mutated = self.sides
         return bool(mutated) and inputs[: len(mutated)] == mutated
 
+    @property
+    def is_random(self) -> bool:
+        """Whether a generator's state was digested."""
+        return self.digests > sum(map(len, self.sides))
+
     @classmethod
     def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
         """The shape of a line.

@@ -94,8 +94,9 @@ PRIMITIVES = Source(
         "rounding<double>",
         "compensated<float>",
         "compensated<double>",
-        "chosen<float, 1>",
-        "chosen<float, 3>",
+        "chosen<float, 1, int64_t>",
+        "chosen<float, 3, int64_t>",
+        "chosen<float, 3, int32_t>",
     ),
 )
 

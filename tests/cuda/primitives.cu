@@ -142,13 +142,16 @@ __global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict_
 }
 
 // Every `step`-th window of each axis counts, wherever it points.
-template <typename scalar_t, int per_thread>
+template <typename scalar_t, int per_thread, typename index_t>
 __global__ void chosen(const scalar_t* __restrict__ grad_output,
                        const int64_t* __restrict__ indices, scalar_t* __restrict__ grad_input,
                        int64_t outer, int64_t inner, int64_t t_in, int64_t h_in, int64_t w_in,
                        int64_t t_out, int64_t h_out, int64_t w_out, int64_t step) {
-  const int64_t out[3] = {t_out, h_out, w_out};
-  gather_chosen<per_thread>(
-      grad_output, indices, grad_input, {outer, inner, t_in, h_in, w_in, t_out, h_out, w_out},
-      [&](int axis, int64_t) -> window_range { return {0, out[axis], step}; });
+  const index_t out[3] = {static_cast<index_t>(t_out), static_cast<index_t>(h_out),
+                          static_cast<index_t>(w_out)};
+  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input,
+                                     {outer, inner, t_in, h_in, w_in, t_out, h_out, w_out},
+                                     [&](int axis, index_t) -> window_range<index_t> {
+                                       return {0, out[axis], static_cast<index_t>(step)};
+                                     });
 }

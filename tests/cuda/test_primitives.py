@@ -212,9 +212,9 @@ def test_owners() -> None:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("per_thread", [1, 3])
+@pytest.mark.parametrize("counting", ["1, int64_t", "3, int64_t", "3, int32_t"])
 @pytest.mark.parametrize("step", [1, 2])
-def test_chosen_windows(step: int, per_thread: int, channels_last: bool) -> None:
+def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     """An element is the sum of the windows that point at it, for every schedule and layout."""
     batch, channels, sizes, windows = 2, 7, (2, 3, 4), (3, 2, 5)
     generator = torch.Generator().manual_seed(0)
@@ -234,7 +234,7 @@ def test_chosen_windows(step: int, per_thread: int, channels_last: bool) -> None
         with host.schedule(seed):
             launch(
                 PRIMITIVES,
-                f"chosen<float, {per_thread}>",
+                f"chosen<float, {counting}>",
                 100,
                 grad.contiguous(memory_format=form),
                 indices.contiguous(memory_format=form),

@@ -1,5 +1,6 @@
 """``allow``: operators exempted in a block, and in the backward of what is called in it."""
 
+import re
 import threading
 
 import pytest
@@ -50,6 +51,21 @@ def test_names(mode, name):
     assert actions(made) == [("aten::put_.default", "allow", 1)]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("aten::histcc", "did you mean 'aten::histc'?"),
+        ("aten::put.defualt", "'put' has no overload 'defualt'"),
+        ("aten::linear", "PyTorch takes 'aten::linear' apart before a mode sees it"),
+        ("aten::max_pool3d", "made of, as 'aten::max_pool3d_with_indices_backward'"),
+    ],
+)
+def test_names_that_mean_nothing(name, text):
+    """A name that no mode meets is refused where it stands, not when the operator is."""
+    with pytest.raises(ValueError, match=re.escape(text)):
+        allow(name)
+
+
 def test_only_the_named_operators(mode):
     """Other operators are refused inside as ever."""
     with mode(), allow("aten::histc"), pytest.raises(RuntimeError, match="put_"):
@@ -81,6 +97,17 @@ def test_the_backward_of_another_call_is_refused(mode):
                 y.sum().backward()
     # All three are at the line of up(); the errors share a row.
     assert [(action, count) for _, action, count in actions(made)] == [("allow", 1), ("error", 2)]
+
+
+def test_a_region_around_a_call_that_makes_no_node(mode):
+    """A listed call without a node of its own leaves the one before it outside the region."""
+    with mode(overrides={"aten::empty_like": "allow"}) as made:
+        y = up(image())
+        with allow(BACKWARD):
+            torch.empty_like(y)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            y.sum().backward()
+    assert (BACKWARD + ".default", "error", 1) in actions(made)
 
 
 def test_backward_in_a_later_mode(mode):
@@ -336,3 +363,39 @@ def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
         with pytest.raises(RuntimeError, match="bicubic2d"):
             y.sum().backward()
     assert made.records[-1].module is None
+
+
+def test_a_graph_of_another_thread_takes_over_nothing(mode):
+    """Numbers of nodes repeat from thread to thread: what is allowed elsewhere is not theirs."""
+    graphs = []
+
+    def work():
+        graphs.extend(up(image()).sum() for _ in range(9))
+
+    def under_the_mode():
+        with mode() as made:
+            with allow("aten::cumprod"):
+                for _ in range(9):
+                    image().flatten().cumprod(0).sum()
+            for graph in graphs:
+                with pytest.raises(RuntimeError, match="upsample_bicubic2d_backward"):
+                    graph.backward()
+        graphs.append(made)
+
+    for target in (work, under_the_mode):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert actions(graphs.pop())[1:] == [(BACKWARD + ".default", "error", 9)]
+
+
+def test_backward_of_a_write_to_a_view(mode):
+    """What writes to a view has its exemption, too: its node is inside one of the view's."""
+    with mode() as made:
+        x = torch.ones(2, 3, requires_grad=True) * 1
+        with allow("aten::cumprod_"):
+            x[0].cumprod_(0)
+        x.sum().backward()
+    assert ("aten::cumprod.default", "allow") in [each[:2] for each in actions(made)]
+    assert not [each for each in actions(made) if each[1] == "error"]
+    assert len({record.site for record in made.records if "cumprod" in record.overload}) == 1

@@ -25,6 +25,7 @@ EMPTY = RuleTable()
         ({"overrides": {3: "allow"}}, ValueError, "3 must be an operator"),
         ({"overrides": {"aten::hitsc": "allow"}}, ValueError, "no operator 'aten::hitsc'"),
         ({"overrides": {"aten::put.defualt": "allow"}}, ValueError, "no overload 'defualt'"),
+        ({"overrides": {"aten::conv2d": "error"}}, ValueError, "takes 'aten::conv2d' apart"),
         ({"overrides": {"aten::histc": "substitute"}}, ValueError, "no rule has a substitute"),
         ({"fill_uninitialized_memory": 1}, TypeError, "must be bool or None, not int"),
         ({"fill_uninitialized_memory": 0}, TypeError, "must be bool or None, not int"),

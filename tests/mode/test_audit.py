@@ -74,6 +74,19 @@ def test_sites_of_an_audit(line):
     assert [record.site for record in report.records] == line(function)
 
 
+def test_sites_beside_calls_without_a_node(line):
+    """A call that makes no autograd node does not give its line to the node before it."""
+
+    def function(x):
+        y = F.interpolate(x, scale_factor=2, mode="bicubic")  # here
+        torch.zeros_like(y)
+        y.sum().backward()
+
+    report = detmode.audit(function, torch.ones(1, 1, 2, 2, requires_grad=True))
+    sites = [r.site for r in report.records if r.overload.startswith("aten::upsample")]
+    assert sites == line(function)
+
+
 def test_what_fn_raises_passes(make_settings):
     """An error of ``fn`` itself comes out, and the settings are restored."""
     before = make_settings()

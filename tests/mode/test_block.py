@@ -1,12 +1,16 @@
 """The block: entering, leaving, nesting, and what is restored."""
 
 import itertools
+import subprocess
+import sys
 import threading
 import time
 import warnings
+from typing import ClassVar
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import DeterministicMode, RuleTable
 from detmode.mode import current_mode
@@ -102,6 +106,60 @@ def test_reentrant_around_another(mode):
     with a:
         x.cumsum(0)
     assert [sum(r.count for r in m.records) for m in (a, b)] == [2, 1]
+
+
+def held(block):
+    """A generator that holds a block while it waits."""
+    with block:
+        yield
+
+
+def test_a_block_ends_before_one_that_was_entered_in_it(mode):
+    """A generator's block ends inside a later one: the later one goes on, and all is restored."""
+    outer, later = mode(), mode()
+    waiting = held(outer)
+    next(waiting)
+    with later:
+        waiting.close()
+        assert current_mode() is later
+        x.cumsum(0)
+    assert overloads(outer) == []
+    assert overloads(later) == [("aten::cumsum.default", 1)]
+
+
+def test_a_block_ends_before_another_mode_that_was_entered_in_it(mode):
+    """A mode of the user's, entered inside, stays when the block ends; it alone."""
+
+    class Seen(TorchDispatchMode):
+        names: ClassVar[list[str]] = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    made = mode()
+    waiting = held(made)
+    next(waiting)
+    with Seen():
+        waiting.close()
+        x.cumsum(0)
+    assert Seen.names == ["aten::cumsum"]
+    assert overloads(made) == []
+
+
+def test_a_block_that_waits_at_the_end_of_the_process(tmp_path):
+    """A block that a generator still holds when Python ends is left without a word."""
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import detmode\n"
+        "def held():\n"
+        "    with detmode.DeterministicMode():\n"
+        "        yield\n"
+        "waiting = held()\n"
+        "next(waiting)\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_settings_inside(mode):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import detmode
-from detmode import Refuse, Rule, RuleTable
+from detmode import Refuse, Rule, RuleTable, cli
 from detmode import rules as rules_package
 
 RULE = Rule(op="aten::put", action=Refuse(), alert="theirs", because="their reason")
@@ -64,14 +64,19 @@ def test_other_groups_are_left_alone(install):
         ([RULE, RULE], "the second would never be met"),
     ],
 )
-def test_a_broken_entry_point_is_named(install, target, reason):
-    """The error names the entry point, what it points to, what is wrong, and the remedy."""
+def test_a_broken_entry_point_is_named(install, target, reason, capsys):
+    """The error names the entry point, what it points to, what is wrong, and the remedy.
+
+    On the command line it is one line.
+    """
     install("broken", "broken_package:RULES", target)
     with pytest.raises(RuntimeError, match=reason) as caught:
         detmode.default_rules()
     text = str(caught.value)
     assert "entry point 'broken' (broken_package:RULES)" in text
     assert "update or uninstall" in text
+    assert cli.main(["rules"]) == 2
+    assert capsys.readouterr().err == f"detmode: error: {text}\n"
 
 
 def test_a_third_partys_row_comes_first(install, monkeypatch):

@@ -30,6 +30,7 @@ def flags():
     seen = Calls()
 
     def probe(x):
+        probe.on_call()
         seen.append(
             (
                 torch.are_deterministic_algorithms_enabled(),
@@ -39,6 +40,7 @@ def flags():
         )
         return x.clone()
 
+    probe.on_call = lambda: None
     seen.probe = probe
     with torch.library._scoped_library("detmode_flags_test", "FRAGMENT") as library:
         library.define("probe(Tensor x) -> Tensor")
@@ -64,6 +66,19 @@ def test_native_runs_strictly(flags, warn_only):
         call()
         assert torch.is_deterministic_algorithms_warn_only_enabled() is warn_only
     assert [found[:2] for found in flags] == [(True, False)]
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_native_runs_without_the_benchmark_that_the_program_turns_on(flags, warn_only):
+    """The benchmark of cuDNN lets timing choose: it is off for the call, and then as it was."""
+    found = []
+    flags.probe.on_call = lambda: found.append(torch._C._get_cudnn_benchmark())
+    with DeterministicMode(warn_only, rules=rules(Native())):
+        torch.backends.cudnn.benchmark = True
+        call()
+        assert torch.backends.cudnn.benchmark is True
+    assert found == [False]
+    assert len(flags) == 1
 
 
 def test_an_unlisted_operator_sees_the_users_choice(flags):

@@ -1,5 +1,7 @@
 """In inference mode composite operators come whole; the mode still sees what they are made of."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,3 +32,28 @@ def test_results_are_those_without_the_mode(monkeypatch):
             given = F.conv2d(images, weight).flatten(1) @ torch.ones(144, 2)
     assert torch.equal(given, expected)
     assert "aten::convolution.default" in [record.overload for record in mode.records]
+
+
+@pytest.mark.parametrize("function", [F.silu, F.mish], ids=lambda function: function.__name__)
+def test_a_composite_with_a_kernel_is_not_decomposed(function):
+    """The backward of SiLU and Mish is composite and has kernels as well: ATen's kernel runs."""
+    gradients = []
+    for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
+        x = torch.linspace(-5, 5, 1001, dtype=torch.bfloat16, requires_grad=True)
+        with mode:
+            function(x).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_have_kernels_of_their_own(inference):
+    """Products of nested tensors, whose composite forms cannot take them, give what they give."""
+    rows, weight = (
+        torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),
+        torch.ones(5, 4),
+    )
+    with torch.inference_mode(inference), DeterministicMode(simulate="cuda"):
+        given = F.linear(rows, weight)
+    assert [part.tolist() for part in given.unbind()] == [[[4.0] * 5] * 2, [[4.0] * 5] * 3]

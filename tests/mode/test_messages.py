@@ -253,7 +253,7 @@ def test_without_a_device_a_native_path_is_taken(mode, monkeypatch, caplog):
         for _ in range(2):
             torch.zeros(3).index_add(0, torch.tensor([0]), torch.ones(1))
     assert [(record.action, record.count) for record in made.records] == [("native", 2)]
-    assert caplog.messages == ["no substitutes on this machine: Install g++."]
+    assert caplog.messages == ["no substitutes here: Install g++."]
 
 
 SCRIPT = """

@@ -1,5 +1,6 @@
 """Records, the report's table, and JSON."""
 
+import copy
 import json
 
 import pytest
@@ -125,6 +126,20 @@ def test_module_path(mode):
     assert modules["aten::cumsum.default"] == "Whole"
 
 
+def test_modules_that_one_line_calls(mode):
+    """Each row of a line that calls several modules has the module of its own call."""
+    net = torch.nn.Sequential(
+        torch.nn.Upsample(scale_factor=2, mode="bilinear"),
+        torch.nn.Upsample(scale_factor=2, mode="bicubic"),
+    )
+    with mode(overrides={"aten::upsample_bicubic2d_backward": "allow"}) as made:
+        net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+    assert {record.overload: record.module for record in made.records} == {
+        "aten::upsample_bilinear2d_backward.default": "Sequential.0",
+        "aten::upsample_bicubic2d_backward.default": "Sequential.1",
+    }
+
+
 def test_the_place_in_a_library_call_is_the_users(mode, line):
     """A call inside torch's own modules is at the user's line that called the module."""
     net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
@@ -134,6 +149,17 @@ def test_the_place_in_a_library_call_is_the_users(mode, line):
 
     with mode() as made:
         user().backward()
+    assert [record.site for record in made.records] == line(user)
+
+
+def test_the_place_below_the_standard_library_is_the_users(mode, line):
+    """A call that Python's own library leads to is at the user's line that called the library."""
+
+    def user():
+        copy.deepcopy({"counts": torch.nn.Parameter(torch.ones(2))})  # here
+
+    with mode(overrides={"aten::clone": "allow"}) as made:
+        user()
     assert [record.site for record in made.records] == line(user)
 
 

@@ -212,6 +212,49 @@ def test_make_fx_traces_through_the_mode(mode):
     assert ("aten::cumsum.default", "native") in [record[:2] for record in actions(made)]
 
 
+def test_make_fx_does_not_lose_a_launch(mode):
+    """Of real tensors make_fx would trace what is around a launch: the call itself is traced."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def added(x):
+        return x.index_add(0, torch.tensor([0, 0]), x[:2])
+
+    with mode() as made:
+        graph = make_fx(added)(torch.ones(3))
+    x = torch.tensor([1.0, 2, 3])
+    assert torch.equal(graph(x), added(x))
+    assert "index_add" in graph.code
+    assert actions(made) == [("aten::index_add.default", "native", 1)]
+
+
+def test_make_fx_of_real_tensors_refuses_what_only_a_launch_can_do(mode):
+    """What has no path of PyTorch's is refused, and the message says how to trace it."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def gradient(x):
+        return aten.upsample_bilinear2d_backward(x, [4, 4], [1, 1, 2, 2], False)
+
+    x = torch.ones(1, 1, 4, 4)
+    with mode():
+        with pytest.raises(RuntimeError, match="tracing_mode='fake'"):
+            make_fx(gradient)(x)
+        graph = make_fx(gradient, tracing_mode="fake")(x)
+    assert torch.equal(graph(x), gradient(x))
+
+
+@pytest.mark.parametrize("order", ["mode inside", "mode outside"])
+def test_plain_tensors_among_fake_ones_are_not_launched(mode, substituted, order):
+    """A plain tensor in a FakeTensorMode that takes it is matched, and nothing is launched."""
+    x, index, source = torch.zeros(3), torch.tensor([0]), torch.ones(1)
+    made, fake = mode(), FakeTensorMode(allow_non_fake_inputs=True)
+    first, second = (fake, made) if order == "mode inside" else (made, fake)
+    with first, second:
+        y = x.index_add(0, index, source)
+    assert isinstance(y, FakeTensor)
+    assert substituted == []
+    assert actions(made) == [("aten::index_add.default", "substitute", 1)]
+
+
 @pytest.mark.parametrize("predicate", [True, False])
 def test_cond_passes_through(mode, caplog, predicate):
     """``torch.cond`` runs its branch as it does without the mode.

@@ -19,8 +19,12 @@ def numbered(monkeypatch):
 
 
 class Node:
-    def __init__(self, number):
+    def __init__(self, number, name="GatherBackward0"):
         self._number = number
+        self._name = name
+
+    def name(self):
+        return self._name
 
     def _sequence_nr(self):
         return self._number
@@ -69,3 +73,37 @@ def test_each_thread_has_a_trace():
         assert seen[0] is not trace()
         assert trace().allows(("aten::histc",))
         assert not seen[0].allows(("aten::histc",))
+
+
+@pytest.mark.parametrize(
+    ("operator", "node"),
+    [
+        ("aten::index_add_", "IndexAddBackward0"),
+        ("aten::_adaptive_avg_pool2d_backward", "AdaptiveAvgPool2DBackwardBackward0"),
+        ("aten::nll_loss2d_forward", "NllLoss2DBackward0"),
+        ("aten::mul", "MulBackwardAutogradNestedTensor0"),
+        ("torchvision::roi_align", "torch::autograd::CppNode<vision::ops::ROIAlignFunction>"),
+        ("mine::sum", "GeneratedBackwardFor_mine_sum_defaultBackward"),
+    ],
+)
+def test_a_node_that_the_operator_may_have_made(numbered, operator, node):
+    """A node's name is that of its operator, or tells nothing: the note holds."""
+    memory, state = numbered
+    memory.open_region((operator,))
+    make_node(memory, state, 5, (operator,))
+    memory.close_region((operator,))
+    state["current"] = Node(5, node)
+    assert memory.current_note().names == (operator,)
+    assert memory.allows(("aten::scatter_add",))
+
+
+@pytest.mark.parametrize("node", ["AdaptiveAvgPool2DBackward0", "ScatterBackward0"])
+def test_a_node_that_another_operator_made(numbered, node):
+    """A graph of another thread may hold the same number: its node takes over nothing."""
+    memory, state = numbered
+    memory.open_region(("aten::scatter_add",))
+    make_node(memory, state, 5, ("aten::scatter_add",))
+    memory.close_region(("aten::scatter_add",))
+    state["current"] = Node(5, node)
+    assert memory.current_note() is None
+    assert not memory.allows(("aten::_adaptive_avg_pool2d_backward",))

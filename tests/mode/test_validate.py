@@ -3,7 +3,28 @@
 import pytest
 import torch
 
+from detmode import DeterministicMode
 from detmode.call import validate
+
+SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
+INDEX, TABLE = torch.tensor([0, 1]), torch.tensor([[0, 1]])
+REJECTED = [
+    (torch.ops.aten.index_add.default, (SQUARE, 0, TABLE, SQUARE)),
+    (torch.ops.aten.index_add.default, (SQUARE, 0, INDEX, SQUARE)),
+    (torch.ops.aten.index_copy.default, (SQUARE, 0, TABLE, SQUARE)),
+    (torch.ops.aten.index_copy.default, (SQUARE, 0, INDEX, SQUARE)),
+    (torch.ops.aten.index_copy.default, (SQUARE, 0, INDEX, ROW)),
+]
+
+
+@pytest.mark.parametrize(("func", "given"), REJECTED)
+def test_errors_are_of_the_types_of_aten(func, given):
+    """What PyTorch's shape rules or a launcher reject, they reject by the type that ATen raises."""
+    with pytest.raises(Exception) as by_aten:  # noqa: PT011 (any that ATen raises)
+        func(*given)
+    with DeterministicMode(simulate="cuda"), pytest.raises(by_aten.type):
+        func(*given)
+
 
 RAISED = [
     (AssertionError("dim 3 out of bounds (-1, 0)"), IndexError),
@@ -31,3 +52,13 @@ def test_errors_of_meta_functions(error, expected):
             with pytest.raises(expected) as caught:
                 validate(func, {"self": torch.ones(2)})
             assert str(error) in str(caught.value)
+
+
+def test_a_custom_operator_without_a_fake_implementation():
+    """Its arguments are left to the launcher, as those of any operator without a meta kernel."""
+
+    @torch.library.custom_op("detmode_validate_test::unfaked", mutates_args=())
+    def unfaked(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    validate(torch.ops.detmode_validate_test.unfaked.default, {"x": torch.ones(2)})

@@ -196,3 +196,41 @@ def test_grad_input(monkeypatch):
         )
     assert out.tolist() == [[[[5, 5], [5, 5]]]]
     assert mode.records[0].overload == "aten::upsample_bilinear2d_backward.grad_input"
+
+
+def test_elements_that_share_memory_are_not_written(monkeypatch):
+    """Which of two results stays at one address would vary: the call is refused, as on expanded."""
+    takes_out = RuleTable(
+        [
+            Rule(
+                op="aten::cumprod",
+                when=ALWAYS,
+                action=Substitute(lambda self, dim, dtype=None, *, out=None: out.copy_(self)),
+                guarantee=GPU_TO_GPU,
+                because="a test",
+            )
+        ]
+    )
+    with mode_with(monkeypatch, cumsum=cumsum), DeterministicMode(rules=takes_out) as inner:
+        overlapping = torch.ones(8).as_strided((3, 3), (1, 2))
+        with pytest.raises(RuntimeError, match="single memory location"):
+            overlapping.cumprod_(0)
+    assert [record.action for record in inner.records] == ["substitute"]
+    with mode_with(monkeypatch, cumsum=cumsum):
+        for shared in (overlapping, torch.ones(1).expand(3)):
+            with pytest.raises(RuntimeError, match="single memory location"):
+                shared.cumsum_(0)
+            with pytest.raises(RuntimeError, match="single memory location"):
+                torch.cumsum(torch.ones(shared.shape), 0, out=shared)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((3,), (2,)), ((2, 3), (3, 2)), ((2, 1, 2), (2, 7, 1)), ((1, 3), (0, 1)), ((3, 0), (0, 0))],
+)
+def test_unusual_strides_are_written(monkeypatch, shape, strides):
+    """Strides that interleave without sharing memory are written as others are."""
+    target = torch.zeros(16).as_strided(shape, strides)
+    with mode_with(monkeypatch, cumsum=cumsum):
+        target.cumsum_(0)
+    assert torch.equal(target, torch.full(shape, 100.0))

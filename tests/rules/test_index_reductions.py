@@ -112,3 +112,23 @@ def test_zeros_of_both_signs_have_an_order() -> None:
                 smallest = operator(0, index, zeros, "amin", include_self=False)
                 assert not largest.signbit()
                 assert smallest.signbit()
+
+
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "scatter": lambda x, index: x.scatter_(0, index, torch.full_like(x, 3), reduce="multiply"),
+    "scatter_reduce": lambda x, index: x.scatter_reduce_(0, index, torch.full_like(x, 3), "prod"),
+    "index_reduce": lambda x, index: x.index_reduce_(0, index, torch.full_like(x, 3), "prod"),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+def test_indices_in_the_memory_that_is_written(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Indices that the call itself overwrites are refused as by ATen; interleaved ones are read."""
+    start = torch.randint(0, 300, (600,), generator=GENERATOR)
+    whole, apart = start[:300].clone(), start.clone()
+    expected = product(apart[::2], start[1::2].clone())
+    with DeterministicMode(simulate="cuda", schedule_seed=1):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            product(whole, whole)
+        given = product(start[::2], start[1::2])
+    assert torch.equal(given, expected)

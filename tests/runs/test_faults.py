@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     if kind.occurrence is not None:
         assert parting.first is not None
         assert occurrence(faultless, parting.first.number) == kind.occurrence
+    # Where the operator is not the reason, neither its rule nor its tensors help.
+    is_the_reason = kind.parting == "outputs"
+    assert ("\nrule " in str(comparison)) == is_the_reason
+    assert ("--dump" in str(comparison)) == is_the_reason
 
 
 def test_unseeded_python_is_a_hint(
@@ -67,6 +72,52 @@ def test_unseeded_python_is_a_hint(
     parting = diff(faultless, fault.training.record(tmp_path / "outputs")).parting
     assert parting is not None
     assert (parting.kind, parting.generators) == ("outputs", ())
+
+
+def test_in_what_the_runs_were_started_differently(
+    faultless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other arguments and other threads are said, whatever they led to."""
+    assert diff(faultless, Training().record(tmp_path / "same")).started == ()
+    monkeypatch.setattr(sys, "argv", ["train.py", "--name", "two words"])
+    comparison = diff(faultless, Training(threads=3).record(tmp_path / "other"))
+    threads, arguments = comparison.started
+    assert threads == ("CPU threads", "1", "3")
+    assert (arguments[0], arguments[2]) == ("arguments", "train.py --name 'two words'")
+    assert "started with other CPU threads: 1, and 3" in str(comparison)
+    assert "started with other CPU threads: 1, and 3." in comparison.to_html()
+    assert json.loads(comparison.to_json())["started"]["CPU threads"] == ["1", "3"]
+
+
+def start(path: Path, monkeypatch: pytest.MonkeyPatch) -> record:
+    """A recording of a process whose generators begin anywhere."""
+    torch.seed()
+    monkeypatch.setattr(random, "getstate", lambda: "the same state")
+    return record(path)
+
+
+def test_a_program_that_seeds_itself_began_with_any_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generator from which both runs have drawn the same is not the reason for other data."""
+    for name, data in (("one", [1.0, 2.0]), ("other", [2.0, 1.0])):
+        with start(tmp_path / name, monkeypatch):
+            torch.manual_seed(0)
+            torch.rand(3)
+            torch.zeros(2).add(torch.tensor(data))
+    parting = diff(tmp_path / "one", tmp_path / "other").parting
+    assert parting is not None
+    assert (parting.kind, parting.generators) == ("inputs", ())
+
+
+def test_a_generator_of_the_programs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a call has a generator of its own, the seed of the global one is not the reason."""
+    for seed, name in enumerate(("one", "other")):
+        with start(tmp_path / name, monkeypatch):
+            torch.rand(3, generator=torch.Generator().manual_seed(seed))
+    parting = diff(tmp_path / "one", tmp_path / "other").parting
+    assert parting is not None
+    assert (parting.kind, parting.generators) == ("generator", ())
 
 
 def occurrence(path: Path, number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -521,6 +522,36 @@ def test_workers_are_not_recorded(path: Path) -> None:
     reader = Reader(path)
     assert len(list(reader.calls())) > 2
     assert reader.complete
+
+
+class Late(torch.utils.data.Dataset[Tensor]):
+    """One of the workers is late."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Tensor:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        if info.id == self.worker:
+            time.sleep(0.5)
+        return torch.full((4,), float(number))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_order_in_which_batches_arrive_is_not_recorded(path: Path, tmp_path: Path) -> None:
+    """It is the workers' timing; the program gets the batches in their own order."""
+    for run, worker in ((path, 0), (tmp_path / "other", 1)):
+        loader = torch.utils.data.DataLoader(Late(worker), batch_size=1, num_workers=2)
+        torch.manual_seed(0)
+        with record(run):
+            for batch in loader:
+                batch.neg()
+    assert diff(path, tmp_path / "other").identical
+    assert len(calls(path, "aten::neg.default")) == 4
 
 
 def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("after", [0.05, 0.3, 0.6])
 def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
-    """A run that is killed leaves its calls up to the last batch, and diff says it was cut off."""
+    """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(path)],
@@ -69,6 +69,17 @@ def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
     comparison = diff(path, path)
     assert comparison.identical
     assert comparison.incomplete == (str(path), str(path))
+    assert str(comparison).count("failed or was killed") == 1
+
+
+def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
+    """Its recording is not said to be cut off, which would be a fault of the recording."""
+    with pytest.raises(ZeroDivisionError), record(tmp_path / "run"):
+        torch.ones(1).neg()
+        1 / 0  # noqa: B018
+    comparison = diff(tmp_path / "run", tmp_path / "run")
+    assert f"the program of {tmp_path / 'run'} failed or was killed" in str(comparison)
+    assert "failed or was killed" in comparison.to_html()
 
 
 @pytest.mark.parametrize("part", ["calls.jsonl", "digests.bin"])

@@ -13,8 +13,9 @@ gradient of the weight. Which algorithm runs is chosen by heuristics, or by timi
 ## What happens instead
 
 Under the flag PyTorch excludes the algorithms that cuDNN notes as nondeterministic, and the mode
-turns ``benchmark`` off. Where a call carries ``deterministic=False`` itself, and where PyTorch
-passes it itself (the fused ``relu`` operators), detmode warns in its own words.
+turns ``benchmark`` off: for each call, where the program has turned it on inside the block. Where a
+call carries ``deterministic=False`` or ``benchmark=True`` itself, and where PyTorch passes them
+itself (the fused ``relu`` operators), detmode warns in its own words.
 
 ## Cost
 
@@ -42,6 +43,15 @@ RULES = (
             when=on("cuda") & argument("deterministic", False),
             action=Refuse(),
             because="the call says deterministic=False, so that cuDNN may add parts atomically",
+        )
+        for op in _CALLER_DECIDES
+    ),
+    *(
+        Rule(
+            op=op,
+            when=on("cuda") & argument("benchmark", True),
+            action=Refuse(),
+            because="the call says benchmark=True, so that timing chooses cuDNN's algorithm",
         )
         for op in _CALLER_DECIDES
     ),

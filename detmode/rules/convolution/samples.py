@@ -32,9 +32,9 @@ def _backward(make: Maker) -> dict[str, Any]:
     }
 
 
-def _decided(make: Maker, op: str, *, deterministic: bool) -> dict[str, Any]:
+def _decided(make: Maker, op: str, *, deterministic: bool, benchmark: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        "benchmark": False,
+        "benchmark": benchmark,
         "deterministic": deterministic,
         "cudnn_enabled": True,
     }
@@ -79,13 +79,19 @@ SAMPLES = (
     ),
     *(
         Sample(
-            name="deterministic" if deterministic else "nondeterministic",
+            name=name,
             op=f"aten::{op}",
-            make=partial(_decided, op=f"aten::{op}", deterministic=deterministic),
+            make=partial(
+                _decided, op=f"aten::{op}", deterministic=deterministic, benchmark=benchmark
+            ),
             device=device,
         )
         for op in (*_DECIDED, "cudnn_convolution_transpose")
-        for deterministic in (True, False)
+        for name, deterministic, benchmark in (
+            ("deterministic", True, False),
+            ("nondeterministic", False, False),
+            ("timed", True, True),
+        )
         for device in ("cuda", "cpu")
     ),
     *(

@@ -50,7 +50,7 @@ def index_add(
     work = target.contiguous()
     add_rows(
         work,
-        index.reshape(-1).to(torch.int64).contiguous(),
+        apart(out, index).reshape(-1).to(torch.int64).contiguous(),
         apart(out, source).contiguous(),
         shape,
         alpha=alpha,

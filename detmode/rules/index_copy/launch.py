@@ -39,11 +39,11 @@ def index_copy(
             "index_copy_(): self and source expected to have the same dtype, but got (self) "
             f"{self.dtype} and (source) {source.dtype}"
         )
+    _check_numbers(self, dim, index, source)
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
     target = out if out.dim() else out.view(1)
     size = target.shape[dim]
-    # PyTorch 2.8's meta function does not look.
     own, other = list(target.shape), list(source.shape) or [1]
     if own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
         raise RuntimeError(
@@ -57,3 +57,24 @@ def index_copy(
     positions = apart(out, index).reshape(-1).contiguous()
     assign_rows(target, positions, apart(out, source).contiguous(), shape)
     return out
+
+
+def _check_numbers(self: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    """Raise what ATen raises for the numbers of dimensions and of indices.
+
+    PyTorch 2.8's meta function looks at neither these nor the sizes.
+    """
+    if index.dim() > 1:
+        raise IndexError(f"index_copy_(): Index should have dimension 1 or 0 (got {index.dim()})")
+    if self.dim() and source.dim() and self.dim() != source.dim():
+        raise IndexError(
+            "index_copy_(): When source and destination are not scalars, their dimensionality must "
+            f"match. Source dimensionality ({source.dim()}), destination dimensionality "
+            f"({self.dim()})"
+        )
+    given = source.shape[dim] if source.dim() else 1
+    if index.numel() != given:
+        raise IndexError(
+            f"index_copy_(): Number of indices ({index.numel()}) should be equal to "
+            f"source.size(dim) ({given})"
+        )

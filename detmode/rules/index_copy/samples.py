@@ -54,6 +54,9 @@ ERRORS: tuple[Sample, ...] = (
     _copies("index_negative", lambda m: add(m, [4, 3], 0, 9) | {"index": m.integers(-1, 0, 9)}),
     _copies("index_not_long", lambda m: add(m, [4], 0, 9) | {"index": m.integers(0, 4, 9).int()}),
     _copies("dim_out_of_range", lambda m: add(m, [4, 3], 0, 9) | {"dim": 2}),
+    _copies("index_of_two_dims", lambda m: add(m, [4], 0, 9) | {"index": m.integers(0, 4, 3, 3)}),
+    _copies("too_few_indices", lambda m: add(m, [4, 3], 0, 9) | {"index": m.integers(0, 4, 5)}),
+    _copies("other_dims", lambda m: add(m, [4, 3], 0, 9) | {"source": m.normal(9)}),
     _copies("other_row", lambda m: add(m, [4, 3], 0, 9) | {"source": m.normal(9, 4)}),
     _copies(
         "other_dtype",

@@ -68,7 +68,7 @@ def reduction(
         out,
         target,
         dim,
-        index.reshape(-1).to(torch.int64).contiguous(),
+        apart(out, index).reshape(-1).to(torch.int64).contiguous(),
         apart(out, source).reshape(shape),
     )
 

@@ -41,7 +41,9 @@ def reduce_scattered(
         out = self.clone(memory_format=torch.contiguous_format)
     if index.numel() == 0:
         return out
-    grown, index, src = (x if x.dim() else x.view(1) for x in (out, index, apart(out, src)))
+    grown, index, src = (
+        x if x.dim() else x.view(1) for x in (out, apart(out, index), apart(out, src))
+    )
     dim = dim % grown.dim()
     size = grown.shape[dim]
     check_on_host(index, size, dim, RuntimeError)
