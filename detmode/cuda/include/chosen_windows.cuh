@@ -26,8 +26,8 @@ struct window_range {
 // `per_thread` neighbouring planes. Channels last they are batch and channels; a thread serves
 // every `lanes`-th channel. Neighbouring threads write neighbouring elements.
 //
-// `threads` work, and the magic numbers are those of the sizes in, of their product and of the
-// `lanes`, which are 1 where `inner` is.
+// `threads` is how many threads have work; `lanes` is 1 where `inner` is. The magic numbers are
+// those of the sizes in, of their product and of the lanes.
 struct pooled_shape {
   int64_t threads;
   int64_t outer, inner;

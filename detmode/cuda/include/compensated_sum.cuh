@@ -10,8 +10,8 @@ static __device__ __forceinline__ acc_t lost_in_sum(acc_t a, acc_t b, acc_t tota
   return add_rn(sub_rn(a, sub_rn(total, part)), sub_rn(b, part));
 }
 
-// div_rn(value, divisor) for reciprocal = div_rn(1, divisor) and an integer `divisor` of at most
-// 2^20 in size, but for underflow and overflow. The first product is less than two units in the
+// div_rn(value, divisor) for an integer `divisor` of at most 2^20 in size and its reciprocal as
+// rounded, but for underflow and overflow. The first product is less than two units in the
 // last place away, and what it misses is exact: the second comes within 2^-23 units before it is
 // rounded. The quotient by such a divisor is at least 2^-21 units from where rounding changes.
 template <typename acc_t>
@@ -51,8 +51,8 @@ struct compensated_sum {
     if (is_finite(rest)) quotient = add_rn(quotient, div_rn(rest, divisor));
     return add_rn(static_cast<acc_t>(0), quotient);
   }
-  // Whether the sum is zero or so far from underflow and overflow that the products below are
-  // exact where they have to be, or else too small to count.
+  // Whether the sum is zero, or so far from underflow and overflow that what is not exact in the
+  // quotients below is too small to change their sum.
   __device__ __forceinline__ bool divides_quickly() const {
     acc_t size = add_rn(fabs(high), fabs(low));
     return (size == 0) | ((size >= acc_t(0x1p-60f)) & (size <= acc_t(0x1p100f)));

@@ -3,13 +3,13 @@
 
 #include "index_type.cuh"
 
-// Window `o` reaches from o * stride - padding over `extent` positions.
+// Window `o` reaches from o * stride - padding over `whole` strides and `part` positions more,
+// fewer than a stride.
 template <typename index_t>
 struct pooled_axis {
   index_t out;
   index_t padding;
   divisor<index_t> stride;
-  // The extent in strides, and what is left.
   index_t whole;
   index_t part;
   __device__ __forceinline__ pooled_axis(int64_t out, int64_t padding, int64_t stride,
@@ -19,8 +19,8 @@ struct pooled_axis {
         stride(stride, stride_magic),
         whole(static_cast<index_t>(whole)),
         part(static_cast<index_t>(part)) {}
-  // The windows [begin, end) that hold position `i`: as many up to the last as the strides of the
-  // extent, and one more where the position is in the part that is left. Empty between windows.
+  // The windows that hold position `i`: as many as whole strides, up to the last that begins before
+  // it, and one more where the position is in the part. Empty between windows.
   __device__ __forceinline__ index_range<index_t> covering(index_t i) const {
     index_t shifted = i + padding;
     index_t last = stride.quotient(shifted);

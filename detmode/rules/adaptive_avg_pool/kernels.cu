@@ -70,7 +70,8 @@ static __device__ __forceinline__ void gather(const scalar_t* __restrict__ grad_
   store_planes(grad_input, in_hop, count, results);
 }
 
-// Contiguous: neighbouring threads own neighbouring positions, a thread `per_thread` planes.
+// Contiguous: neighbouring threads own neighbouring positions, a thread `per_thread` planes. `n` is
+// how many threads have work.
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void adaptive_avg_pool_backward(
     const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ grad_input, int64_t n,

@@ -5,6 +5,7 @@
 #include "planes.cuh"
 #include "pooled_axis.cuh"
 
+// One axis of the pooling. Its kernel has `whole` strides and a part of one.
 template <typename index_t>
 struct Axis {
   index_t in;
@@ -29,7 +30,8 @@ static __device__ __forceinline__ index_t window_size(index_t o, const Axis<inde
 }
 
 // Neighbouring threads own neighbouring positions, a thread `per_thread` planes. `shared_divisor`
-// is that of all windows, or 0 where they differ.
+// is that of all windows, or 0 where they differ; `reciprocal` is its reciprocal where the sum may
+// be divided by that, otherwise 0. `n` is how many threads have work.
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void avg_pool3d_backward(
     const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ grad_input, int64_t planes,

@@ -93,7 +93,7 @@ def avg_pool3d_backward(
         *(k % s for k, s in zip(kernel, strides)),
         count_include_pad,
         divisor,
-        1 / divisor if 1 <= abs(divisor) <= QUICK else 0.0,
+        1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
         threads,
     )
     return grad_input
