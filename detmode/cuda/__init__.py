@@ -12,6 +12,7 @@ from detmode.cuda.launch import (
     index_ctype,
     launch,
     launch_blocks,
+    magic_numbers,
     unavailable,
 )
 from detmode.cuda.source import CompileError, Source, compile_for
@@ -29,5 +30,6 @@ __all__ = [
     "index_ctype",
     "launch",
     "launch_blocks",
+    "magic_numbers",
     "unavailable",
 ]

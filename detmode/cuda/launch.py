@@ -12,7 +12,16 @@ from torch import Tensor
 from detmode.cuda import host
 from detmode.cuda.source import Source
 
-__all__ = ["ctype", "empty", "empty_like", "index_ctype", "launch", "launch_blocks", "unavailable"]
+__all__ = [
+    "ctype",
+    "empty",
+    "empty_like",
+    "index_ctype",
+    "launch",
+    "launch_blocks",
+    "magic_numbers",
+    "unavailable",
+]
 
 BLOCK = 256
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
@@ -57,6 +66,19 @@ def index_ctype(*counts: int) -> str:
     ``"int32_t"`` where none is above 2**29, otherwise ``"int64_t"``.
     """
     return "int32_t" if max(counts) <= SHORT else "int64_t"
+
+
+def magic_numbers(*divisors: int) -> tuple[int, ...]:
+    """The magic number of each of ``divisors``, the second argument of `divisor<index_t>`.
+
+    The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0,
+    the size of an empty tensor, has some number that no thread uses.
+    """
+    shifts = [max(divisor, 1).bit_length() - 1 for divisor in divisors]
+    return tuple(
+        ((1 << 32 + shift) - 1) // max(divisor, 1) | shift << 32
+        for divisor, shift in zip(divisors, shifts)
+    )
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:

@@ -126,6 +126,31 @@ __global__ void rounding(const scalar_t* __restrict__ input, scalar_t* __restric
   }
 }
 
+// values[i] / divisors[i].
+template <typename index_t>
+__global__ void quotients(const int64_t* __restrict__ values, const int64_t* __restrict__ divisors,
+                          const int64_t* __restrict__ magic, int64_t* __restrict__ output,
+                          int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    divisor<index_t> by(divisors[i], magic[i]);
+    output[i] = by.quotient(static_cast<index_t>(values[i]));
+  }
+}
+
+// The sums high[i] + low[i] divided by divisors[i], with divisions and with a reciprocal.
+template <typename acc_t>
+__global__ void divided_sums(const acc_t* __restrict__ high, const acc_t* __restrict__ low,
+                             const acc_t* __restrict__ divisors,
+                             const double* __restrict__ reciprocals, acc_t* __restrict__ divided,
+                             acc_t* __restrict__ quickly, bool* __restrict__ quick, int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    compensated_sum<acc_t> sum = {high[i], low[i]};
+    divided[i] = sum.divided_by(divisors[i]);
+    quickly[i] = sum.divided_by(divisors[i], static_cast<acc_t>(reciprocals[i]));
+    quick[i] = sum.divides_quickly();
+  }
+}
+
 template <typename acc_t>
 __global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict__ total,
                             acc_t* __restrict__ shares, int64_t n, double divisor) {
@@ -145,13 +170,17 @@ __global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict_
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void chosen(const scalar_t* __restrict__ grad_output,
                        const int64_t* __restrict__ indices, scalar_t* __restrict__ grad_input,
-                       int64_t outer, int64_t inner, int64_t t_in, int64_t h_in, int64_t w_in,
-                       int64_t t_out, int64_t h_out, int64_t w_out, int64_t step) {
+                       int64_t threads, int64_t outer, int64_t inner, int64_t t_in, int64_t h_in,
+                       int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out, int64_t t_magic,
+                       int64_t h_magic, int64_t w_magic, int64_t positions_magic, int64_t lanes,
+                       int64_t lanes_magic, int64_t step) {
   const index_t out[3] = {static_cast<index_t>(t_out), static_cast<index_t>(h_out),
                           static_cast<index_t>(w_out)};
-  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input,
-                                     {outer, inner, t_in, h_in, w_in, t_out, h_out, w_out},
-                                     [&](int axis, index_t) -> window_range<index_t> {
-                                       return {0, out[axis], static_cast<index_t>(step)};
-                                     });
+  gather_chosen<per_thread, index_t>(
+      grad_output, indices, grad_input,
+      {threads, outer, inner, t_in, h_in, w_in, t_out, h_out, w_out, t_magic, h_magic, w_magic,
+       positions_magic, lanes, lanes_magic},
+      [&](int axis, index_t) -> window_range<index_t> {
+        return {0, out[axis], static_cast<index_t>(step)};
+      });
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 from fractions import Fraction
 
 import pytest
@@ -10,7 +13,7 @@ from cuda_sources import FLOATING, PRIMITIVES, WARP, pattern
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import ctype, empty, host, launch, launch_blocks
+from detmode.cuda import ctype, empty, host, launch, launch_blocks, magic_numbers
 
 SEEDS = (None, *range(20))
 
@@ -104,6 +107,39 @@ def test_limits() -> None:
     flags = torch.zeros(2, dtype=torch.bool)
     launch(PRIMITIVES, "extremes<bool>", 1, flags)
     assert flags.tolist() == [False, True]
+
+
+EDGES = [2**k + offset for k in range(32) for offset in (-1, 0, 1)]
+
+
+def check_quotients(index: str, pairs: list[tuple[int, int]]) -> None:
+    values, divisors = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
+    magic = torch.tensor(magic_numbers(*divisors.tolist()))
+    output = empty((len(pairs),), torch.int64, "cpu")
+    arguments = (values, divisors, magic, output, len(pairs))
+    launch(PRIMITIVES, f"quotients<{index}>", len(pairs), *arguments)
+    assert torch.equal(output, values // divisors)
+
+
+def test_quotients_by_magic_numbers() -> None:
+    """Numbers of 31 bits: around powers of two, around multiples, and at random."""
+    generator = random.Random(0)
+    numbers = [n for n in EDGES if 0 <= n < 2**31]
+    anything = [generator.randrange(2 ** generator.randint(1, 31)) for _ in range(20_000)]
+    pairs = list(itertools.product(numbers, [d for d in numbers if d > 0]))
+    for divisor in (max(d, 1) for d in (*numbers, *anything)):
+        # The last numbers with a quotient are where a wrong one shows.
+        times = [2**31 // divisor, generator.randrange(2**31 // divisor + 1)]
+        multiples = [divisor * k for k in times]
+        pairs += [(n, divisor) for m in multiples for n in (m - 1, m) if 0 <= n < 2**31]
+    pairs += [(n, d) for n, d in zip(anything, reversed(anything), strict=True) if d > 0]
+    check_quotients("int32_t", pairs)
+    check_quotients("int64_t", [*pairs, (2**40 + 3, 7), (2**40, 2**33 + 1), (5, 2**62)])
+
+
+def test_the_magic_number_of_an_empty_size() -> None:
+    """A size of 0 has one, which nothing divides by."""
+    assert magic_numbers(0, 3) == magic_numbers(1, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -228,6 +264,10 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     expected.scatter_add_(2, indices.clamp(0, 23).flatten(2), kept.flatten(2))
     form = torch.channels_last_3d if channels_last else torch.contiguous_format
     outer, inner = (batch, channels) if channels_last else (batch * channels, 1)
+    per_thread = int(counting[0])
+    shares = -(-(channels if channels_last else outer) // per_thread)
+    lanes = shares if channels_last else 1
+    threads = 24 * shares * (batch if channels_last else 1)
     results = []
     for seed in SEEDS:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
@@ -239,7 +279,8 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
                 grad.contiguous(memory_format=form),
                 indices.contiguous(memory_format=form),
                 grad_input,
-                *(outer, inner, *sizes, *windows, step),
+                *(threads, outer, inner, *sizes, *windows),
+                *(*magic_numbers(*sizes, math.prod(sizes)), lanes, *magic_numbers(lanes), step),
             )
         results.append(grad_input)
     assert all(torch.equal(result, results[0]) for result in results)

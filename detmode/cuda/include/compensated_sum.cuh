@@ -10,6 +10,17 @@ static __device__ __forceinline__ acc_t lost_in_sum(acc_t a, acc_t b, acc_t tota
   return add_rn(sub_rn(a, sub_rn(total, part)), sub_rn(b, part));
 }
 
+// div_rn(value, divisor) for an integer `divisor` of at most 2^20 in size and its reciprocal as
+// rounded, but for underflow and overflow. The first product is less than two units in the
+// last place away, and what it misses is exact: the second comes within 2^-23 units before it is
+// rounded. The quotient by such a divisor is at least 2^-21 units from where rounding changes.
+template <typename acc_t>
+static __device__ __forceinline__ acc_t quick_quotient(acc_t value, acc_t divisor,
+                                                       acc_t reciprocal) {
+  acc_t near = mul_rn(value, reciprocal);
+  return fma_rn(fma_rn(-near, divisor, value), reciprocal, near);
+}
+
 // A sum kept in two parts: `high` is the sum as rounded, `low` what rounding took from it. Start it
 // with `= {}`. For a thread that gathers in a fixed order: the order still decides the bits.
 template <typename acc_t>
@@ -38,6 +49,20 @@ struct compensated_sum {
     acc_t quotient = div_rn(high, divisor);
     acc_t rest = add_rn(fma_rn(-quotient, divisor, high), low);
     if (is_finite(rest)) quotient = add_rn(quotient, div_rn(rest, divisor));
+    return add_rn(static_cast<acc_t>(0), quotient);
+  }
+  // Whether the sum is zero, or so far from underflow and overflow that what is not exact in the
+  // quotients below is too small to change their sum.
+  __device__ __forceinline__ bool divides_quickly() const {
+    acc_t size = add_rn(fabs(high), fabs(low));
+    return (size == 0) | ((size >= acc_t(0x1p-60f)) & (size <= acc_t(0x1p100f)));
+  }
+  // The bits of divided_by() without a division, for a sum that divides quickly and a divisor that
+  // is an integer of at most 2^20 in size.
+  __device__ __forceinline__ acc_t divided_by(acc_t divisor, acc_t reciprocal) const {
+    acc_t quotient = quick_quotient(high, divisor, reciprocal);
+    acc_t rest = add_rn(fma_rn(-quotient, divisor, high), low);
+    quotient = add_rn(quotient, quick_quotient(rest, divisor, reciprocal));
     return add_rn(static_cast<acc_t>(0), quotient);
   }
 };

@@ -13,6 +13,35 @@ static __device__ __forceinline__ int64_t quotient(int64_t value, int64_t diviso
   return quick_div(value, divisor);
 }
 
+// A positive divisor that all threads share, from two arguments: its value and its magic number,
+// detmode.cuda.magic_numbers(value). In 32 bits a quotient is a product and a shift.
+template <typename index_t>
+struct divisor {
+  index_t value;
+  uint32_t multiplier;
+  int shift;
+  __device__ __forceinline__ divisor(int64_t value, int64_t magic)
+      : value(static_cast<index_t>(value)),
+        multiplier(static_cast<uint32_t>(magic)),
+        shift(static_cast<int>(magic >> 32)) {}
+  // Of a number from 0 to 2^31 - 1. The multiplier is 2^(32 + shift) / value or up to 1 less; n + 1
+  // makes good for that.
+  __device__ __forceinline__ index_t quotient(index_t n) const {
+    if constexpr (is_same<index_t, int32_t>::value) {
+      return static_cast<index_t>(__umulhi(static_cast<uint32_t>(n) + 1, multiplier) >> shift);
+    } else {
+      return quick_div(n, value);
+    }
+  }
+};
+
+// Positions [begin, end).
+template <typename index_t>
+struct index_range {
+  index_t begin;
+  index_t end;
+};
+
 template <typename index_t>
 static __device__ __forceinline__ index_t least(index_t a, index_t b) {
   return b < a ? b : a;

@@ -8,7 +8,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.checks import check_devices, check_implemented
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, index_ctype, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
@@ -45,21 +45,26 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     _check("adaptive_avg_pool2d_backward", grad_output, self, 2)
     if not _channels_last(self):
         return _contiguous(grad_output, self, 2)
-    batch, channels = self.shape[:2]
+    channels = self.shape[1]
     grad_input = empty(self.shape, self.dtype, self.device, torch.channels_last)
     many = channels >= 8 * PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
     index = _index_ctype(grad_output, self, 2)
+    lanes = -(-channels // per_thread)
+    threads = grad_input.numel() // channels * lanes
+    sizes = (*self.shape[2:], *grad_output.shape[2:])
     launch(
         SOURCE,
         f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
-        grad_input.numel() // channels * -(-channels // per_thread),
+        threads,
         grad_output.contiguous(memory_format=torch.channels_last),
         grad_input,
-        batch,
+        threads,
         channels,
-        *self.shape[2:],
-        *grad_output.shape[2:],
+        *sizes,
+        *magic_numbers(*sizes, self.shape[2:].numel(), 1),
+        lanes,
+        *magic_numbers(lanes),
     )
     return grad_input
 
@@ -89,17 +94,19 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
     per_thread = PER_THREAD if many else 1
     index = _index_ctype(grad_output, self, spatial)
     missing = (1,) * (3 - spatial)
+    sizes = (*missing, *self.shape[-spatial:], *missing, *grad_output.shape[-spatial:])
+    positions = self.shape[-spatial:].numel()
+    threads = -(-planes // per_thread) * positions
     launch(
         SOURCE,
         f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        -(-planes // per_thread) * self.shape[-spatial:].numel(),
+        threads,
         grad_output.contiguous(),
         grad_input,
+        threads,
         planes,
-        *missing,
-        *self.shape[-spatial:],
-        *missing,
-        *grad_output.shape[-spatial:],
+        *sizes,
+        *magic_numbers(*sizes, positions),
     )
     return grad_input
 

@@ -2,135 +2,124 @@
 // that cover them. No two threads write one element, so there are no atomics.
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
-#include "index_type.cuh"
+#include "planes.cuh"
+#include "pooled_axis.cuh"
 
-// One axis of the pooling. Window `o` starts at o * stride - padding.
+// One axis of the pooling. Its kernel has `whole` strides and a part of one.
 template <typename index_t>
 struct Axis {
   index_t in;
-  index_t out;
   index_t kernel;
-  index_t stride;
-  index_t padding;
-  __device__ __forceinline__ Axis(int64_t in, int64_t out, int64_t kernel, int64_t stride,
-                                  int64_t padding)
+  pooled_axis<index_t> windows;
+  __device__ __forceinline__ Axis(int64_t in, int64_t out, int64_t stride, int64_t padding,
+                                  int64_t stride_magic, int64_t whole, int64_t part)
       : in(static_cast<index_t>(in)),
-        out(static_cast<index_t>(out)),
-        kernel(static_cast<index_t>(kernel)),
-        stride(static_cast<index_t>(stride)),
-        padding(static_cast<index_t>(padding)) {}
+        kernel(static_cast<index_t>(whole * stride + part)),
+        windows(out, padding, stride, stride_magic, whole, part) {}
 };
-
-// Outputs [begin, end) of one axis.
-template <typename index_t>
-struct Range {
-  index_t begin;
-  index_t end;
-};
-
-// The outputs whose windows cover input `i`: o * stride - padding <= i < o * stride - padding +
-// kernel. Empty where the stride is wider than the window.
-template <typename index_t>
-static __device__ __forceinline__ Range<index_t> covering(index_t i, const Axis<index_t>& axis) {
-  index_t shifted = i + axis.padding;
-  index_t begin = shifted < axis.kernel ? 0 : quotient(shifted - axis.kernel, axis.stride) + 1;
-  index_t end = least(quotient(shifted, axis.stride) + 1, axis.out);
-  return {begin, end};
-}
 
 // What window `o` counts on this axis: its positions in the input, or with `padded` those in the
 // padding too. What reaches beyond the padding (ceil_mode) never counts.
 template <typename index_t>
 static __device__ __forceinline__ index_t window_size(index_t o, const Axis<index_t>& axis,
                                                       bool padded) {
-  index_t start = o * axis.stride - axis.padding;
-  index_t margin = padded ? axis.padding : 0;
+  index_t padding = axis.windows.padding;
+  index_t start = o * axis.windows.stride.value - padding;
+  index_t margin = padded ? padding : 0;
   return least(start + axis.kernel, axis.in + margin) - most(start, -margin);
 }
 
-// Neighbouring threads own neighbouring positions, a thread `per_thread` planes. `divisor` is that
-// of all windows, or 0 where they differ.
+// Neighbouring threads own neighbouring positions, a thread `per_thread` planes. `shared_divisor`
+// is that of all windows, or 0 where they differ; `reciprocal` is its reciprocal where the sum may
+// be divided by that, otherwise 0. `n` is how many threads have work.
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
-                                    scalar_t* __restrict__ grad_input, int64_t planes, int64_t t_in,
-                                    int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out,
-                                    int64_t w_out, int64_t t_kernel, int64_t h_kernel,
-                                    int64_t w_kernel, int64_t t_stride, int64_t h_stride,
-                                    int64_t w_stride, int64_t t_padding, int64_t h_padding,
-                                    int64_t w_padding, bool count_include_pad, int64_t divisor) {
+__global__ void avg_pool3d_backward(
+    const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ grad_input, int64_t planes,
+    int64_t t_in, int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out,
+    int64_t t_stride, int64_t h_stride, int64_t w_stride, int64_t t_padding, int64_t h_padding,
+    int64_t w_padding, int64_t positions_magic, int64_t h_magic, int64_t w_magic,
+    int64_t t_stride_magic, int64_t h_stride_magic, int64_t w_stride_magic, int64_t t_whole,
+    int64_t h_whole, int64_t w_whole, int64_t t_part, int64_t h_part, int64_t w_part,
+    bool count_include_pad, int64_t shared_divisor, double reciprocal, int64_t n) {
   using acc_t = opmath_t<scalar_t>;
-  Axis<index_t> t_axis(t_in, t_out, t_kernel, t_stride, t_padding);
-  Axis<index_t> h_axis(h_in, h_out, h_kernel, h_stride, h_padding);
-  Axis<index_t> w_axis(w_in, w_out, w_kernel, w_stride, w_padding);
-  index_t positions = t_axis.in * h_axis.in * w_axis.in;
-  index_t windows = t_axis.out * h_axis.out * w_axis.out;
-  int64_t n = ceil_div(planes, per_thread) * positions;
+  Axis<index_t> t_axis(t_in, t_out, t_stride, t_padding, t_stride_magic, t_whole, t_part);
+  Axis<index_t> h_axis(h_in, h_out, h_stride, h_padding, h_stride_magic, h_whole, h_part);
+  Axis<index_t> w_axis(w_in, w_out, w_stride, w_padding, w_stride_magic, w_whole, w_part);
+  divisor<index_t> positions(t_in * h_in * w_in, positions_magic);
+  divisor<index_t> height(h_in, h_magic), width(w_in, w_magic);
+  index_t windows = static_cast<index_t>(t_out * h_out * w_out);
+  acc_t share_of_all = static_cast<acc_t>(shared_divisor);
+  acc_t reciprocal_of_all = static_cast<acc_t>(reciprocal);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    index_t group = quotient(static_cast<index_t>(i), positions);
-    index_t position = static_cast<index_t>(i) - group * positions;
-    int64_t plane = static_cast<int64_t>(group) * per_thread;
-    int count = static_cast<int>(min_index(planes - plane, per_thread));
+    index_t group = positions.quotient(static_cast<index_t>(i));
+    index_t position = static_cast<index_t>(i) - group * positions.value;
+    index_t plane = group * per_thread;
+    index_t count = static_cast<index_t>(planes) - plane;
     const scalar_t* source = grad_output + plane * windows;
-    index_t row = quotient(position, w_axis.in);
-    index_t frame = quotient(row, h_axis.in);
-    Range<index_t> ts = covering(frame, t_axis);
-    Range<index_t> hs = covering(row - frame * h_axis.in, h_axis);
-    Range<index_t> ws = covering(position - row * w_axis.in, w_axis);
+    index_t row = width.quotient(position);
+    index_t frame = height.quotient(row);
+    index_range<index_t> ts = t_axis.windows.covering(frame);
+    index_range<index_t> hs = h_axis.windows.covering(row - frame * height.value);
+    index_range<index_t> ws = w_axis.windows.covering(position - row * width.value);
     bool short_lines = ws.end - ws.begin <= 2;
     acc_t results[per_thread];
     // One divisor divides the sum, which is cheapest. Where that sum is not finite, a second round
     // divides each addend instead, lest it be an overflow.
-    for (bool divide_each = divisor == 0;; divide_each = true) {
+    for (bool divide_each = shared_divisor == 0;; divide_each = true) {
       compensated_sum<acc_t> sums[per_thread] = {};
-      // Windows in row-major order: t, then h, then w. Undivided, a long line along w is first
-      // summed by itself and rounded as it goes, which is cheaper.
+      acc_t values[per_thread];
+      // Windows in row-major order: t, then h, then w.
       for (index_t ot = ts.begin; ot < ts.end; ++ot) {
-        index_t size_t_axis = window_size(ot, t_axis, count_include_pad);
         for (index_t oh = hs.begin; oh < hs.end; ++oh) {
-          index_t size_th = size_t_axis * window_size(oh, h_axis, count_include_pad);
-          const scalar_t* line = source + (ot * h_axis.out + oh) * w_axis.out;
-          acc_t line_sums[per_thread] = {};
-          for (index_t ow = ws.begin; ow < ws.end; ++ow) {
-            // All loads before the first addition, which waits for its own.
-            acc_t values[per_thread];
-#pragma unroll
-            for (int j = 0; j < per_thread; ++j) {
-              values[j] = j < count ? to_opmath(line[j * windows + ow]) : acc_t(0);
-            }
-            if (divide_each) {
+          const scalar_t* line = source + (ot * h_axis.windows.out + oh) * w_axis.windows.out;
+          if (divide_each) {
+            index_t size_th = window_size(ot, t_axis, count_include_pad) *
+                              window_size(oh, h_axis, count_include_pad);
+            for (index_t ow = ws.begin; ow < ws.end; ++ow) {
+              load_planes(line + ow, windows, count, acc_t(0), values);
               index_t size = size_th * window_size(ow, w_axis, count_include_pad);
-              acc_t share_of = static_cast<acc_t>(divisor != 0 ? divisor : size);
-              acc_t reciprocal = div_rn(static_cast<acc_t>(1), share_of);
+              acc_t share_of = static_cast<acc_t>(shared_divisor != 0 ? shared_divisor : size);
+              acc_t one_share = div_rn(static_cast<acc_t>(1), share_of);
 #pragma unroll
               for (int j = 0; j < per_thread; ++j)
-                sums[j].add_share(values[j], share_of, reciprocal);
-            } else if (short_lines) {
+                sums[j].add_share(values[j], share_of, one_share);
+            }
+          } else if (short_lines) {
+            for (index_t ow = ws.begin; ow < ws.end; ++ow) {
+              load_planes(line + ow, windows, count, acc_t(0), values);
 #pragma unroll
               for (int j = 0; j < per_thread; ++j) sums[j].add(values[j]);
-            } else {
+            }
+          } else {
+            // Summed by itself and rounded as it goes, which is cheaper.
+            acc_t line_sums[per_thread] = {};
+            for (index_t ow = ws.begin; ow < ws.end; ++ow) {
+              load_planes(line + ow, windows, count, acc_t(0), values);
 #pragma unroll
               for (int j = 0; j < per_thread; ++j) line_sums[j] = add_rn(line_sums[j], values[j]);
             }
-          }
-          if (!divide_each && !short_lines) {
 #pragma unroll
             for (int j = 0; j < per_thread; ++j) sums[j].add(line_sums[j]);
           }
         }
       }
-      bool finite = true;
+      bool quick = reciprocal_of_all != 0 && !divide_each, finite = true;
+#pragma unroll
+      for (int j = 0; j < per_thread; ++j) quick &= sums[j].divides_quickly();
+      if (quick) {
+#pragma unroll
+        for (int j = 0; j < per_thread; ++j) {
+          results[j] = sums[j].divided_by(share_of_all, reciprocal_of_all);
+        }
+        break;
+      }
 #pragma unroll
       for (int j = 0; j < per_thread; ++j) {
         finite = finite && is_finite(sums[j].high);
-        results[j] =
-            divide_each ? sums[j].rounded() : sums[j].divided_by(static_cast<acc_t>(divisor));
+        results[j] = divide_each ? sums[j].rounded() : sums[j].divided_by(share_of_all);
       }
       if (divide_each || finite) break;
     }
-    scalar_t* target = grad_input + plane * positions + position;
-#pragma unroll
-    for (int j = 0; j < per_thread; ++j) {
-      if (j < count) target[j * positions] = from_opmath<scalar_t>(results[j]);
-    }
+    store_planes(grad_input + plane * positions.value + position, positions.value, count, results);
   }
 }

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from detmode.checks import check_devices, check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, index_ctype, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
 """Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+QUICK = 2**20
+"""The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
 SOURCE = Source(
     __file__,
@@ -74,20 +76,25 @@ def avg_pool3d_backward(
     per_thread = PER_THREAD if many else 1
     counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
     index = index_ctype(*counts)
+    threads = -(-planes // per_thread) * sizes_in.numel()
     launch(
         SOURCE,
         f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        -(-planes // per_thread) * sizes_in.numel(),
+        threads,
         grad_output.contiguous(),
         grad_input,
         planes,
         *sizes_in,
         *sizes_out,
-        *kernel,
         *strides,
         *pads,
+        *magic_numbers(sizes_in.numel(), *sizes_in[1:], *strides),
+        *(k // s for k, s in zip(kernel, strides)),
+        *(k % s for k, s in zip(kernel, strides)),
         count_include_pad,
         divisor,
+        1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+        threads,
     )
     return grad_input
 

@@ -65,20 +65,21 @@ __global__ void fractional_max_pool_strays(const int64_t* __restrict__ indices,
 
 // With strays every element looks at all regions of its plane.
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void fractional_max_pool_backward(const scalar_t* __restrict__ grad_output,
-                                             const int64_t* __restrict__ indices,
-                                             scalar_t* __restrict__ grad_input, int64_t outer,
-                                             int64_t inner, int64_t t_in, int64_t h_in,
-                                             int64_t w_in, int64_t t_out, int64_t h_out,
-                                             int64_t w_out, int64_t t_kernel, int64_t h_kernel,
-                                             int64_t w_kernel, const int64_t* __restrict__ strays) {
+__global__ void fractional_max_pool_backward(
+    const scalar_t* __restrict__ grad_output, const int64_t* __restrict__ indices,
+    scalar_t* __restrict__ grad_input, int64_t threads, int64_t outer, int64_t inner, int64_t t_in,
+    int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out, int64_t t_magic,
+    int64_t h_magic, int64_t w_magic, int64_t positions_magic, int64_t lanes, int64_t lanes_magic,
+    int64_t t_kernel, int64_t h_kernel, int64_t w_kernel, const int64_t* __restrict__ strays) {
   bool everywhere = strays[0] != 0;
   const Axis<index_t> axes[3] = {
       {t_in, t_out, t_kernel}, {h_in, h_out, h_kernel}, {w_in, w_out, w_kernel}};
-  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input,
-                                     {outer, inner, t_in, h_in, w_in, t_out, h_out, w_out},
-                                     [&](int axis, index_t i) -> window_range<index_t> {
-                                       if (everywhere) return {0, axes[axis].out, 1};
-                                       return covering(i, axes[axis]);
-                                     });
+  gather_chosen<per_thread, index_t>(
+      grad_output, indices, grad_input,
+      {threads, outer, inner, t_in, h_in, w_in, t_out, h_out, w_out, t_magic, h_magic, w_magic,
+       positions_magic, lanes, lanes_magic},
+      [&](int axis, index_t i) -> window_range<index_t> {
+        if (everywhere) return {0, axes[axis].out, 1};
+        return covering(i, axes[axis]);
+      });
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from detmode.checks import check_devices, check_scalar_type
 from detmode.conditions import FLOATING
-from detmode.cuda import Source, ctype, empty, index_ctype, launch
+from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
@@ -63,19 +63,27 @@ def gather_chosen(
     per_thread = PER_THREAD if many else 1
     index = index_ctype(self.numel(), grad_output.numel(), *counts)
     missing = (1,) * (3 - spatial)
+    sizes_in, sizes_out = self.shape[-spatial:], grad_output.shape[-spatial:]
+    shares = -(-shared // per_thread)
+    threads = grad_input.numel() // max(shared, 1) * shares
+    lanes = shares if inner > 1 else 1
     launch(
         source,
         f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>",
-        grad_input.numel() // max(shared, 1) * -(-shared // per_thread),
+        threads,
         grad_output.contiguous(memory_format=memory_format),
         indices.contiguous(memory_format=memory_format),
         grad_input,
+        threads,
         outer,
         inner,
         *missing,
-        *self.shape[-spatial:],
+        *sizes_in,
         *missing,
-        *grad_output.shape[-spatial:],
+        *sizes_out,
+        *magic_numbers(*missing, *sizes_in, sizes_in.numel()),
+        lanes,
+        *magic_numbers(lanes),
         *window,
     )
     return grad_input

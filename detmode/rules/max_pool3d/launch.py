@@ -11,7 +11,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.checks import check_implemented, check_scalar_type
 from detmode.conditions import FLOATING
-from detmode.cuda import Source
+from detmode.cuda import Source, magic_numbers
 from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
@@ -58,6 +58,7 @@ def max_pool3d_with_indices_backward(
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
     return gather_chosen(
         SOURCE,
         "max_pool3d_backward",
@@ -66,11 +67,13 @@ def max_pool3d_with_indices_backward(
         indices,
         3,
         torch.channels_last_3d if last else torch.contiguous_format,
-        *kernel,
         *strides,
         *pads,
         *dilations,
         *(d // math.gcd(d, s) for d, s in zip(dilations, strides)),
+        *magic_numbers(*strides),
+        *(r // s for r, s in zip(reach, strides)),
+        *(r % s for r, s in zip(reach, strides)),
         counts=(*strides, *pads, *(k * d for k, d in zip(kernel, dilations))),
     )
 
