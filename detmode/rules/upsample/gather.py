@@ -12,6 +12,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.conditions import FLOATING
 from detmode.cuda import ctype, empty, launch, launch_blocks
 from detmode.rules.upsample.tables import (
+    ROWS,
     SOURCE,
     WIDTH,
     Axis,
@@ -25,7 +26,8 @@ from detmode.rules.upsample.tables import (
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
 MANY = 1 << 16
-# Elements from which a thread serves several channels: with fewer, more threads are worth more.
+# Elements from which a thread serves several channels or rows: with fewer, more threads are worth
+# more.
 SEVERAL = 1 << 18
 # The largest grid along y.
 MAX_GROUPS = 65535
@@ -109,12 +111,15 @@ def _gather(
     width = axes[0].size
     x = min(256, max(32, 1 << (width - 1).bit_length()))
     y = 256 // x
-    groups = -(-(result.numel() // width) // y)
-    shared = 4 * x * y * weights.element_size()
+    rows = ROWS if result.numel() >= SEVERAL else 1
+    lines = result.numel() // width
+    height = axes[1].size if len(axes) > 1 else lines
+    groups = lines // height * -(-height // rows)
+    shared = 2 * rows * x * y * weights.element_size()
     launch_blocks(
         SOURCE,
-        f"upsample_gather_rows<{template}>",
-        (-(-width // x), min(groups, MAX_GROUPS)),
+        f"upsample_gather_rows<{template}, {rows}>",
+        (-(-width // x), min(-(-groups // y), MAX_GROUPS)),
         (x, y),
         *tensors,
         outer,
