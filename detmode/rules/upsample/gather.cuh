@@ -91,6 +91,20 @@ static __device__ __forceinline__ void load(const in_t* source, int32_t step, in
   }
 }
 
+// `width` neighbouring elements, which one thread reads or writes at once.
+template <typename scalar_t, int width>
+struct alignas(width * sizeof(scalar_t)) Pack {
+  scalar_t lane[width];
+};
+
+template <int width, typename in_t, typename opmath_t>
+static __device__ __forceinline__ void load(const Pack<in_t, width>* source, int32_t, int,
+                                            opmath_t (&values)[width]) {
+  Pack<in_t, width> pack = *source;
+#pragma unroll
+  for (int u = 0; u < width; ++u) values[u] = to_opmath(pack.lane[u]);
+}
+
 // Adds to sums[u], for u < active, what reaches the owned position in `dims` dimensions from the
 // output positions [low, high] of the last one, axes[0]. Order: positions ascending, the last
 // dimension outermost, each dimension summed on its own; it depends on the sizes alone. `source` is
@@ -101,6 +115,11 @@ static __device__ __forceinline__ void gather(const in_t* source, int32_t low, i
                                               const Axis<opmath_t>* axes, opmath_t (&sums)[width]) {
   const Axis<opmath_t>& axis = axes[0];
   opmath_t values[width];
+  bool ends = clamps && (axis.at == 0 || axis.at == axis.in - 1);
+  auto add = [&](opmath_t weight) {
+#pragma unroll
+    for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
+  };
   if constexpr (dims > 1) {
     const Axis<opmath_t>& next = axes[1];
     for (int32_t o = low; o <= high; ++o, source += stride) {
@@ -110,9 +129,13 @@ static __device__ __forceinline__ void gather(const in_t* source, int32_t low, i
       int64_t plane = stride * axis.out;
       gather<dims - 1, width>(source + first * plane, first, next.high[next.at], plane, step,
                               active, clamps, axes + 1, values);
-      add_taps<width>(axis, o, clamps, values, sums);
+      if (ends) {
+        add_taps<width>(axis, o, clamps, values, sums);
+      } else {
+        add(*Weights<opmath_t>(axis, o).next());
+      }
     }
-  } else if (clamps && (axis.at == 0 || axis.at == axis.in - 1)) {
+  } else if (ends) {
     for (int32_t o = low; o <= high; ++o, source += stride) {
       load<width>(source, step, active, values);
       add_taps<width>(axis, o, clamps, values, sums);
@@ -123,9 +146,7 @@ static __device__ __forceinline__ void gather(const in_t* source, int32_t low, i
 #pragma unroll 4
     for (int32_t o = low; o <= high; ++o, source += stride) {
       load<width>(source, step, active, values);
-      opmath_t weight = *weights.next();
-#pragma unroll
-      for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
+      add(*weights.next());
     }
   }
 }

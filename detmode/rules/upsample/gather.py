@@ -12,6 +12,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.conditions import FLOATING
 from detmode.cuda import ctype, empty, launch, launch_blocks
 from detmode.rules.upsample.tables import (
+    PACKED,
     ROWS,
     SOURCE,
     WIDTH,
@@ -102,9 +103,13 @@ def _gather(
     sizes += [0, 0, 0] * (3 - len(axes))
     tensors = (source, positions, weights, result)
     if inner > 1:
-        several = WIDTH**2 <= inner < 1 << 31 and result.numel() >= SEVERAL
-        step = WIDTH if several else 1
-        entry = f"upsample_gather<{template}, {step}>"
+        several, packed = result.numel() >= SEVERAL, PACKED[ctype(source.dtype)]
+        aligned = all(t.data_ptr() % (packed * t.itemsize) == 0 for t in (source, result))
+        if several and inner % packed == 0 and aligned:
+            step, kind = packed, "true"
+        else:
+            step, kind = WIDTH if several and WIDTH**2 <= inner < 1 << 31 else 1, "false"
+        entry = f"upsample_gather<{template}, {step}, {kind}>"
         threads = result.numel() // inner * -(-inner // step)
         launch(SOURCE, entry, threads, *tensors, outer, inner, *sizes, interpolation.clamps)
         return

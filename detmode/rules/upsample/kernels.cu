@@ -99,20 +99,24 @@ __global__ void upsample_tables(int32_t* positions, opmath_t* weights, int64_t i
 }
 
 // grad_output is [outer, (out_d, out_h,) out_w, inner], grad_input [outer, (in_d, in_h,) in_w,
-// inner]. One thread `width` elements of grad_input, as far apart in `inner` as they can be, so
-// that neighbouring threads read neighbours. For channels_last tensors, and for the leading
-// dimensions alone.
-template <typename in_t, typename out_t, int dims, int width>
+// inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once, where
+// they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in `inner`
+// as they can be, so that neighbouring threads read neighbours. For channels_last tensors, and for
+// the leading dimensions alone.
+template <typename in_t, typename out_t, int dims, int width, bool packed>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather(const in_t* __restrict__ grad_output, const int32_t* __restrict__ positions,
                     const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
                     int64_t outer, int64_t inner, int64_t in_w, int64_t out_w, int64_t taps_w,
                     int64_t in_h, int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
                     int64_t taps_d, bool clamps) {
+  using source_t = typename conditional<packed, Pack<in_t, width>, in_t>::type;
+  const source_t* source = reinterpret_cast<const source_t*>(grad_output);
   Axis<opmath_t<in_t>> axes[3];
   read_tables<opmath_t<in_t>>(
       positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
-  int64_t hop = ceil_div(inner, width), n = outer * hop, plane = inner;
+  int64_t hop = ceil_div(inner, width), n = outer * hop, stride = packed ? hop : inner;
+  int64_t plane = stride;
 #pragma unroll
   for (int d = 0; d < dims; ++d) {
     n *= axes[d].in;
@@ -126,15 +130,18 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     for (int d = 0; d < dims; ++d) take(axes[d], rest);
     int active = 0;
 #pragma unroll
-    for (int u = 0; u < width; ++u) active += x + u * hop < inner ? 1 : 0;
+    for (int u = 0; u < width; ++u) active += packed || x + u * hop < inner ? 1 : 0;
     opmath_t<in_t> sums[width];
-    gather_all<dims, width>(grad_output + rest * plane + x, inner, static_cast<int32_t>(hop),
-                            active, clamps, axes, sums);
+    gather_all<dims, width>(source + rest * plane + x, stride, static_cast<int32_t>(hop), active,
+                            clamps, axes, sums);
     // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
+    Pack<out_t, width> results;
 #pragma unroll
     for (int u = 0; u < width; ++u) {
-      if (u < active) target[u * hop] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
+      results.lane[u] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
+      if (!packed && u < active) target[u * hop] = results.lane[u];
     }
+    if constexpr (packed) reinterpret_cast<Pack<out_t, width>*>(grad_input)[i] = results;
   }
 }
 
