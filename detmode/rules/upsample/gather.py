@@ -27,9 +27,8 @@ from detmode.rules.upsample.tables import (
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
 MANY = 1 << 16
-# Elements from which a thread serves several channels or rows: with fewer, more threads are worth
-# more.
-SEVERAL = 1 << 18
+# Threads from which each serves several channels or rows: with fewer, more threads are worth more.
+SEVERAL = 1 << 16
 # The largest grid along y.
 MAX_GROUPS = 65535
 
@@ -103,12 +102,14 @@ def _gather(
     sizes += [0, 0, 0] * (3 - len(axes))
     tensors = (source, positions, weights, result)
     if inner > 1:
-        several, packed = result.numel() >= SEVERAL, PACKED[ctype(source.dtype)]
+        # Neighbouring channels are read at once where every read is aligned.
+        packed = PACKED[ctype(source.dtype)]
         aligned = all(t.data_ptr() % (packed * t.itemsize) == 0 for t in (source, result))
-        if several and inner % packed == 0 and aligned:
+        step, kind = 1, "false"
+        if aligned and inner % packed == 0 and result.numel() >= SEVERAL * packed:
             step, kind = packed, "true"
-        else:
-            step, kind = WIDTH if several and WIDTH**2 <= inner < 1 << 31 else 1, "false"
+        elif WIDTH**2 <= inner < 1 << 31 and result.numel() >= SEVERAL * WIDTH:
+            step = WIDTH
         entry = f"upsample_gather<{template}, {step}, {kind}>"
         threads = result.numel() // inner * -(-inner // step)
         launch(SOURCE, entry, threads, *tensors, outer, inner, *sizes, interpolation.clamps)
@@ -116,7 +117,7 @@ def _gather(
     width = axes[0].size
     x = min(256, max(32, 1 << (width - 1).bit_length()))
     y = 256 // x
-    rows = ROWS if result.numel() >= SEVERAL else 1
+    rows = ROWS if result.numel() >= SEVERAL * ROWS else 1
     lines = result.numel() // width
     height = axes[1].size if len(axes) > 1 else lines
     groups = lines // height * -(-height // rows)

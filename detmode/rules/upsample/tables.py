@@ -14,7 +14,7 @@ from detmode.cuda import Source, ctype, empty, launch
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
 PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
-"""The same for channels that one load reads, 16 bytes, by the type of the source."""
+"""Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
 ROWS = 4
 """Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
 
