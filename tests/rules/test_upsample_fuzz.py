@@ -27,7 +27,7 @@ SUBSTITUTES = {
 }
 REFERENCES = {**samples.REFERENCE, **samples_aa.REFERENCE}
 DIMS = {op: 1 if "1d" in op else 3 if "3d" in op else 2 for op in SUBSTITUTES}
-LAYOUTS = ("contiguous", "channels_last", "reversed", "sliced", "expanded")
+LAYOUTS = ("contiguous", "channels_last", "unaligned", "reversed", "sliced", "expanded")
 # Enough for several blocks' worth of tiles in 1-D, and for every branch of the launcher elsewhere.
 LONGEST = {1: 400, 2: 40, 3: 9}
 
@@ -42,6 +42,9 @@ def laid_out(shape: list[int], layout: str, dtype: torch.dtype, seed: int) -> to
     if layout == "channels_last" and len(shape) > 3:
         last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
         return normal(shape).contiguous(memory_format=last)
+    if layout == "unaligned" and len(shape) > 3:  # channels_last, one element into its storage
+        sizes = [shape[0], *shape[2:], shape[1]]
+        return normal([math.prod(sizes) + 1])[1:].view(sizes).movedim(-1, 1)
     if layout == "reversed":
         return normal(shape[::-1]).permute(*reversed(range(len(shape))))
     if layout == "sliced":
@@ -56,7 +59,7 @@ def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
     """Arguments of `op` by schema name; scales as `F.interpolate` passes them, and others."""
     dims = DIMS[op]
     sizes = st.one_of(st.integers(1, 5), st.integers(1, LONGEST[dims]))
-    batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5, 18]))]
+    batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5, 16, 18]))]
     size, out = [draw(sizes) for _ in range(dims)], [draw(sizes) for _ in range(dims)]
     shape, layout = [*batch, *out], draw(st.sampled_from(LAYOUTS))
     dtype, seed = draw(st.sampled_from(FLOATING)), draw(st.integers(0, 2**32))
@@ -98,7 +101,7 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
     call = data.draw(calls(op))
     seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
-    # One group of rows a block, or one after the other; several channels a thread, or one.
+    # One group of rows a block, or one after the other; several channels or rows a thread, or one.
     limits = {
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
         "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
@@ -112,6 +115,24 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     assert (result.dtype, result.shape, result.stride()) == (form.dtype, form.shape, form.stride())
     error = (result.double() - truth).abs()
     assert not (error > allowed(call, truth)).any(), f"error {error.max():.3g}"
+
+
+@pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+@pytest.mark.parametrize(("start", "packed"), [(0, "true"), (1, "false")])
+def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None:
+    """A gradient that starts between two 16-byte boundaries takes single loads, with equal bits."""
+    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+    storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
+    grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
+    with (
+        mock.patch.object(gather, "SEVERAL", 0),
+        mock.patch.object(gather, "launch", wraps=gather.launch) as launched,
+    ):
+        result = backward(grad, [6, 6], [1, 16, 3, 3], False)
+    assert launched.call_args.args[1].endswith(f", {packed}>")
+    assert torch.equal(result, backward(grad, [6, 6], [1, 16, 3, 3], False))
 
 
 @pytest.mark.parametrize("op", SUBSTITUTES)

@@ -14,25 +14,25 @@ changes from run to run; in float16 and bfloat16 every one of these additions ro
 ## What happens instead
 
 A small launch writes down, for each dimension, the output positions that read an input position and
-their weights, by ATen's own arithmetic. Then one thread owns an element of ``grad_input`` and
-gathers: output positions ascending, the last dimension outermost, each dimension summed on its own,
-in float for float16 and bfloat16. Each operation is rounded explicitly and the order depends on the
-sizes alone, so any GPU gives the same bits. ``grad_input`` has the memory format that ATen gives
-it, and is a copy where no dimension changes its size.
+their weights, by ATen's own arithmetic. Then one thread owns an element of ``grad_input``, or a few
+neighbours, and gathers: output positions ascending, the last dimension outermost, each dimension
+summed on its own, in float for float16 and bfloat16. Each operation is rounded explicitly and the
+order depends on the sizes alone, so any GPU gives the same bits. ``grad_input`` has the memory
+format that ATen gives it, and is a copy where no dimension changes its size.
 
 ## Cost
 
 The floor is ``grad_output`` read and ``grad_input`` written once. The tables add ``out`` times (4 +
 4 * taps) and ``in`` times 8 bytes for each dimension. Contiguous: a block sums the leading
 dimensions of an output column once, coalesced, and shares it between the elements that read it, so
-an element of ``grad_output`` is read once for each weight of the leading dimensions (twice for
-bilinear, four times for bicubic and trilinear), all but the first time from cache; ATen writes
-``grad_input`` with zeros and adds to it 4, 16 and 8 times for each such element. channels_last:
-once for each weight of all dimensions, coalesced along the channels. Where an element of
-``grad_input`` meets more than 64 elements of ``grad_output``, in channels_last or with a
-``grad_input`` too small to fill a GPU, the last dimension gets a launch of its own, and the sums
-between the two are written and read once: 1 / (the leading dimensions' enlargement) of
-``grad_output``, in float.
+an element of ``grad_output`` is read at most once for each weight of the leading dimensions (twice
+for bilinear, four times for bicubic and trilinear; rows that one thread owns share it), all but the
+first time from cache; ATen writes ``grad_input`` with zeros and adds to it 4, 16 and 8 times for
+each such element. channels_last: once for each weight of all dimensions, coalesced along the
+channels. Where an element of ``grad_input`` meets more than 64 elements of ``grad_output``, in
+channels_last or with a ``grad_input`` too small to fill a GPU, the last dimension gets a launch of
+its own, and the sums between the two are written and read once: 1 / (the leading dimensions'
+enlargement) of ``grad_output``, in float.
 
 In all 1.0 times the floor, the tables of all but the smallest images being small.
 

@@ -43,6 +43,26 @@ static __device__ __forceinline__ void read_tables(const int32_t* positions,
   }
 }
 
+// The weights with which an axis' output positions, from `o` on, read its owned position: one each,
+// so not for the ends of an input that clamps (add_taps). Counting up from one to the next takes
+// the multiplications out of the loops.
+template <typename opmath_t>
+struct Weights {
+  const int32_t* first;
+  const opmath_t* weights;
+  int32_t at;
+  int32_t taps;
+  __device__ __forceinline__ Weights(const Axis<opmath_t>& axis, int32_t o)
+      : first(axis.first + o), weights(axis.weights_of(o)), at(axis.at), taps(axis.taps) {}
+  // Where the next output position's weight is; the weights of the positions after the owned one
+  // follow it.
+  __device__ __forceinline__ const opmath_t* next() {
+    const opmath_t* own = weights + (at - *first++);
+    weights += taps;
+    return own;
+  }
+};
+
 // sums[u] += values[u] times each weight with which output position o reads `axis.at`. It is one
 // weight, except at the ends of an input that `clamps`: there every tap outside counts as well, one
 // by one from the first, so that an infinity meets the same weights as in ATen.
@@ -71,6 +91,20 @@ static __device__ __forceinline__ void load(const in_t* source, int32_t step, in
   }
 }
 
+// `width` neighbouring elements, which one thread reads or writes at once.
+template <typename scalar_t, int width>
+struct alignas(width * sizeof(scalar_t)) Pack {
+  scalar_t lane[width];
+};
+
+template <int width, typename in_t, typename opmath_t>
+static __device__ __forceinline__ void load(const Pack<in_t, width>* source, int32_t, int,
+                                            opmath_t (&values)[width]) {
+  Pack<in_t, width> pack = *source;
+#pragma unroll
+  for (int u = 0; u < width; ++u) values[u] = to_opmath(pack.lane[u]);
+}
+
 // Adds to sums[u], for u < active, what reaches the owned position in `dims` dimensions from the
 // output positions [low, high] of the last one, axes[0]. Order: positions ascending, the last
 // dimension outermost, each dimension summed on its own; it depends on the sizes alone. `source` is
@@ -81,6 +115,11 @@ static __device__ __forceinline__ void gather(const in_t* source, int32_t low, i
                                               const Axis<opmath_t>* axes, opmath_t (&sums)[width]) {
   const Axis<opmath_t>& axis = axes[0];
   opmath_t values[width];
+  bool ends = clamps && (axis.at == 0 || axis.at == axis.in - 1);
+  auto add = [&](opmath_t weight) {
+#pragma unroll
+    for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
+  };
   if constexpr (dims > 1) {
     const Axis<opmath_t>& next = axes[1];
     for (int32_t o = low; o <= high; ++o, source += stride) {
@@ -90,21 +129,24 @@ static __device__ __forceinline__ void gather(const in_t* source, int32_t low, i
       int64_t plane = stride * axis.out;
       gather<dims - 1, width>(source + first * plane, first, next.high[next.at], plane, step,
                               active, clamps, axes + 1, values);
-      add_taps<width>(axis, o, clamps, values, sums);
+      if (ends) {
+        add_taps<width>(axis, o, clamps, values, sums);
+      } else {
+        add(*Weights<opmath_t>(axis, o).next());
+      }
     }
-  } else if (clamps && (axis.at == 0 || axis.at == axis.in - 1)) {
+  } else if (ends) {
     for (int32_t o = low; o <= high; ++o, source += stride) {
       load<width>(source, step, active, values);
       add_taps<width>(axis, o, clamps, values, sums);
     }
   } else {
     // One weight a position: no branch stands between the loads of neighbouring positions.
+    Weights<opmath_t> weights(axis, low);
 #pragma unroll 4
     for (int32_t o = low; o <= high; ++o, source += stride) {
       load<width>(source, step, active, values);
-      opmath_t weight = axis.weights_of(o)[axis.at - axis.first[o]];
-#pragma unroll
-      for (int u = 0; u < width; ++u) sums[u] = fma_rn(weight, values[u], sums[u]);
+      add(*weights.next());
     }
   }
 }
@@ -122,6 +164,42 @@ static __device__ __forceinline__ void gather_all(const in_t* source, int64_t st
     for (int u = 0; u < width; ++u) sums[u] = opmath_t(0);
     int32_t low = axes[0].low[axes[0].at], high = axes[0].high[axes[0].at];
     gather<dims, width>(source + low * stride, low, high, stride, step, active, clamps, axes, sums);
+  }
+}
+
+// As `gather_all`, for `rows` neighbouring positions of axes[0], from its `at` on, none of them an
+// end of an input that clamps: what is read at an output position serves all that read it.
+template <int dims, int rows, int width, typename in_t, typename opmath_t>
+static __device__ __forceinline__ void gather_rows(const in_t* source, int64_t stride, int32_t step,
+                                                   bool clamps, const Axis<opmath_t>* axes,
+                                                   opmath_t (&sums)[rows][width]) {
+  const Axis<opmath_t>& axis = axes[0];
+  const int32_t *lows = axis.low + axis.at, *highs = axis.high + axis.at;
+  int32_t low[rows], high[rows];
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    low[r] = lows[r];
+    high[r] = highs[r];
+#pragma unroll
+    for (int u = 0; u < width; ++u) sums[r][u] = opmath_t(0);
+  }
+  source += low[0] * stride;
+  Weights<opmath_t> weights(axis, low[0]);
+  // With a loop inside, unrolling this one takes more registers than there are.
+  constexpr int at_once = dims == 1 ? 2 : 1;
+#pragma unroll at_once
+  for (int32_t o = low[0]; o <= high[rows - 1]; ++o, source += stride) {
+    opmath_t values[width];
+    gather_all<dims - 1, width>(source, stride * axis.out, step, width, clamps, axes + 1, values);
+    const opmath_t* own = weights.next();
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      if (low[r] <= o && o <= high[r]) {
+        opmath_t weight = own[r];
+#pragma unroll
+        for (int u = 0; u < width; ++u) sums[r][u] = fma_rn(weight, values[u], sums[r][u]);
+      }
+    }
   }
 }
 

@@ -12,6 +12,8 @@ from torch._prims_common import suggest_memory_format
 from detmode.conditions import FLOATING
 from detmode.cuda import ctype, empty, launch, launch_blocks
 from detmode.rules.upsample.tables import (
+    PACKED,
+    ROWS,
     SOURCE,
     WIDTH,
     Axis,
@@ -25,8 +27,8 @@ from detmode.rules.upsample.tables import (
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
 MANY = 1 << 16
-# Elements from which a thread serves several channels: with fewer, more threads are worth more.
-SEVERAL = 1 << 18
+# Threads from which each serves several channels or rows: with fewer, more threads are worth more.
+SEVERAL = 1 << 16
 # The largest grid along y.
 MAX_GROUPS = 65535
 
@@ -100,21 +102,30 @@ def _gather(
     sizes += [0, 0, 0] * (3 - len(axes))
     tensors = (source, positions, weights, result)
     if inner > 1:
-        several = WIDTH**2 <= inner < 1 << 31 and result.numel() >= SEVERAL
-        step = WIDTH if several else 1
-        entry = f"upsample_gather<{template}, {step}>"
+        # Neighbouring channels are read at once where every read is aligned.
+        packed = PACKED[ctype(source.dtype)]
+        aligned = all(t.data_ptr() % (packed * t.itemsize) == 0 for t in (source, result))
+        step, kind = 1, "false"
+        if aligned and inner % packed == 0 and result.numel() >= SEVERAL * packed:
+            step, kind = packed, "true"
+        elif WIDTH**2 <= inner < 1 << 31 and result.numel() >= SEVERAL * WIDTH:
+            step = WIDTH
+        entry = f"upsample_gather<{template}, {step}, {kind}>"
         threads = result.numel() // inner * -(-inner // step)
         launch(SOURCE, entry, threads, *tensors, outer, inner, *sizes, interpolation.clamps)
         return
     width = axes[0].size
     x = min(256, max(32, 1 << (width - 1).bit_length()))
     y = 256 // x
-    groups = -(-(result.numel() // width) // y)
-    shared = 4 * x * y * weights.element_size()
+    rows = ROWS if result.numel() >= SEVERAL * ROWS else 1
+    lines = result.numel() // width
+    height = axes[1].size if len(axes) > 1 else lines
+    groups = lines // height * -(-height // rows)
+    shared = 2 * rows * x * y * weights.element_size()
     launch_blocks(
         SOURCE,
-        f"upsample_gather_rows<{template}>",
-        (-(-width // x), min(groups, MAX_GROUPS)),
+        f"upsample_gather_rows<{template}, {rows}>",
+        (-(-width // x), min(-(-groups // y), MAX_GROUPS)),
         (x, y),
         *tensors,
         outer,

@@ -13,6 +13,10 @@ from detmode.cuda import Source, ctype, empty, launch
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
+PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
+"""Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
+ROWS = 4
+"""Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
 
 _SAME = tuple((scalar, scalar) for scalar in ("half", "bfloat16", "float", "double"))
 # In two launches, the sums between them are of the opmath type.
@@ -25,12 +29,16 @@ SOURCE = Source(
     entries=(
         *(f"upsample_tables<{i}, {t}>" for i in ("Linear", "Cubic") for t in ("float", "double")),
         *(
-            f"upsample_gather<{a}, {b}, {dims}, {width}>"
+            f"upsample_gather<{a}, {b}, {dims}, {channels}>"
             for pairs, most in ((_SAME, 3), (_LEADING, 2), (_LAST, 1))
-            for (a, b), dims, width in product(pairs, range(1, most + 1), (1, WIDTH))
+            for (a, b), dims in product(pairs, range(1, most + 1))
+            for channels in ("1, false", f"{WIDTH}, false", f"{PACKED[a]}, true")
         ),
-        *(f"upsample_gather_rows<{a}, {b}, {dims}>" for (a, b), dims in product(_SAME, (1, 2, 3))),
-        *(f"upsample_gather_rows<{a}, {b}, 1>" for a, b in _LAST),
+        *(
+            f"upsample_gather_rows<{a}, {b}, {dims}, {rows}>"
+            for pairs, most in ((_SAME, 3), (_LAST, 1))
+            for (a, b), dims, rows in product(pairs, range(1, most + 1), (1, ROWS))
+        ),
     ),
 )
 
