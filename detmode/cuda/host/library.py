@@ -154,7 +154,7 @@ extern "C" __attribute__((visibility("default"))) int detmode_launch(
 
 
 class Library:
-    """A compiled source. One launch at a time: its shared variables are static."""
+    """A compiled source. One launch at a time: the runner's state is static."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
