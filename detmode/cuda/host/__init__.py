@@ -104,8 +104,8 @@ def check_races() -> Iterator[None]:
     That is, at two accesses to a byte by two CUDA threads, one of them a plain write or both plain
     and one a write, that no barrier, `__syncwarp()` or fence orders, whichever the runner ran
     first; and at a read of shared memory that no thread of the block has written. The message
-    names both threads and, where binutils' addr2line is installed, both lines. Launches take about
-    ten times as long.
+    names both threads and, where binutils' addr2line is installed, both lines. Launches take thirty
+    to ninety times as long.
     """
     saved = _schedule.races
     _schedule.races = True
