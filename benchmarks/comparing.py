@@ -52,6 +52,7 @@ class _Counter(torch.utils._python_dispatch.TorchDispatchMode):
 
     calls = 0
 
+    # PyTorch's own has no types.
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         self.calls += 1
         return func(*args, **(kwargs or {}))

@@ -189,6 +189,7 @@ class DeterministicMode(TorchDispatchMode):
             )
         if inspect.isgeneratorfunction(function):
             # As torch.no_grad does: inside while the generator runs, outside while it waits.
+            # PyTorch's helper has no types.
             return _wrap_generator(lambda: self, function)  # type: ignore[no-any-return]
 
         @functools.wraps(function)

@@ -121,16 +121,20 @@ class Block:
             setting.restore(saved)
 
 
-class flag:
-    """PyTorch's deterministic flag for the length of one call, and back as it was."""
+class changed:
+    """Settings for the length of one call, and back as they were.
 
-    __slots__ = ("_mode", "_saved")
+    Args:
+        changes: each setting with its value.
+    """
 
-    def __init__(self, mode: bool) -> None:
-        self._mode = mode
+    __slots__ = ("_changes", "_saved")
+
+    def __init__(self, *changes: tuple[Setting[Any], Any]) -> None:
+        self._changes = changes
 
     def __enter__(self) -> None:
-        self._saved = FLAG.save((self._mode, False))
+        self._saved = [setting.save(value) for setting, value in self._changes]
 
     def __exit__(
         self,
@@ -138,47 +142,24 @@ class flag:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        FLAG.restore(self._saved)
+        for (setting, _), saved in zip(self._changes, self._saved):
+            setting.restore(saved)
 
 
-class strict(flag):
-    """All that PyTorch's deterministic paths need, for the length of one call.
+def flag(mode: bool) -> changed:
+    """PyTorch's deterministic flag, and no ``warn_only``."""
+    return changed((FLAG, (mode, False)))
+
+
+def strict() -> changed:
+    """All that PyTorch's deterministic paths need.
 
     Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
     programs turn on inside a block, too, timing chooses the algorithm.
     """
-
-    __slots__ = ("_benchmark",)
-
-    def __init__(self) -> None:
-        super().__init__(True)
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._benchmark = CUDNN_BENCHMARK.save(False)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        CUDNN_BENCHMARK.restore(self._benchmark)
-        super().__exit__(kind, error, traceback)
+    return changed((FLAG, (True, False)), (CUDNN_BENCHMARK, False))
 
 
-class unfilled:
+def unfilled() -> changed:
     """No filling of uninitialised memory: for substitutes, which write every element they make."""
-
-    __slots__ = ("_saved",)
-
-    def __enter__(self) -> None:
-        self._saved = FILL.save(False)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        FILL.restore(self._saved)
+    return changed((FILL, False))

@@ -16,12 +16,6 @@
 
 constexpr int SCAN_CHILDREN = 32;
 
-// One 16-byte access where `vec` elements have 16 bytes.
-template <typename T, int vec>
-struct alignas(vec * sizeof(T)) scan_pack {
-  T lane[vec];
-};
-
 // `value` as whole 32-bit words.
 template <typename T>
 union scan_words {
@@ -150,7 +144,7 @@ static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t*
                                                  int64_t stride) {
   using input_t = typename scan_t::input_t;
   using state_t = typename scan_t::state_t;
-  using pack_t = scan_pack<input_t, vec>;
+  using pack_t = pack_of<input_t, vec>;
   static_assert(threads % 32 == 0 && threads <= 1024, "whole warps, at most 1024 threads");
   constexpr int warps = threads / 32;
   // Bytes, because a shared variable must not have a constructor.

@@ -60,6 +60,13 @@ static __device__ __forceinline__ double fma_rn(double a, double b, double c) {
   return __fma_rn(a, b, c);
 }
 
+// `n` neighbouring elements, which one thread reads or writes at once: an address is a multiple of
+// their size together.
+template <typename T, int n>
+struct alignas(n * sizeof(T)) pack_of {
+  T lane[n];
+};
+
 // The launch's dynamic shared memory, as an array of T. 16-byte aligned.
 #ifdef __CUDA_ARCH__
 template <typename T>

@@ -148,10 +148,6 @@ struct row_sum<complex<T>> {
 
 // `width` neighbouring columns, which one thread reads at once and adds up side by side.
 template <typename scalar_t, int width>
-struct alignas(width * sizeof(scalar_t)) columns_of {
-  scalar_t lane[width];
-};
-template <typename scalar_t, int width>
 struct row_sums {
   row_sum<scalar_t> lane[width];
   static __device__ __forceinline__ row_sums nothing() {
@@ -228,7 +224,7 @@ __global__ void index_add_sum_rows(const int64_t* __restrict__ index,
         },
         [&](int64_t row) {
           auto read =
-              *reinterpret_cast<const columns_of<scalar_t, width>*>(first + order[row] * inner);
+              *reinterpret_cast<const pack_of<scalar_t, width>*>(first + order[row] * inner);
           sums_t sums;
           for (int k = 0; k < width; ++k) {
             sums.lane[k] = row_sum<scalar_t>::of(addend(read.lane[k], scaled, re, im));

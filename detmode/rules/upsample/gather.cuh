@@ -91,16 +91,11 @@ static __device__ __forceinline__ void load(const in_t* source, int32_t step, in
   }
 }
 
-// `width` neighbouring elements, which one thread reads or writes at once.
-template <typename scalar_t, int width>
-struct alignas(width * sizeof(scalar_t)) Pack {
-  scalar_t lane[width];
-};
-
+// The same of neighbours, which are read at once.
 template <int width, typename in_t, typename opmath_t>
-static __device__ __forceinline__ void load(const Pack<in_t, width>* source, int32_t, int,
+static __device__ __forceinline__ void load(const pack_of<in_t, width>* source, int32_t, int,
                                             opmath_t (&values)[width]) {
-  Pack<in_t, width> pack = *source;
+  pack_of<in_t, width> pack = *source;
 #pragma unroll
   for (int u = 0; u < width; ++u) values[u] = to_opmath(pack.lane[u]);
 }

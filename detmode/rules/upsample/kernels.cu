@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
                     int64_t outer, int64_t inner, int64_t in_w, int64_t out_w, int64_t taps_w,
                     int64_t in_h, int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
                     int64_t taps_d, bool clamps) {
-  using source_t = typename conditional<packed, Pack<in_t, width>, in_t>::type;
+  using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
   const source_t* source = reinterpret_cast<const source_t*>(grad_output);
   Axis<opmath_t<in_t>> axes[3];
   read_tables<opmath_t<in_t>>(
@@ -135,13 +135,13 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     gather_all<dims, width>(source + rest * plane + x, stride, static_cast<int32_t>(hop), active,
                             clamps, axes, sums);
     // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
-    Pack<out_t, width> results;
+    pack_of<out_t, width> results;
 #pragma unroll
     for (int u = 0; u < width; ++u) {
       results.lane[u] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
       if (!packed && u < active) target[u * hop] = results.lane[u];
     }
-    if constexpr (packed) reinterpret_cast<Pack<out_t, width>*>(grad_input)[i] = results;
+    if constexpr (packed) reinterpret_cast<pack_of<out_t, width>*>(grad_input)[i] = results;
   }
 }
 
