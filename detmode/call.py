@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.blocks import Calls
 from detmode.settings import flag
 from detmode.variants import out_names
 
@@ -89,6 +89,9 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     return found
 
 
+validations = Calls()
+"""Calls of shape functions, in which alerts in Python mean nothing."""
+
 _valid: set[tuple[Any, ...]] = set()
 _ABOUT_INDICES = (
     "Index should have dimension 1 or 0",
@@ -111,9 +114,10 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
         return
     outputs = out_names(func)
     # Without a meta kernel, or where one would need the data, the launcher checks.
-    with _disable_current_modes(), flag(False), suppress(NotImplementedError):
+    with torch._C._DisableTorchDispatch(), suppress(NotImplementedError):
+        metas = {name: _to_meta(value, name in outputs) for name, value in arguments.items()}
         try:
-            func(**{name: _to_meta(value, name in outputs) for name, value in arguments.items()})
+            _run_shape_function(func, metas)
         except AssertionError as error:
             # Older meta functions assert what ATen's kernels check.
             kind = IndexError if "out of bounds" in str(error) else RuntimeError
@@ -139,6 +143,19 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
     if len(_valid) >= 1 << 13:
         _valid.clear()
     _valid.add(key)
+
+
+def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:
+    try:
+        validations.made(func)(**metas)
+    except RuntimeError as error:
+        if "does not have a deterministic implementation" not in str(error):
+            raise
+    else:
+        return
+    # An alert in C++, where the flag alone is asked.
+    with flag(False):
+        func(**metas)
 
 
 def _shape_of(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from detmode import nccl
+from detmode.settings import FILL, FLAG
 
 if TYPE_CHECKING:
     from detmode.call import Call
@@ -232,7 +233,7 @@ def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` at the time of the call (a program can turn it off inside)."""
     return Condition(
         f"deterministic_flag({value})",
-        lambda call: torch._C._get_deterministic_algorithms() is value,
+        lambda call: FLAG.chosen()[0] is value,
     )
 
 
@@ -240,7 +241,7 @@ def fill_uninitialized_memory(value: bool) -> Condition:
     """``torch.utils.deterministic.fill_uninitialized_memory`` is ``value``."""
     return Condition(
         f"fill_uninitialized_memory({value})",
-        lambda call: torch._C._get_deterministic_fill_uninitialized_memory() is value,
+        lambda call: FILL.chosen() is value,
     )
 
 

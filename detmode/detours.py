@@ -16,12 +16,13 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
+
+from detmode.blocks import Lock, Undo
 
 Wants = Callable[[str, torch.Tensor], bool]
 """Given the backward operator's name and the input: whether the plain operator is to run."""
@@ -81,40 +82,44 @@ def _roi_align_backward(*args: Any) -> str:
 
 
 class Detours:
-    """The stand-ins, installed while at least one instance is open.
+    """The stand-ins, installed while at least one block is open.
 
     Args:
         wants: asked at each call, so that other threads, and modes that leave the detours as
             PyTorch has them, get the decomposition.
-        meets: asked at each alert of torchvision's, so that other threads get it.
+        meets: asked at each alert in Python, so that other threads get it.
+        undo: takes the stand-ins out when no other block needs them.
     """
 
-    _lock = threading.Lock()
-    _users = 0
+    _lock = Lock()
+    _users: ClassVar[set[Detours]] = set()
     # By module and attribute: what was there, and what stands for it.
     _installed: ClassVar[dict[tuple[ModuleType, str], tuple[Any, Any]]] = {}
     _wants: ClassVar[Wants]
     _meets: ClassVar[Meets]
 
-    def __init__(self, wants: Wants, meets: Meets) -> None:
+    def __init__(self, wants: Wants, meets: Meets, undo: Undo) -> None:
         importlib.import_module("torch._decomp.decompositions")
-        with Detours._lock:
-            Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
-            Detours._users += 1
+        Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
+        undo.note(lambda: Detours._lock.run(self._close))
+        Detours._users.add(self)
         Detours.look_again()
 
     @classmethod
     def look_again(cls) -> None:
         """Install what is missing: torchvision may be imported, or compile its own, in a block."""
-        with cls._lock:
-            if cls._users == 0:
-                return
-            for name, (plain, backward) in _DETOURS.items():
-                cls._install("torch._decomp.decompositions", name, _stand_in, plain, backward)
-            cls._install("torch._prims_common", "alert_not_deterministic", _quiet)
-            vision = "torchvision.ops.roi_align"
-            if vision in sys.modules and hasattr(torch.ops.torchvision, "roi_align"):
-                cls._install(vision, "_roi_align", _stand_in, _roi_align, _roi_align_backward)
+        cls._lock.run(cls._look)
+
+    @classmethod
+    def _look(cls) -> None:
+        if not cls._users:
+            return
+        for name, (plain, backward) in _DETOURS.items():
+            cls._install("torch._decomp.decompositions", name, _stand_in, plain, backward)
+        cls._install("torch._prims_common", "alert_not_deterministic", _quiet)
+        vision = "torchvision.ops.roi_align"
+        if vision in sys.modules and hasattr(torch.ops.torchvision, "roi_align"):
+            cls._install(vision, "_roi_align", _stand_in, _roi_align, _roi_align_backward)
 
     @classmethod
     def _install(cls, module_name: str, name: str, make: Callable[..., Any], *how: Any) -> None:
@@ -127,15 +132,14 @@ class Detours:
             cls._installed[module, name] = (found, stand_in)
             setattr(module, name, stand_in)
 
-    def close(self) -> None:
-        """Put the originals back when nobody is left who needs the stand-ins."""
-        with Detours._lock:
-            Detours._users -= 1
-            if Detours._users == 0:
-                for (module, name), (original, stand_in) in Detours._installed.items():
-                    if getattr(module, name) is stand_in:
-                        setattr(module, name, original)
-                Detours._installed.clear()
+    def _close(self) -> None:
+        Detours._users.discard(self)
+        if Detours._users:
+            return
+        for (module, name), (original, stand_in) in Detours._installed.items():
+            if getattr(module, name) is stand_in:
+                setattr(module, name, original)
+        Detours._installed.clear()
 
 
 def _stand_in(

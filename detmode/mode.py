@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -19,7 +17,8 @@ from torch.utils._contextlib import _wrap_generator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda, messages
-from detmode.call import Call, tensors_in, validate
+from detmode.blocks import Undo, leaving, undone_at_end
+from detmode.call import Call, tensors_in, validate, validations
 from detmode.detours import Detours
 from detmode.higher_order import let_pass
 from detmode.observers import observer
@@ -28,7 +27,7 @@ from detmode.plan import Plan, matches, names_of
 from detmode.recorder import Recorder
 from detmode.report import Record, Report
 from detmode.rule import Allow, Refuse, Substitute
-from detmode.settings import Block, flag, strict, unfilled
+from detmode.settings import FLAG, choose_for_block, flag, strictly, unfilled
 from detmode.sites import Site, in_compiled_function, trace
 from detmode.table import Row, RuleTable, resolve
 from detmode.variants import run_substitute
@@ -39,10 +38,6 @@ _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _entered = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
-_get_flag = torch._C._get_deterministic_algorithms
-_get_warn_only = torch._C._get_deterministic_algorithms_warn_only
-_get_benchmark = torch._C._get_cudnn_benchmark
-
 
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
@@ -121,59 +116,64 @@ class DeterministicMode(TorchDispatchMode):
         self._said: set[str] = set()
         self._innermost = True
         self._trace = trace()
-        # Each entered level: its thread, itself, and what leaving it undoes.
-        self._open: list[tuple[int, DeterministicMode, ExitStack]] = []
-        self._lock = threading.Lock()
+        # What leaves each entered level; the levels share the list.
+        self._entered: list[Undo] = []
 
     # The block
 
     def __enter__(self) -> DeterministicMode:
-        undo = ExitStack()
-        with self._lock:
-            # A mode that is on a stack already gets a twin: each level is told apart, and the
-            # records are one.
-            level = self
-            if self._open:
-                level = copy.copy(self)
-                TorchDispatchMode.__init__(level)
-            entry = (threading.get_ident(), level, undo)
-            self._open.append(entry)
+        undo = undone_at_end(self, Undo())
         try:
-            let_pass(type(self))
-            undo.callback(Block(self._warn_only, self._fill).close)
-            undo.callback(Detours(_wants_plain, _meets).close)
-            if self._simulate:
-                undo.enter_context(cuda.host.schedule(self._schedule_seed))
-            outer = _stack()
-            if outer:
-                outer[-1]._innermost = False
-            level._innermost = True
-            level._trace = trace()
-            outer.append(level)
-            undo.callback(_leave, level)
-            TorchDispatchMode.__enter__(level)
+            self._enter(undo)
         except BaseException:
-            self._open.remove(entry)
-            undo.close()
+            undo.run()
             raise
         return self
 
-    def __exit__(
+    def _enter(self, undo: Undo) -> None:
+        let_pass(type(self))
+        level = self._level_for(undo)
+        choose_for_block(self._warn_only, self._fill, undo)
+        Detours(_wants_plain, _meets, undo)
+        if self._simulate:
+            cuda.host.choose_schedule(self._schedule_seed, undo)
+        outer = _stack()
+        undo.note(functools.partial(_leave, level, outer))
+        level._innermost = True
+        level._trace = trace()
+        outer.append(level)
+        if len(outer) > 1:
+            outer[-2]._innermost = False
+        undo.note(functools.partial(_take_off, level, []))
+        TorchDispatchMode.__enter__(level)
+
+    def _level_for(self, undo: Undo) -> DeterministicMode:
+        """What goes on the stack: a mode that is on one already gets a twin.
+
+        Each level is told apart, and the records are one.
+        """
+        undo.note(functools.partial(_discard, self._entered, undo))
+        self._entered.append(undo)
+        if self._entered[0] is undo:
+            return self
+        level = object.__new__(type(self))
+        level.__dict__.update(self.__dict__)
+        TorchDispatchMode.__init__(level)
+        return level
+
+    def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._lock:
-            thread = threading.get_ident()
-            mine = [position for position, entry in enumerate(self._open) if entry[0] == thread]
-            if not mine:
-                raise RuntimeError(
-                    "DeterministicMode: this thread leaves a mode that it has not entered"
-                )
-            _, level, undo = self._open.pop(mine[-1])
-        with undo, _lifted(level):
-            TorchDispatchMode.__exit__(level, kind, error, traceback)
+        for undo in reversed(self._entered):
+            if undo.thread == threading.get_ident():
+                undo.run()
+                return
+        raise RuntimeError("DeterministicMode: this thread leaves a mode that it has not entered")
+
+    __exit__ = leaving(_exit)
 
     def __call__(self, function: F) -> F:
         """As a decorator: every call of ``function`` runs inside the mode."""
@@ -306,11 +306,8 @@ class DeterministicMode(TorchDispatchMode):
             for tensor in tensors_in((*args, *kwargs.values())):
                 if (tensor.device.type, tensor.is_nested) in plan.kernels:
                     return plan.func(*args, **kwargs)
-        TorchDispatchMode.__enter__(self)
-        try:
+        with _acting(self):
             return plan.func.decompose(*args, **kwargs)
-        finally:
-            TorchDispatchMode.__exit__(self, None, None, None)
 
     def _act(
         self,
@@ -358,10 +355,11 @@ class DeterministicMode(TorchDispatchMode):
                         return seen_by.observe(func, args, kwargs, run)
                 self._say_once(unavailable, f"no substitutes here: {unavailable}")
             action = rule.natively
+        is_flag_on, _ = FLAG.chosen()
         if isinstance(action, Refuse):
-            warn = self._warn_only or rule.alert is None or not _get_flag()
+            warn = self._warn_only or rule.alert is None or not is_flag_on
             return self._refuse(plan, row, call, args, kwargs, warn=warn, unavailable=unavailable)
-        if not _get_flag():
+        if not is_flag_on:
             return self._refuse(plan, row, call, args, kwargs, warn=True)
         return self._run_native(plan, row, call, args, kwargs)
 
@@ -369,10 +367,7 @@ class DeterministicMode(TorchDispatchMode):
         self, plan: Plan, row: Row | None, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._recorder.count(plan, row, "native", call, self._trace)
-        if _get_flag() and not _get_warn_only() and not _get_benchmark():
-            return plan.func(*args, **kwargs)
-        with strict():
-            return plan.func(*args, **kwargs)
+        return strictly(plan.func)(*args, **kwargs)
 
     def _refuse(
         self,
@@ -389,9 +384,10 @@ class DeterministicMode(TorchDispatchMode):
         record, new_site = self._recorder.count(plan, row, action, call, self._trace)
         if new_site is not None or not warn:
             rule = row.rule if row else None
-            if record.alert is not None and _get_flag():
+            is_flag_on, _ = FLAG.chosen()
+            if record.alert is not None and is_flag_on:
                 text = messages.alert_text(record.alert, warn=warn)
-            elif rule is not None and not _get_flag():
+            elif rule is not None and not is_flag_on:
                 text = messages.own_text(plan.name, rule, why=messages.flag_is_off(rule))
             else:
                 text = messages.own_text(plan.name, rule)
@@ -457,35 +453,65 @@ def _wants_plain(backward: str, input: torch.Tensor) -> bool:
 
 
 def _meets(alert: str) -> bool:
-    """Whether the mode itself meets the operator for which torchvision alerts in Python."""
+    """Whether an alert in Python is passed over: a shape function's, which runs nothing.
+
+    Or one of torchvision's for an operator that the mode itself meets.
+    """
+    if validations.here():
+        return True
     mode = current_mode()
     return mode is not None and any(
         row.rule.alert == alert and row.rule.op.startswith("torchvision::") for row in mode._table
     )
 
 
-@contextmanager
-def _lifted(level: DeterministicMode) -> Iterator[None]:
-    """The modes above ``level`` are off PyTorch's stack, which gives up the topmost one only.
-
-    A block that another one was entered in may end first: in a generator, or in a task.
-    """
-    stack = _get_current_dispatch_mode_stack()
-    above = stack[stack.index(level) + 1 :] if level in stack else []
-    for mode in reversed(above):
-        TorchDispatchMode.__exit__(mode, None, None, None)
-    try:
-        yield
-    finally:
-        for mode in above:
-            TorchDispatchMode.__enter__(mode)
+def _discard(entries: list[Any], entry: object) -> None:
+    if entry in entries:
+        entries.remove(entry)
 
 
-def _leave(level: DeterministicMode) -> None:
-    stack = _stack()
-    stack.remove(level)
+def _leave(level: DeterministicMode, stack: list[DeterministicMode]) -> None:
+    _discard(stack, level)
     if stack:
         stack[-1]._innermost = True
+
+
+def _take_off(level: DeterministicMode, found: list[TorchDispatchMode]) -> None:
+    """Take the level off PyTorch's stack, which gives up the topmost one only.
+
+    A block that another one was entered in may end first: in a generator, or in a task.
+
+    Args:
+        level: need not be on it: entering may have failed.
+        found: empty at first, then the stack as it was, so that a second try knows it.
+    """
+    found[:] = found or _get_current_dispatch_mode_stack()
+    if level in found:
+        while level in _get_current_dispatch_mode_stack():
+            torch._C._pop_torch_dispatch_stack(None)
+        for mode in found[1 + len(_get_current_dispatch_mode_stack()) :]:
+            torch._C._push_on_torch_dispatch_stack(mode)
+    # What its own entering has remembered, to restore what choose_for_block restores.
+    TorchDispatchMode.__init__(level)
+
+
+class _acting:
+    """The level acts again, inside a call that it handles."""
+
+    __slots__ = ("_level", "_undo")
+
+    def __init__(self, level: DeterministicMode) -> None:
+        self._level = level
+
+    def __enter__(self) -> None:
+        self._undo = undone_at_end(self, Undo())
+        self._undo.note(functools.partial(_take_off, self._level, []))
+        torch._C._push_on_torch_dispatch_stack(self._level)
+
+    def _leave(self, *error: object) -> None:
+        self._undo.run()
+
+    __exit__ = leaving(_leave)
 
 
 def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from types import TracebackType
 
+from detmode.blocks import Undo, leaving, undone_at_end
 from detmode.options import check_operator
 from detmode.sites import trace
 
@@ -37,13 +38,15 @@ class allow(ContextDecorator):
         self._operators = operators
 
     def __enter__(self) -> allow:
-        trace().open_region(self._operators)
+        trace().open_region(self, self._operators, undone_at_end(self, Undo()))
         return self
 
-    def __exit__(
+    def _exit(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        trace().close_region(self._operators)
+        trace().close_region(self)
+
+    __exit__ = leaving(_exit)

@@ -1,72 +1,268 @@
-"""PyTorch's own settings: read, set for a block, restored whatever happens inside."""
+"""PyTorch's own settings: read, set for a block or a call, restored whatever happens inside.
+
+They belong to the process, and several threads need other values of them at once. A *block*, an
+entered mode, chooses a value for as long as it is open. A *call* may hold another one for its
+length: an allowed call runs with the flag off, a native one needs it on. Calls of two threads that
+need different values wait for each other. What was chosen is known all the while, so that no thread
+takes what another one's call holds for the program's choice.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
+import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch.utils import _python_dispatch
+
+from detmode.blocks import Calls, Lock, Undo, leaving, undone_at_end
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _set_flag = torch._C._set_deterministic_algorithms
 _get_fill = torch._C._get_deterministic_fill_uninitialized_memory
 _set_fill = torch._C._set_deterministic_fill_uninitialized_memory
+_get_benchmark = torch._C._get_cudnn_benchmark
+
+PATIENCE = 60.0
+"""For how many seconds a call waits for calls of other threads that need another value."""
+
+_native_calls = Calls()
 
 
 class Saved(Generic[T]):
-    """A value to be put back, told apart by identity."""
+    """The value that an open block has found, told apart by identity."""
 
-    __slots__ = ("value",)
+    __slots__ = ("thread", "value")
 
-    def __init__(self, value: T) -> None:
-        self.value = value
+    def __init__(self) -> None:
+        self.value: T
+        self.thread = threading.get_ident()
 
 
 class Setting(Generic[T]):
-    """One setting of the process, which several blocks and calls change for a while.
+    """One setting, which blocks choose and calls hold.
 
-    Several threads may do so at once, and end in another order than that of their beginnings. What
-    was saved by one that ends while a later one is open is left to the next: whoever is last to
-    end restores the first value.
+    Blocks of several threads may end in another order than that of their beginnings. What was saved
+    by one that ends while a later one is open is left to the next: whoever is last to end restores
+    the first value.
 
     Args:
         read: gives the value.
         write: sets it.
+        choose: sets it for a block, if otherwise than ``write``.
+        is_local: tells whether each thread has a value of its own.
     """
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, read: Callable[[], T], write: Callable[[T], object]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], T],
+        write: Callable[[T], object],
+        *,
+        choose: Callable[[T], object] | None = None,
+        is_local: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._read = read
         self._write = write
+        self._choose = choose or write
+        self._is_local = is_local
+        self._lock = Lock()
         self._open: list[Saved[T]] = []
+        self._holds: list[holding[T]] = []
+        # While calls hold: what the program chose, and what was written last for a call.
+        self._chosen: T
+        self._held: T
+        self._changes = 0
+        _settings.append(self)
 
-    def save(self, new: T | None = None) -> Saved[T]:
-        """Remember the value until :meth:`restore`, and set ``new`` unless that is ``None``."""
-        with self._lock:
-            saved = Saved(self._read())
-            self._open.append(saved)
-            if new is not None:
-                self._write(new)
-        return saved
+    def chosen(self) -> T:
+        """The program's value, whatever a call holds at the moment."""
+        changes = self._changes
+        value = self._read()
+        if self._holds or changes != self._changes:
+            return self._lock.run(self._find_chosen)
+        return value
 
-    def restore(self, saved: Saved[T]) -> None:
-        """Set what was saved, or leave it to the one who saved next."""
-        with self._lock:
-            later = self._open[-1]
-            if later is saved:
-                self._write(saved.value)
-                self._open.pop()
-                return
-            position = self._open.index(saved)
-            self._open[position + 1].value = saved.value
-            del self._open[position]
+    def _find_chosen(self) -> T:
+        return self._chosen if self._holds else self._read()
+
+    # Blocks
+
+    def choose(self, value: T, undo: Undo) -> None:
+        """Set ``value`` until ``undo`` runs."""
+        self.save(undo)
+        self._lock.run(self._set, self._choose, value)
+
+    def save(self, undo: Undo) -> None:
+        """Remember the value; ``undo`` brings it back."""
+        saved: Saved[T] = Saved()
+        undo.note(functools.partial(self._lock.run, self._restore, saved))
+        self._lock.run(self._save, saved)
+
+    def _save(self, saved: Saved[T]) -> None:
+        saved.value = self._find_chosen()
+        self._open.append(saved)
+
+    def _set(self, write: Callable[[T], object], value: T) -> None:
+        if self._holds:
+            self._chosen = value
+        else:
+            write(value)
+
+    def _restore(self, saved: Saved[T]) -> None:
+        mine = self._open
+        if self._is_local():
+            mine = [other for other in self._open if other.thread == saved.thread]
+        if saved not in mine:
+            return
+        later = mine[mine.index(saved) + 1 :]
+        if later:
+            later[0].value = saved.value
+        else:
+            self._set(self._write, saved.value)
+        self._open.remove(saved)
+
+    # Calls
+
+    def _take(self, hold: holding[T]) -> bool:
+        """Whether the value is now held, because no other thread's call needs another one."""
+        # Noted first: a native call that begins now sees it and waits.
+        if not self._holds:
+            self._chosen = self._held = self._read()
+        self._holds.append(hold)
+        self._changes += 1
+        if self._is_something_in_the_way_of(hold):
+            self._holds.remove(hold)
+            return False
+        self._held = hold.value
+        self._write(hold.value)
+        return True
+
+    def _is_something_in_the_way_of(self, hold: holding[T]) -> bool:
+        for other in tuple(self._holds):
+            if other.thread != hold.thread and other.value != hold.value:
+                if not other.is_wish:
+                    return True
+                self._drop(other)
+        return not hold.is_native and _native_calls.elsewhere()
+
+    def _drop(self, hold: holding[T]) -> None:
+        if hold not in self._holds:
+            return
+        others = [other for other in self._holds if other is not hold]
+        after = others[-1].value if others else self._chosen
+        found = self._read()
+        if found not in (self._held, after):
+            # The program has chosen anew, in the call or in another thread.
+            self._chosen = after = found
+        self._write(after)
+        self._held = after
+        self._changes += 1
+        self._holds.remove(hold)
+
+    def _forked(self) -> None:
+        # Calls of threads that are no more would never end.
+        for hold in tuple(self._holds):
+            if hold.thread != threading.get_ident():
+                self._drop(hold)
+
+
+_settings: list[Setting[Any]] = []
+
+
+class holding(Generic[T]):
+    """A value of a setting for the length of a call.
+
+    Args:
+        setting: which.
+        value: what the call needs.
+        is_wish: the call does without where another thread's call needs another value, now or
+            before this one has ended.
+        is_native: the call is one of those that others must not disturb.
+
+    Raises:
+        RuntimeError: a call of another thread needs another value, for longer than ``PATIENCE``.
+    """
+
+    __slots__ = ("_setting", "_undo", "is_native", "is_wish", "thread", "value")
+
+    def __init__(
+        self, setting: Setting[T], value: T, *, is_wish: bool = False, is_native: bool = False
+    ) -> None:
+        self._setting = setting
+        self.value = value
+        self.is_wish = is_wish
+        self.is_native = is_native
+        self.thread = threading.get_ident()
+
+    def __enter__(self) -> None:
+        setting = self._setting
+        self._undo = undone_at_end(self, Undo())
+        self._undo.note(functools.partial(setting._lock.run, setting._drop, self))
+        patient_until = None
+        while not setting._lock.run(setting._take, self) and not self.is_wish:
+            if patient_until is None:
+                patient_until = time.monotonic() + PATIENCE
+            elif time.monotonic() > patient_until:
+                raise RuntimeError(
+                    "PyTorch's deterministic flag belongs to the process, and calls of two threads "
+                    "need it on and off at once: this one has waited for the other for "
+                    f"{PATIENCE:.0f} seconds; run the calls that are allowed or warned of in one "
+                    "thread, or one after another"
+                )
+            time.sleep(1e-4)
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._undo.run()
+
+    __exit__ = leaving(_leave)
+
+
+def flag(mode: bool) -> holding[tuple[bool, bool]]:
+    """PyTorch's deterministic flag, and no ``warn_only``, for the length of a call."""
+    return holding(FLAG, (mode, False), is_native=mode)
+
+
+def unfilled() -> holding[bool]:
+    """No filling of uninitialised memory: for substitutes, which write every element they make.
+
+    A wish: where a native call of another thread needs the filling the substitute has it too.
+    """
+    return holding(FILL, False, is_wish=True)
+
+
+def strictly(function: Callable[..., R]) -> Callable[..., R]:
+    """``function``, to be called at once, with all that PyTorch's deterministic paths need.
+
+    Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
+    programs turn on inside a block, too, timing chooses the algorithm.
+    """
+    # In progress first: a call of another thread that needs the flag off sees it and waits.
+    call = _native_calls.made(function)
+    if FLAG._holds or FILL._holds or not _get_flag() or _get_warn_only() or _get_benchmark():
+        return functools.partial(_strictly, function)
+    return call
+
+
+def _strictly(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    filled = holding(FILL, FILL.chosen(), is_native=True)
+    with flag(True), holding(CUDNN_BENCHMARK, False, is_native=True), filled:
+        return _native_calls.made(function)(*args, **kwargs)
 
 
 @cache
@@ -79,87 +275,72 @@ def _inductor_config() -> Any:
 
 
 def _set_inductor(deterministic: bool | None) -> None:
-    if deterministic is not None:
+    if hasattr(_inductor_config(), "deterministic"):
         _inductor_config().deterministic = deterministic
 
 
+@cache
+def _inductor_is_local() -> bool:
+    # Newer versions keep the configuration in context variables, of which each thread has its own.
+    entry = getattr(_inductor_config(), "_config", {}).get("deterministic")
+    return isinstance(getattr(entry, "user_override", None), ContextVar)
+
+
 # The C setters also work where torch.backends is frozen.
-FLAG = Setting(
-    lambda: (_get_flag(), _get_warn_only()), lambda pair: _set_flag(pair[0], warn_only=pair[1])
+FLAG: Setting[tuple[bool, bool]] = Setting(
+    lambda: (_get_flag(), _get_warn_only()),
+    lambda pair: _set_flag(pair[0], warn_only=pair[1]),
+    choose=lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
 )
 FILL = Setting(_get_fill, _set_fill)
 CUDNN_DETERMINISTIC = Setting(torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic)
-CUDNN_BENCHMARK = Setting(torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark)
+CUDNN_BENCHMARK = Setting(_get_benchmark, torch._C._set_cudnn_benchmark)
 INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
-    lambda: getattr(_inductor_config(), "deterministic", None), _set_inductor
+    lambda: getattr(_inductor_config(), "deterministic", None),
+    _set_inductor,
+    is_local=_inductor_is_local,
 )
 
 
-class Block:
-    """The settings of one entered mode."""
+def _of_dispatch(name: str) -> Setting[bool]:
+    def write(value: bool) -> None:
+        setattr(_python_dispatch, name, value)
+        if name == "_is_in_any_mode_without_ignore_compile_internals":
+            torch._C._dynamo.guards.set_is_in_mode_without_ignore_compile_internals(value)
 
-    def __init__(self, warn_only: bool, fill_uninitialized_memory: bool | None) -> None:
-        self._saved: list[tuple[Setting[Any], Saved[Any]]] = []
-        try:
-            self._save(INDUCTOR_DETERMINISTIC, None)
-            self._save(FLAG, None)
-            torch.use_deterministic_algorithms(True, warn_only=warn_only)
-            self._save(CUDNN_DETERMINISTIC, True)
-            self._save(CUDNN_BENCHMARK, False)
-            self._save(FILL, fill_uninitialized_memory)
-        except BaseException:
-            self.close()
-            raise
-
-    def _save(self, setting: Setting[Any], new: Any) -> None:
-        self._saved.append((setting, setting.save(new)))
-
-    def close(self) -> None:
-        """Restore what was found."""
-        while self._saved:
-            setting, saved = self._saved.pop()
-            setting.restore(saved)
+    return Setting(lambda: getattr(_python_dispatch, name), write)
 
 
-class changed:
-    """Settings for the length of one call, and back as they were.
-
-    Args:
-        changes: each setting with its value.
-    """
-
-    __slots__ = ("_changes", "_saved")
-
-    def __init__(self, *changes: tuple[Setting[Any], Any]) -> None:
-        self._changes = changes
-
-    def __enter__(self) -> None:
-        self._saved = [setting.save(value) for setting, value in self._changes]
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for (setting, _), saved in zip(self._changes, self._saved):
-            setting.restore(saved)
+# What PyTorch remembers of entered modes, to compile nothing in them: it restores them mode by mode
+# as if one thread alone entered modes.
+_DISPATCH = [
+    _of_dispatch(name)
+    for name in (
+        "_is_in_torch_dispatch_mode",
+        "_is_in_non_infra_torch_dispatch_mode",
+        "_is_in_any_mode_without_ignore_compile_internals",
+    )
+    if hasattr(_python_dispatch, name)
+]
 
 
-def flag(mode: bool) -> changed:
-    """PyTorch's deterministic flag, and no ``warn_only``."""
-    return changed((FLAG, (mode, False)))
+def choose_for_block(warn_only: bool, fill_uninitialized_memory: bool | None, undo: Undo) -> None:
+    """The settings of an entered mode, until ``undo`` runs."""
+    for setting in _DISPATCH:
+        setting.save(undo)
+    INDUCTOR_DETERMINISTIC.choose(True, undo)
+    FLAG.choose((True, warn_only), undo)
+    CUDNN_DETERMINISTIC.choose(True, undo)
+    CUDNN_BENCHMARK.choose(False, undo)
+    if fill_uninitialized_memory is not None:
+        FILL.choose(fill_uninitialized_memory, undo)
 
 
-def strict() -> changed:
-    """All that PyTorch's deterministic paths need.
-
-    Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
-    programs turn on inside a block, too, timing chooses the algorithm.
-    """
-    return changed((FLAG, (True, False)), (CUDNN_BENCHMARK, False))
+def _after_fork() -> None:
+    for setting in _settings:
+        setting._forked()
 
 
-def unfilled() -> changed:
-    """No filling of uninitialised memory: for substitutes, which write every element they make."""
-    return changed((FILL, False))
+if hasattr(os, "register_at_fork"):
+    # After the locks: functions registered later run later.
+    os.register_at_fork(after_in_child=_after_fork)

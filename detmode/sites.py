@@ -7,6 +7,7 @@ apart, as sequence numbers are.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from detmode.blocks import Undo
 from detmode.module_path import module_path
 from detmode.plan import matches
 
@@ -83,6 +85,23 @@ class Place:
     module: str | None
 
 
+@dataclass(frozen=True, eq=False)
+class Region:
+    """An open ``allow`` region.
+
+    Args:
+        block: what was entered.
+        patterns: what is allowed.
+        start: the number that the first autograd node made in it would have.
+        undo: ends it.
+    """
+
+    block: object
+    patterns: tuple[str, ...]
+    start: int
+    undo: Undo
+
+
 class ByNode(Generic[T]):
     """What is kept for autograd nodes, by their numbers; the oldest go first.
 
@@ -126,26 +145,38 @@ class Trace:
         # Kept apart from the notes, which decide what is allowed: who only looks on must not
         # change them.
         self._places: ByNode[Place] = ByNode()
-        # An open region: its patterns, and the number that the first node made in it would have.
-        self._active: list[tuple[tuple[str, ...], int]] = []
+        self._active: list[Region] = []
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
-    def open_region(self, patterns: tuple[str, ...]) -> None:
-        """A region begins in which ``patterns`` are allowed."""
-        self._active.append((patterns, _get_sequence_nr()))
+    def open_region(self, block: object, patterns: tuple[str, ...], undo: Undo) -> None:
+        """A region begins in which ``patterns`` are allowed; it ends when ``undo`` runs."""
+        region = Region(block, patterns, _get_sequence_nr(), undo)
+        undo.note(functools.partial(self._remember, region))
+        self._active.append(region)
 
-    def close_region(self, patterns: tuple[str, ...]) -> None:
-        """The innermost open region of ``patterns`` ends; the nodes made in it are remembered."""
-        opened = [region[0] for region in self._active]
-        position = len(opened) - 1 - opened[::-1].index(patterns)
-        _, start = self._active.pop(position)
+    def close_region(self, block: object) -> None:
+        """The innermost open region of ``block`` ends; the nodes made in it are remembered.
+
+        Raises:
+            RuntimeError: this thread has none.
+        """
+        for region in reversed(self._active):
+            if region.block is block:
+                region.undo.run()
+                return
+        raise RuntimeError("allow(): this thread leaves a region that it has not entered")
+
+    def _remember(self, region: Region) -> None:
+        if region not in self._active:
+            return
         end = _get_sequence_nr()
-        if end > start:
-            self._past.append((end, start, patterns))
+        if end > region.start:
+            self._past.append((end, region.start, region.patterns))
         if len(self._past) > _INTERVALS:
             # What is forgotten is refused again: the safe side.
             del self._past[: _INTERVALS // 4]
+        self._active.remove(region)
 
     def current_note(self) -> Note | None:
         """The note of the autograd node whose backward runs now."""
@@ -173,7 +204,7 @@ class Trace:
             # Made by an earlier call: this one (empty_like, detach) makes none.
             return
         frame, node = user_frame(), _current_node()
-        allowed = [patterns for patterns, _ in self._active]
+        allowed = [region.patterns for region in self._active]
         note = None
         if node is not None:
             notes = self._notes_of(node)
@@ -228,7 +259,7 @@ class Trace:
 
     def allows(self, names: tuple[str, ...]) -> bool:
         """Whether an allow region means the call: an open one, or one that its node was made in."""
-        if self._active and any(matches(names, patterns) for patterns, _ in self._active):
+        if self._active and any(matches(names, region.patterns) for region in self._active):
             return True
         node = _current_node()
         if node is None:
@@ -242,7 +273,7 @@ class Trace:
             names += tuple(
                 name[: -len("_backward")] for name in names if name.endswith("_backward")
             )
-            active = [patterns for patterns, _ in self._active]
+            active = [region.patterns for region in self._active]
             return any(matches(names, patterns) for patterns in active + past)
         if all(
             any(

@@ -19,11 +19,10 @@ from detmode.plan import Plan
 from detmode.report import Record
 from detmode.rule import Native, Substitute
 from detmode.rules import rooms
-from detmode.settings import flag
+from detmode.settings import FLAG, flag
 from detmode.sites import surroundings
 from detmode.table import Row, RuleTable, resolve
 
-_get_flag = torch._C._get_deterministic_algorithms
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _NODES = 1 << 18
 
@@ -151,7 +150,7 @@ class Audit(DeterministicMode):
         traced: bool,
     ) -> Any:
         asked = "allow" if self._trace.allows(plan.names) else plan.override
-        would = self._would(row, asked, flag_is_on=_get_flag())
+        would = self._would(row, asked, flag_is_on=FLAG.chosen()[0])
         if would is None:
             return plan.func(*args, **kwargs)
         record, _ = self._recorder.count(plan, row, would, call, self._trace)

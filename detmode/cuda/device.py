@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.blocks import Lock
 from detmode.cuda.source import (
     NVRTC_OPTIONS,
     Source,
@@ -176,16 +177,18 @@ class _Kernel:
         slots = self.slots
         struct.pack_into("".join(formats), slots.values, 0, *values)
         if shared > self.shared:
-            with _lock:
-                # Another thread may have raised the limit further by now; it is not to sink.
-                if shared > self.shared:
-                    self.raw.max_dynamic_shared_size_bytes = shared
-                    self.shared = shared
+            _lock.run(self._raise_limit, shared)
         self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
+
+    def _raise_limit(self, shared: int) -> None:
+        # Another thread may have raised the limit further by now; it is not to sink.
+        if shared > self.shared:
+            self.raw.max_dynamic_shared_size_bytes = shared
+            self.shared = shared
 
 
 _kernels: dict[tuple[int, str, int], tuple[Source, _Kernel]] = {}
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def launch_blocks(
@@ -234,13 +237,15 @@ def _load(source: Source, entry: str, index: int, count: int) -> tuple[Source, _
             f"{source.path.name}: {entry} is launched for the first time inside a CUDA graph "
             "capture, where no code can be loaded; run what is captured once before the capture"
         )
-    key = (id(source), entry, index)
-    with _lock:
-        known = _kernels.get(key)
-        if known is None:
-            import cupy
+    return _lock.run(_load_once, source, entry, index, count)
 
-            cupy.cuda.runtime.setDevice(index)
-            known = (source, _Kernel(source, entry, index, count))
-            _kernels[key] = known
+
+def _load_once(source: Source, entry: str, index: int, count: int) -> tuple[Source, _Kernel]:
+    key = (id(source), entry, index)
+    known = _kernels.get(key)
+    if known is None:
+        import cupy
+
+        cupy.cuda.runtime.setDevice(index)
+        known = _kernels[key] = (source, _Kernel(source, entry, index, count))
     return known

@@ -359,7 +359,11 @@ def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
 
 @pytest.mark.parametrize(
     "name",
-    ["torch.use_deterministic_algorithms", "detmode.mode.Detours", "detmode.cuda.host.schedule"],
+    [
+        "torch.use_deterministic_algorithms",
+        "detmode.mode.Detours",
+        "detmode.cuda.host.choose_schedule",
+    ],
 )
 def test_an_error_while_entering_changes_nothing(mode, make_settings, monkeypatch, start, name):
     """When ``__enter__`` itself fails, every setting is put back and the mode can be used again."""

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from detmode import allow
+from detmode.blocks import Undo
 from detmode.sites import Trace, trace
 
 
@@ -44,9 +45,9 @@ def in_another_thread(function):
 def test_a_foreign_node_with_the_same_number_is_not_allowed(numbered):
     """A node may be either of two: allowed is what is allowed for both."""
     memory, state = numbered
-    memory.open_region(("aten::gather",))
+    memory.open_region(memory, ("aten::gather",), Undo())
     make_node(memory, state, 5, ("aten::gather",))
-    memory.close_region(("aten::gather",))
+    memory.close_region(memory)
     state["current"] = Node(5)
     assert memory.allows(("aten::scatter_add",))
     state["current"] = None
@@ -58,9 +59,9 @@ def test_a_foreign_node_with_the_same_number_is_not_allowed(numbered):
 def test_a_foreign_node_keeps_its_own_allowance(numbered):
     """A region around a recomputation holds for the nodes that autograd's thread makes in it."""
     memory, state = numbered
-    memory.open_region(("aten::gather",))
+    memory.open_region(memory, ("aten::gather",), Undo())
     in_another_thread(lambda: make_node(memory, state, 7, ("aten::gather",)))
-    memory.close_region(("aten::gather",))
+    memory.close_region(memory)
     state["current"] = Node(7)
     assert memory.allows(("aten::scatter_add",))
 
@@ -89,9 +90,9 @@ def test_each_thread_has_a_trace():
 def test_a_node_that_the_operator_may_have_made(numbered, operator, node):
     """A node's name is that of its operator, or tells nothing: the note holds."""
     memory, state = numbered
-    memory.open_region((operator,))
+    memory.open_region(memory, (operator,), Undo())
     make_node(memory, state, 5, (operator,))
-    memory.close_region((operator,))
+    memory.close_region(memory)
     state["current"] = Node(5, node)
     assert memory.current_note().names == (operator,)
     assert memory.allows(("aten::scatter_add",))
@@ -101,9 +102,9 @@ def test_a_node_that_the_operator_may_have_made(numbered, operator, node):
 def test_a_node_that_another_operator_made(numbered, node):
     """A graph of another thread may hold the same number: its node takes over nothing."""
     memory, state = numbered
-    memory.open_region(("aten::scatter_add",))
+    memory.open_region(memory, ("aten::scatter_add",), Undo())
     make_node(memory, state, 5, ("aten::scatter_add",))
-    memory.close_region(("aten::scatter_add",))
+    memory.close_region(memory)
     state["current"] = Node(5, node)
     assert memory.current_note() is None
     assert not memory.allows(("aten::_adaptive_avg_pool2d_backward",))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from detmode.blocks import Undo
 from detmode.cuda.host.library import (
     Build,
     Library,
@@ -89,12 +91,22 @@ def schedule(seed: int | None) -> Iterator[None]:
     """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"schedule(): seed must be None or an int, but got {type(seed).__name__}")
-    saved = _schedule.seed, _schedule.launches
-    _schedule.seed, _schedule.launches = seed, 0
+    undo = Undo()
     try:
+        choose_schedule(seed, undo)
         yield
     finally:
-        _schedule.seed, _schedule.launches = saved
+        undo.run()
+
+
+def choose_schedule(seed: int | None, undo: Undo) -> None:
+    """As `schedule`, until `undo` runs."""
+    undo.note(functools.partial(_set_schedule, _schedule.seed, _schedule.launches))
+    _set_schedule(seed, 0)
+
+
+def _set_schedule(seed: int | None, launches: int) -> None:
+    _schedule.seed, _schedule.launches = seed, launches
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
+from detmode.blocks import Lock
 from detmode.cuda.source import CompileError, Source, cache_directory
 
 __all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitizer_environment"]
@@ -177,7 +177,7 @@ class Library:
             ctypes.c_int,
         ]
         self._kinds: dict[int, list[tuple[str, str]]] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def kinds(self, position: int) -> list[tuple[str, str]]:
         """For each kernel parameter its kind ("p", "c", "b", "i", "d") and the pointee's code."""
@@ -191,8 +191,7 @@ class Library:
     def launch(self, *arguments: object) -> tuple[int, str]:
         """Runs one launch; returns the status of runtime.h and its message."""
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        with self._lock:
-            status: int = self._launch(*arguments, message, _MESSAGE_BYTES)
+        status: int = self._lock.run(self._launch, *arguments, message, _MESSAGE_BYTES)
         return status, _with_lines(message.value.decode(errors="replace"), self.path)
 
 
@@ -218,7 +217,7 @@ def _with_lines(message: str, library: Path) -> str:
 
 
 _loaded: dict[tuple[int, Build], tuple[Source, Library]] = {}
-_compile_lock = threading.Lock()
+_compile_lock = Lock()
 
 
 def compile(source: Source, build: Build = Build.PLAIN) -> Library:
@@ -240,11 +239,14 @@ def compile(source: Source, build: Build = Build.PLAIN) -> Library:
     known = _loaded.get(key)
     if known is not None:
         return known[1]
-    with _compile_lock:
-        known = _loaded.get(key)
-        if known is None:
-            known = (source, Library(_build(source, build)))
-            _loaded[key] = known
+    return _compile_lock.run(_load, source, build)
+
+
+def _load(source: Source, build: Build) -> Library:
+    key = (id(source), build)
+    known = _loaded.get(key)
+    if known is None:
+        known = _loaded[key] = (source, Library(_build(source, build)))
     return known[1]
 
 

@@ -1,0 +1,1 @@
+"""Interrupts: whatever line or instruction one strikes at, everything is put back."""
