@@ -137,6 +137,9 @@ def undone_at_end(block: object, undo: Undo) -> Undo:
 class _Call(weakref.ref["functools.partial[Any]"]):
     __slots__ = ("thread",)
     thread: int
+    # Told apart by identity: a reference itself cannot be hashed once its object is gone.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 class Calls:

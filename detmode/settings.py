@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
@@ -40,6 +41,10 @@ PATIENCE = 60.0
 _native_calls = Calls()
 
 
+class ConflictError(RuntimeError):
+    """Calls of two threads need different values of a setting of the process."""
+
+
 class Saved(Generic[T]):
     """The value that an open block has found, told apart by identity."""
 
@@ -61,6 +66,7 @@ class Setting(Generic[T]):
         read: gives the value.
         write: sets it.
         choose: sets it for a block, if otherwise than ``write``.
+        needed: what PyTorch's deterministic paths need.
         is_local: tells whether each thread has a value of its own.
     """
 
@@ -70,16 +76,19 @@ class Setting(Generic[T]):
         write: Callable[[T], object],
         *,
         choose: Callable[[T], object] | None = None,
+        needed: T | None = None,
         is_local: Callable[[], bool] = lambda: False,
     ) -> None:
         self._read = read
         self._write = write
         self._choose = choose or write
+        self._needed = needed
         self._is_local = is_local
         self._lock = Lock()
         self._open: list[Saved[T]] = []
         self._holds: list[holding[T]] = []
-        # While calls hold: what the program chose, and what was written last for a call.
+        # In the order of their beginnings, those that wait too. While one is active: what the
+        # program chose, and what was written last for a call.
         self._chosen: T
         self._held: T
         self._changes = 0
@@ -94,79 +103,112 @@ class Setting(Generic[T]):
         return value
 
     def _find_chosen(self) -> T:
-        return self._chosen if self._holds else self._read()
+        return self._chosen if any(hold.is_active for hold in self._holds) else self._read()
 
     # Blocks
 
     def choose(self, value: T, undo: Undo) -> None:
         """Set ``value`` until ``undo`` runs."""
         self.save(undo)
-        self._lock.run(self._set, self._choose, value)
+        self._change(self._lock.run, self._set, self._choose, value, value=value)
 
     def save(self, undo: Undo) -> None:
         """Remember the value; ``undo`` brings it back."""
         saved: Saved[T] = Saved()
-        undo.note(functools.partial(self._lock.run, self._restore, saved))
+        undo.note(functools.partial(self._restore, saved))
         self._lock.run(self._save, saved)
 
     def _save(self, saved: Saved[T]) -> None:
         saved.value = self._find_chosen()
         self._open.append(saved)
 
-    def _set(self, write: Callable[[T], object], value: T) -> None:
-        if self._holds:
-            self._chosen = value
-        else:
-            write(value)
-
     def _restore(self, saved: Saved[T]) -> None:
+        if self._lock.run(self._leave_to_next, saved):
+            return
+        try:
+            self._change(self._lock.run, self._put_back, saved, value=saved.value)
+        except ConflictError:
+            # The settings are the user's again, whatever that other call does for so long.
+            self._lock.run(self._put_back, saved)
+
+    def _leave_to_next(self, saved: Saved[T]) -> bool:
+        """Whether nothing is to be restored: another block does it, or it is done."""
         mine = self._open
         if self._is_local():
             mine = [other for other in self._open if other.thread == saved.thread]
         if saved not in mine:
-            return
+            return True
         later = mine[mine.index(saved) + 1 :]
         if later:
             later[0].value = saved.value
-        else:
+            self._open.remove(saved)
+        return bool(later)
+
+    def _put_back(self, saved: Saved[T]) -> None:
+        # Another thread's block may have begun meanwhile.
+        if not self._leave_to_next(saved):
             self._set(self._write, saved.value)
-        self._open.remove(saved)
+            self._open.remove(saved)
+
+    def _change(self, change: Callable[..., object], *args: Any, value: T) -> None:
+        """Make a change to ``value`` when no other thread's native call would be disturbed."""
+        if self._needed is None or value == self._needed:
+            change(*args)
+        else:
+            with holding(self, value):
+                change(*args)
+
+    def _set(self, write: Callable[[T], object], value: T) -> None:
+        if any(hold.is_active for hold in self._holds):
+            self._chosen = value
+        else:
+            write(value)
 
     # Calls
 
     def _take(self, hold: holding[T]) -> bool:
-        """Whether the value is now held, because no other thread's call needs another one."""
-        # Noted first: a native call that begins now sees it and waits.
-        if not self._holds:
-            self._chosen = self._held = self._read()
-        self._holds.append(hold)
-        self._changes += 1
-        if self._is_something_in_the_way_of(hold):
-            self._holds.remove(hold)
+        """Hold the value, if no other thread's call needs another one; whether it is held."""
+        if hold not in self._holds:
+            # Noted before looking: a native call that begins now sees it, and waits in turn.
+            self._holds.append(hold)
+            self._changes += 1
+        if self._must_wait(hold):
             return False
+        if not any(other.is_active for other in self._holds):
+            self._chosen = self._held = self._read()
         self._held = hold.value
+        hold.is_active = True
         self._write(hold.value)
         return True
 
-    def _is_something_in_the_way_of(self, hold: holding[T]) -> bool:
+    def _must_wait(self, hold: holding[T]) -> bool:
+        mine = [other for other in self._holds if other.thread == hold.thread and other.is_active]
+        # Those that wait have their turn, but not before what they wait for.
+        is_within = bool(mine) or _native_calls.here()
+        is_earlier = True
         for other in tuple(self._holds):
-            if other.thread != hold.thread and other.value != hold.value:
-                if not other.is_wish:
+            if other is hold:
+                is_earlier = False
+            elif other.thread != hold.thread and other.value != hold.value:
+                if other.is_wish:
+                    self._drop(other)
+                elif other.is_active or (is_earlier and not is_within):
                     return True
-                self._drop(other)
-        return not hold.is_native and _native_calls.elsewhere()
+        disturbs = self._needed not in (None, hold.value) and self._read() != hold.value
+        return disturbs and _native_calls.elsewhere()
 
     def _drop(self, hold: holding[T]) -> None:
         if hold not in self._holds:
             return
-        others = [other for other in self._holds if other is not hold]
-        after = others[-1].value if others else self._chosen
-        found = self._read()
-        if found not in (self._held, after):
-            # The program has chosen anew, in the call or in another thread.
-            self._chosen = after = found
-        self._write(after)
-        self._held = after
+        if hold.is_active:
+            others = [other for other in self._holds if other.is_active and other is not hold]
+            after = others[-1].value if others else self._chosen
+            found = self._read()
+            if found not in (self._held, after):
+                # The program has chosen anew, in the call or in another thread.
+                self._chosen = after = found
+            self._write(after)
+            self._held = after
         self._changes += 1
         self._holds.remove(hold)
 
@@ -188,33 +230,34 @@ class holding(Generic[T]):
         value: what the call needs.
         is_wish: the call does without where another thread's call needs another value, now or
             before this one has ended.
-        is_native: the call is one of those that others must not disturb.
 
     Raises:
-        RuntimeError: a call of another thread needs another value, for longer than ``PATIENCE``.
+        ConflictError: a call of another thread needs another value, for longer than ``PATIENCE``.
     """
 
-    __slots__ = ("_setting", "_undo", "is_native", "is_wish", "thread", "value")
+    __slots__ = ("_setting", "_undo", "is_active", "is_wish", "thread", "value")
 
-    def __init__(
-        self, setting: Setting[T], value: T, *, is_wish: bool = False, is_native: bool = False
-    ) -> None:
+    def __init__(self, setting: Setting[T], value: T, *, is_wish: bool = False) -> None:
         self._setting = setting
         self.value = value
         self.is_wish = is_wish
-        self.is_native = is_native
+        self.is_active = False
         self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
         setting = self._setting
         self._undo = undone_at_end(self, Undo())
         self._undo.note(functools.partial(setting._lock.run, setting._drop, self))
-        patient_until = None
-        while not setting._lock.run(setting._take, self) and not self.is_wish:
-            if patient_until is None:
-                patient_until = time.monotonic() + PATIENCE
-            elif time.monotonic() > patient_until:
-                raise RuntimeError(
+        if setting._lock.run(setting._take, self):
+            return
+        if self.is_wish:
+            self._undo.run()
+            return
+        patient_until = time.monotonic() + PATIENCE
+        while not setting._lock.run(setting._take, self):
+            if time.monotonic() > patient_until:
+                self._undo.run()
+                raise ConflictError(
                     "PyTorch's deterministic flag belongs to the process, and calls of two threads "
                     "need it on and off at once: this one has waited for the other for "
                     f"{PATIENCE:.0f} seconds; run the calls that are allowed or warned of in one "
@@ -235,7 +278,7 @@ class holding(Generic[T]):
 
 def flag(mode: bool) -> holding[tuple[bool, bool]]:
     """PyTorch's deterministic flag, and no ``warn_only``, for the length of a call."""
-    return holding(FLAG, (mode, False), is_native=mode)
+    return holding(FLAG, (mode, False))
 
 
 def unfilled() -> holding[bool]:
@@ -260,8 +303,8 @@ def strictly(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def _strictly(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    filled = holding(FILL, FILL.chosen(), is_native=True)
-    with flag(True), holding(CUDNN_BENCHMARK, False, is_native=True), filled:
+    filled = holding(FILL, True) if FILL.chosen() else nullcontext()
+    with flag(True), holding(CUDNN_BENCHMARK, False), filled:
         return _native_calls.made(function)(*args, **kwargs)
 
 
@@ -291,10 +334,13 @@ FLAG: Setting[tuple[bool, bool]] = Setting(
     lambda: (_get_flag(), _get_warn_only()),
     lambda pair: _set_flag(pair[0], warn_only=pair[1]),
     choose=lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
+    needed=(True, False),
 )
-FILL = Setting(_get_fill, _set_fill)
-CUDNN_DETERMINISTIC = Setting(torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic)
-CUDNN_BENCHMARK = Setting(_get_benchmark, torch._C._set_cudnn_benchmark)
+FILL = Setting(_get_fill, _set_fill, needed=True)
+CUDNN_DETERMINISTIC = Setting(
+    torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic, needed=True
+)
+CUDNN_BENCHMARK = Setting(_get_benchmark, torch._C._set_cudnn_benchmark, needed=False)
 INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
     lambda: getattr(_inductor_config(), "deterministic", None),
     _set_inductor,

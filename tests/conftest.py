@@ -52,6 +52,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def schedules() -> int:
+def is_full() -> bool:
+    """Whether the tests take the time they need for all that they look at."""
+    return settings.get_current_profile_name() == "full"
+
+
+@pytest.fixture(scope="session")
+def schedules(is_full: bool) -> int:
     """How many schedules of the host runner a claim about bits is checked with."""
-    return 100 if settings.get_current_profile_name() == "full" else 20
+    return 100 if is_full else 20

@@ -1,1 +1,51 @@
 """Interrupts: whatever line or instruction one strikes at, everything is put back."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import interrupted
+import pytest
+import stress
+from torch.utils import _python_dispatch as dispatch
+
+import detmode
+
+FILES = (os.path.dirname(detmode.__file__), dispatch.__file__)
+
+
+@pytest.mark.parametrize("name", interrupted.BLOCKS)
+def test_an_interrupt_at_each_line(name: str) -> None:
+    """Raised at each line of entering, a call and leaving in turn, an interrupt leaves nothing."""
+    block = interrupted.BLOCKS[name]
+    block()
+    clean = interrupted.state()
+    struck, number = ["begin"], 0
+    while struck:
+        with (
+            interrupted.raised_at_line(number, FILES) as struck,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            block()
+        left = {k: v for k, v in interrupted.state().items() if v != clean[k]}
+        assert not left, f"line {number}, {struck}, left {left}"
+        number += 1
+    assert number > 100
+
+
+def run(module: ModuleType, *arguments: object) -> None:
+    command = [sys.executable, module.__file__, *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_signals_at_any_moment() -> None:
+    """2,000 real signals leave nothing, wherever they strike."""
+    run(interrupted, 2000, 0)
+
+
+def test_threads_forks_and_signals(is_full: bool) -> None:
+    """Under stress nothing hangs or is left, and no thread takes from another what it needs."""
+    run(stress, 120 if is_full else 4)

@@ -1,0 +1,219 @@
+"""Blocks and calls to interrupt, and what must be left of them: nothing.
+
+As a program: one of them over and over, with a signal at any moment, as often as its argument says.
+"""
+
+import gc
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch._inductor.config as inductor
+from torch.utils import _python_dispatch as dispatch
+
+from detmode import (
+    GPU_TO_GPU,
+    RUN_TO_RUN,
+    DeterministicMode,
+    Native,
+    Refuse,
+    Rule,
+    RuleTable,
+    Substitute,
+    allow,
+)
+from detmode.blocks import _locks
+from detmode.call import validations
+from detmode.detours import Detours
+from detmode.settings import _native_calls, _settings
+from detmode.sites import trace
+
+x = torch.ones(4)
+RULES = RuleTable(
+    [
+        Rule(op="aten::cumsum", action=Native(), guarantee=RUN_TO_RUN, because="a test"),
+        Rule(op="aten::cumprod", action=Refuse(), alert="cumprod", because="a test"),
+        Rule(
+            op="aten::trace",
+            action=Substitute(lambda self: torch.ones(()), launches=False),
+            guarantee=GPU_TO_GPU,
+            because="a test",
+        ),
+    ]
+)
+
+
+def native() -> None:
+    with DeterministicMode(rules=RULES):
+        x.cumsum(0)
+
+
+def native_strictly() -> None:
+    with DeterministicMode(True, rules=RULES, fill_uninitialized_memory=False):
+        x.cumsum(0)
+
+
+def substituted() -> None:
+    with DeterministicMode(rules=RULES, simulate="cuda", schedule_seed=1):
+        x.reshape(2, 2).trace()
+
+
+def allowed() -> None:
+    with DeterministicMode(rules=RULES), allow("aten::cumprod"):
+        x.cumprod(0)
+
+
+def warned() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with DeterministicMode(True, rules=RULES):
+            x.cumprod(0)
+
+
+def refused() -> None:
+    try:
+        with DeterministicMode(rules=RULES):
+            x.cumprod(0)
+    except RuntimeError:
+        return
+    raise AssertionError("the call is refused")
+
+
+def taken_apart() -> None:
+    with torch.inference_mode(), DeterministicMode(rules=RULES):
+        torch.nn.functional.linear(x, x.reshape(2, 2).repeat(1, 2))
+
+
+def nested() -> None:
+    outer = DeterministicMode(rules=RULES)
+    with outer, DeterministicMode(rules=RULES), outer:
+        x.cumsum(0)
+
+
+def waiting() -> Iterator[None]:
+    with DeterministicMode(rules=RULES):
+        yield
+
+
+def left_early() -> None:
+    held = waiting()
+    next(held)
+    with DeterministicMode(rules=RULES):
+        held.close()
+
+
+BLOCKS: dict[str, Callable[[], None]] = {
+    block.__name__: block
+    for block in (
+        native,
+        native_strictly,
+        substituted,
+        allowed,
+        warned,
+        refused,
+        taken_apart,
+        nested,
+        left_early,
+    )
+}
+
+
+def state() -> dict[str, object]:
+    """All that a block or a call may leave behind."""
+    return {
+        "flag": torch.get_deterministic_debug_mode(),
+        "fill": torch.utils.deterministic.fill_uninitialized_memory,
+        "cudnn": (torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark()),
+        "inductor": getattr(inductor, "deterministic", None),
+        "stack": dispatch._get_current_dispatch_mode_stack(),
+        "dispatch": [getattr(dispatch, name) for name in vars(dispatch) if name[:6] == "_is_in"],
+        "detours": (len(Detours._users), len(Detours._installed)),
+        "interpolate": torch._decomp.decompositions._upsample_linear_vec.__module__,
+        "regions": len(trace()._active),
+        "open": [len(setting._open) for setting in _settings],
+        "held": [len(setting._holds) for setting in _settings],
+        "calls": len(_native_calls._calls) + len(validations._calls),
+        "locks": locks_taken(),
+    }
+
+
+def locks_taken() -> int:
+    """How many locks another thread finds taken."""
+    taken = []
+
+    def look() -> None:
+        for lock in list(_locks):
+            if lock._lock.acquire(blocking=False):
+                lock._lock.release()
+            else:
+                taken.append(lock)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return len(taken)
+
+
+@contextmanager
+def raised_at_line(number: int, files: tuple[str, ...]) -> Iterator[list[str]]:
+    """``KeyboardInterrupt`` at the line of this number that runs in ``files``; which it was."""
+    struck: list[str] = []
+    count = 0
+
+    def at_line(frame, event, arg):
+        nonlocal count
+        if event == "line" and not struck:
+            count += 1
+            if count > number:
+                struck.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+                raise KeyboardInterrupt
+        return at_line
+
+    def at_call(frame, event, arg):
+        return at_line if frame.f_code.co_filename.startswith(files) else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        yield struck
+    finally:
+        sys.settrace(before)
+
+
+def strike(times: int, seed: int) -> None:
+    """Let signals strike at any moment, and find the state as it was after each.
+
+    Raises:
+        AssertionError: something was left, which is told.
+    """
+    random.seed(seed)
+    names = list(BLOCKS)
+    for block in BLOCKS.values():
+        block()
+    clean = state()
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    struck = 0
+    while struck < times:
+        name = random.choice(names)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(5e-5, 2e-3))
+            while True:
+                BLOCKS[name]()
+        except KeyboardInterrupt:
+            struck += 1
+        gc.collect(0)
+        left = {key: value for key, value in state().items() if value != clean[key]}
+        assert not left, f"signal {struck} in {name} left {left}"
+
+
+if __name__ == "__main__":
+    strike(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,179 @@
+"""Threads of modes with different options, forks and signals among them; nothing may be left.
+
+As a program: for as many seconds as its argument says.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+import interrupted
+import torch
+
+from detmode import (
+    GPU_TO_GPU,
+    RUN_TO_RUN,
+    DeterministicMode,
+    Native,
+    Refuse,
+    Rule,
+    RuleTable,
+    Substitute,
+    allow,
+)
+
+NAMESPACE = "detmode_stress"
+RULES = RuleTable(
+    [
+        Rule(op=f"{NAMESPACE}::native", action=Native(), guarantee=RUN_TO_RUN, because="a test"),
+        Rule(op=f"{NAMESPACE}::refused", action=Refuse(), alert="refused", because="a test"),
+        Rule(
+            op=f"{NAMESPACE}::substituted",
+            action=Substitute(lambda x: torch.empty(4).fill_(0), launches=False),
+            guarantee=GPU_TO_GPU,
+            because="a test",
+        ),
+    ]
+)
+faults: list[str] = []
+counts = {"native": 0, "refused": 0, "allowed": 0, "substituted": 0, "forks": 0, "signals": 0}
+over = threading.Event()
+
+
+def define(library: torch.library.Library) -> None:
+    """Operators that look, while they run, at what they need."""
+
+    def native(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(random.randrange(4)):
+            if torch.get_deterministic_debug_mode() != 2 or torch._C._get_cudnn_benchmark():
+                faults.append("a native call found the flag off, or cuDNN's benchmark on")
+            if not torch.utils.deterministic.fill_uninitialized_memory:
+                faults.append("a native call found the filling off")
+            time.sleep(0)
+        return x.clone()
+
+    def refused(x: torch.Tensor) -> torch.Tensor:
+        if not threading.current_thread().name.startswith("lenient"):
+            faults.append("a call ran that is refused")
+        elif torch.are_deterministic_algorithms_enabled():
+            faults.append("an allowed call found the flag on")
+        time.sleep(0)
+        return x.clone()
+
+    for name, kernel in (("native", native), ("refused", refused), ("substituted", native)):
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, kernel, "CPU")
+
+
+def strict() -> None:
+    """Refused calls raise, native ones run under the flag."""
+    with DeterministicMode(rules=RULES):
+        torch.ops.detmode_stress.native(interrupted.x)
+        with contextlib.suppress(RuntimeError):
+            torch.ops.detmode_stress.refused(interrupted.x)
+            faults.append("a call was not refused")
+        counts["refused"] += 1
+        counts["native"] += 1
+
+
+def warn_only() -> None:
+    """Refused calls run with the flag off, native ones under the strict flag."""
+    with DeterministicMode(True, rules=RULES):
+        torch.ops.detmode_stress.native(interrupted.x)
+        torch.ops.detmode_stress.refused(interrupted.x)
+        counts["native"] += 1
+        counts["allowed"] += 1
+
+
+def allowing() -> None:
+    """Allowed calls run with the flag off."""
+    with DeterministicMode(rules=RULES), allow(f"{NAMESPACE}::refused"):
+        torch.ops.detmode_stress.refused(interrupted.x)
+        torch.ops.detmode_stress.substituted(interrupted.x)
+        counts["allowed"] += 1
+        counts["substituted"] += 1
+
+
+def until_over(*blocks: Callable[[], None]) -> None:
+    """One thread's part."""
+    try:
+        while not over.is_set():
+            random.choice(blocks)()
+    except BaseException as error:
+        faults.append(f"{threading.current_thread().name}: {type(error).__name__}: {error}")
+
+
+def fork() -> None:
+    """A child enters modes while the parent's threads are in theirs."""
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)  # a child that hangs is killed
+        faults.clear()
+        for name, block in (("strict", strict), ("lenient", warn_only), ("lenient", allowing)):
+            threading.current_thread().name = name
+            block()
+        os._exit(len(faults))
+    _, status = os.waitpid(child, 0)
+    counts["forks"] += 1
+    if status:
+        faults.append(f"a child ended with {os.waitstatus_to_exitcode(status)}")
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(seconds: float) -> list[str]:
+    """Stress the process; what went wrong, each line once."""
+    warnings.simplefilter("ignore")
+    clean = interrupted.state()
+    threads = [threading.Thread(target=until_over, args=(strict,)) for _ in range(4)]
+    threads += [
+        threading.Thread(target=until_over, args=(warn_only, allowing), name=f"lenient {i}")
+        for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    threading.current_thread().name = "lenient main"
+    signal.signal(signal.SIGALRM, interrupt)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 2e-2))
+            while True:
+                random.choice((warn_only, allowing))()
+        except KeyboardInterrupt:
+            counts["signals"] += 1
+        if counts["signals"] % 16 == 0:
+            fork()
+    over.set()
+    for thread in threads:
+        thread.join(60)
+        if thread.is_alive():
+            faults.append(f"{thread.name} hangs")
+    left = {key: value for key, value in interrupted.state().items() if value != clean[key]}
+    if left:
+        faults.append(f"left: {left}")
+    if not all(counts.values()):
+        faults.append(f"not all was tried: {counts}")
+    return list(dict.fromkeys(faults))
+
+
+if __name__ == "__main__":
+    with torch.library._scoped_library(NAMESPACE, "FRAGMENT") as library:
+        define(library)
+        found = main(float(sys.argv[1]))
+    print(counts)
+    for line in found:
+        print(line, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(bool(found))  # a thread that hangs would keep the process
