@@ -5,6 +5,7 @@ import torch
 
 from detmode import DeterministicMode
 from detmode.call import validate
+from detmode.messages import alert_text
 
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
 INDEX, TABLE = torch.tensor([0, 1]), torch.tensor([[0, 1]])
@@ -62,3 +63,29 @@ def test_a_custom_operator_without_a_fake_implementation():
         return x.clone()
 
     validate(torch.ops.detmode_validate_test.unfaked.default, {"x": torch.ones(2)})
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+@pytest.mark.parametrize("alerts_in", ["Python", "C++"])
+def test_shape_functions_run_under_the_flag(alerts_in, warn_only):
+    """The flag, which is of the whole process, is lowered only where a C++ alert is in the way."""
+    found = []
+    with torch.library._scoped_library("detmode_validate_test", "FRAGMENT") as library:
+        library.define("alerting(Tensor self) -> Tensor")
+
+        def shapes(self):
+            found.append(torch.are_deterministic_algorithms_enabled())
+            if alerts_in == "Python":
+                torch._prims_common.alert_not_deterministic("alerting")
+            elif torch.are_deterministic_algorithms_enabled():
+                raise RuntimeError(alert_text("alerting", warn=False))
+            return torch.empty_like(self)
+
+        library.impl("alerting", shapes, "Meta")
+        with DeterministicMode(warn_only):
+            func = torch.ops.detmode_validate_test.alerting.default
+            validate(func, {"self": torch.ones(len(found) + 2)})
+            assert torch.are_deterministic_algorithms_enabled()
+            with pytest.raises(RuntimeError) if not warn_only else pytest.warns(UserWarning):
+                torch._prims_common.alert_not_deterministic("the program's own")
+    assert found == [True] if alerts_in == "Python" else [True, False]

@@ -1,0 +1,158 @@
+"""Settings belong to the process: calls of several threads that need other values of them."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import detmode
+from detmode import settings
+from detmode.settings import FILL, FLAG, flag, holding, strictly, unfilled
+
+WAITS = 0.05
+
+
+class Other:
+    """Another thread, which is in a call until it is told to go on."""
+
+    def __init__(self, call) -> None:
+        self.is_in = threading.Event()
+        self.go_on = threading.Event()
+        self._thread = threading.Thread(target=call, args=(self,))
+
+    def __enter__(self) -> "Other":
+        self._thread.start()
+        assert self.is_in.wait(10)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.go_on.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def stay(self) -> None:
+        self.is_in.set()
+        assert self.go_on.wait(10)
+
+
+def with_flag_off(other: Other) -> None:
+    with flag(False):
+        other.stay()
+
+
+def natively(other: Other) -> None:
+    strictly(other.stay)()
+
+
+def in_a_substitute(other: Other) -> None:
+    with unfilled():
+        other.stay()
+
+
+@pytest.fixture
+def on():
+    with detmode.DeterministicMode(fill_uninitialized_memory=True):
+        yield
+
+
+def after(seconds: float, function) -> threading.Timer:
+    timer = threading.Timer(seconds, function)
+    timer.start()
+    return timer
+
+
+def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
+    """It runs when the other one has ended, with the flag on."""
+    with Other(with_flag_off) as other:
+        start = time.monotonic()
+        after(WAITS, other.go_on.set)
+        assert strictly(torch.are_deterministic_algorithms_enabled)()
+        assert time.monotonic() - start >= WAITS
+
+
+@pytest.mark.parametrize("call", [lambda: flag(False), lambda: holding(FLAG, (True, True))])
+def test_a_call_that_needs_another_flag_waits_for_a_native_one(on, call):
+    """The native call keeps the flag until its end."""
+    with Other(natively) as other:
+        flags = []
+        after(WAITS, lambda: (flags.append(FLAG._read()), other.go_on.set()))
+        with call():
+            assert flags == [(True, False)]
+
+
+@pytest.mark.parametrize("options", [{"warn_only": True}, {"fill_uninitialized_memory": False}])
+def test_a_block_waits_for_a_native_call(on, options):
+    """A thread that enters or leaves a mode takes nothing from another one's native call."""
+    with Other(natively) as other:
+        found = []
+        after(WAITS, lambda: (found.append((FLAG._read(), FILL._read())), other.go_on.set()))
+        with detmode.DeterministicMode(**options):
+            assert found == [((True, False), True)]
+
+
+def test_calls_that_need_the_same_overlap(on):
+    """Native calls do not wait for each other, nor do calls with the flag off."""
+    with Other(natively):
+        assert strictly(torch.are_deterministic_algorithms_enabled)()
+    with Other(with_flag_off), flag(False):
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_native_call_has_new_memory_filled(on):
+    """A substitute's wish for memory that is not filled gives way to a native call."""
+    with Other(in_a_substitute):
+        assert not FILL._read()
+        assert strictly(FILL._read)()
+    with Other(natively), unfilled():
+        assert FILL._read()
+    assert FILL._read()
+
+
+@pytest.mark.parametrize("call", [with_flag_off, in_a_substitute])
+def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
+    """The modes of other threads know what the program has chosen, while it is not in force."""
+    with Other(call):
+        assert (FLAG._read(), FILL._read()) != ((True, False), True)
+        assert FLAG.chosen() == (True, False)
+        assert FILL.chosen()
+
+
+def test_what_the_program_chooses_during_a_call_stays(on):
+    """A setting that is set anew while a call holds it is not set back."""
+    with flag(False):
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    assert FLAG.chosen() == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("other", "mine"),
+    [(with_flag_off, lambda: strictly(print)()), (natively, lambda: flag(False).__enter__())],
+)
+def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine):
+    """Two calls that cannot end before each other are no deadlock: the second one raises."""
+    monkeypatch.setattr(settings, "PATIENCE", WAITS)
+    said = "calls of two threads need it on and off at once"
+    with Other(other), pytest.raises(RuntimeError, match=said):
+        mine()
+    assert FLAG.chosen() == (True, False)
+    assert FLAG._holds == []
+
+
+def test_one_thread_waits_not_for_itself(on):
+    """A call within a call, in the same thread, holds what it needs."""
+    with flag(False):
+        assert strictly(torch.are_deterministic_algorithms_enabled)()
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_each_lock_is_free_in_a_forked_child():
+    """Locks are those of ``detmode.blocks``; an observer's, which stops at a fork, is its own."""
+    package = Path(detmode.__file__).parent
+    own = {
+        str(file.relative_to(package))
+        for file in package.rglob("*.py")
+        if "threading.Lock(" in (text := file.read_text()) or "threading.RLock(" in text
+    }
+    assert own == {"blocks.py", "observers.py"}
