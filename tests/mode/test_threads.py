@@ -1,5 +1,7 @@
 """Settings belong to the process: calls of several threads that need other values of them."""
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ import torch
 
 import detmode
 from detmode import settings
+from detmode.blocks import Lock
 from detmode.settings import FILL, FLAG, flag, holding, strictly, unfilled
 
 WAITS = 0.05
@@ -147,7 +150,29 @@ def test_one_thread_waits_not_for_itself(on):
         assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_each_lock_is_free_in_a_forked_child():
+def exit_code_of_child(check) -> int:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)  # one that hangs is killed
+        os._exit(0 if check() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
+    """Locks are free, and calls of other threads over: a ``DataLoader`` forks its workers."""
+    lock = Lock()
+    with Other(lambda other: lock.run(other.stay)):
+        assert exit_code_of_child(lambda: lock.run(bool, 1)) == 0
+    with Other(with_flag_off):
+        assert exit_code_of_child(torch.are_deterministic_algorithms_enabled) == 0
+        assert exit_code_of_child(strictly(torch.are_deterministic_algorithms_enabled)) == 0
+    with Other(natively):
+        assert exit_code_of_child(lambda: flag(False).__enter__() is None) == 0
+
+
+def test_there_are_no_other_locks():
     """Locks are those of ``detmode.blocks``; an observer's, which stops at a fork, is its own."""
     package = Path(detmode.__file__).parent
     own = {
