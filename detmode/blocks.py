@@ -65,10 +65,11 @@ class Undo:
         """Make all steps. An interrupt in the midst of them is raised when all are made."""
         try:
             self._run()
-        finally:
+        except BaseException:
             self._run()
-            self.is_done = True
-            self._end = None
+            raise
+        self.is_done = True
+        self._end = None
 
     def _run(self) -> None:
         for step in reversed(self._steps):
@@ -160,14 +161,13 @@ class Calls:
 
     def here(self) -> bool:
         """Whether the calling thread is in one."""
-        return bool(self._calls) and _get_thread() in self._threads()
+        thread = _get_thread()
+        return any(call.thread == thread for call in tuple(self._calls))
 
     def elsewhere(self) -> bool:
         """Whether another thread is in one."""
-        return bool(self._calls) and bool(self._threads() - {_get_thread()})
-
-    def _threads(self) -> set[int]:
-        return {call.thread for call in tuple(self._calls)}
+        thread = _get_thread()
+        return any(call.thread != thread for call in tuple(self._calls))
 
     def _forked(self) -> None:
         # Calls of threads that are no more would never end.

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
@@ -66,7 +66,7 @@ class Setting(Generic[T]):
         read: gives the value.
         write: sets it.
         choose: sets it for a block, if otherwise than ``write``.
-        needed: what PyTorch's deterministic paths need.
+        needed: what PyTorch's deterministic paths need, where calls need other values too.
         is_local: tells whether each thread has a value of its own.
     """
 
@@ -86,9 +86,10 @@ class Setting(Generic[T]):
         self._is_local = is_local
         self._lock = Lock()
         self._open: list[Saved[T]] = []
-        self._holds: list[holding[T]] = []
-        # In the order of their beginnings, those that wait too. While one is active: what the
-        # program chose, and what was written last for a call.
+        # Calls, in the order in which they have come.
+        self._waiting: list[holding[T]] = []
+        self._active: list[holding[T]] = []
+        # While calls are active: what the program chose, and what was written last for a call.
         self._chosen: T
         self._held: T
         self._changes = 0
@@ -98,19 +99,20 @@ class Setting(Generic[T]):
         """The program's value, whatever a call holds at the moment."""
         changes = self._changes
         value = self._read()
-        if self._holds or changes != self._changes:
+        if self._active or changes != self._changes:
             return self._lock.run(self._find_chosen)
         return value
 
     def _find_chosen(self) -> T:
-        return self._chosen if any(hold.is_active for hold in self._holds) else self._read()
+        return self._chosen if self._active else self._read()
 
     # Blocks
 
     def choose(self, value: T, undo: Undo) -> None:
         """Set ``value`` until ``undo`` runs."""
         self.save(undo)
-        self._change(self._lock.run, self._set, self._choose, value, value=value)
+        with self._undisturbed(value):
+            self._lock.run(self._set, self._choose, value)
 
     def save(self, undo: Undo) -> None:
         """Remember the value; ``undo`` brings it back."""
@@ -126,7 +128,8 @@ class Setting(Generic[T]):
         if self._lock.run(self._leave_to_next, saved):
             return
         try:
-            self._change(self._lock.run, self._put_back, saved, value=saved.value)
+            with self._undisturbed(saved.value):
+                self._lock.run(self._put_back, saved)
         except ConflictError:
             # The settings are the user's again, whatever that other call does for so long.
             self._lock.run(self._put_back, saved)
@@ -150,71 +153,79 @@ class Setting(Generic[T]):
             self._set(self._write, saved.value)
             self._open.remove(saved)
 
-    def _change(self, change: Callable[..., object], *args: Any, value: T) -> None:
-        """Make a change to ``value`` when no other thread's native call would be disturbed."""
-        if self._needed is None or value == self._needed:
-            change(*args)
-        else:
-            with holding(self, value):
-                change(*args)
+    def _undisturbed(self, value: T) -> AbstractContextManager[None]:
+        """A change to ``value`` in the block takes nothing from another thread's call."""
+        return nullcontext() if self._needed is None else holding(self, value)
 
     def _set(self, write: Callable[[T], object], value: T) -> None:
-        if any(hold.is_active for hold in self._holds):
+        if self._active:
             self._chosen = value
-        else:
+        if not self._active or self._held == value:
             write(value)
 
     # Calls
 
     def _take(self, hold: holding[T]) -> bool:
         """Hold the value, if no other thread's call needs another one; whether it is held."""
-        if hold not in self._holds:
+        if hold not in self._waiting:
             # Noted before looking: a native call that begins now sees it, and waits in turn.
-            self._holds.append(hold)
-            self._changes += 1
+            self._waiting.append(hold)
         if self._must_wait(hold):
             return False
-        if not any(other.is_active for other in self._holds):
-            self._chosen = self._held = self._read()
+        if not self._active:
+            self._chosen = self._read()
+        self._changes += 1
         self._held = hold.value
-        hold.is_active = True
+        self._active.append(hold)
+        self._waiting.remove(hold)
         self._write(hold.value)
         return True
 
     def _must_wait(self, hold: holding[T]) -> bool:
-        mine = [other for other in self._holds if other.thread == hold.thread and other.is_active]
-        # Those that wait have their turn, but not before what they wait for.
-        is_within = bool(mine) or _native_calls.here()
-        is_earlier = True
-        for other in tuple(self._holds):
-            if other is hold:
-                is_earlier = False
-            elif other.thread != hold.thread and other.value != hold.value:
-                if other.is_wish:
-                    self._drop(other)
-                elif other.is_active or (is_earlier and not is_within):
+        for other in tuple(self._active):
+            if other.thread != hold.thread and other.value != hold.value:
+                if not other.is_wish:
                     return True
-        disturbs = self._needed not in (None, hold.value) and self._read() != hold.value
+                self._drop(other)
+        if self._waiting[0] is not hold:
+            # Those that came earlier go first, but for what they wait for themselves.
+            earlier = self._waiting[: self._waiting.index(hold)]
+            if any(other.value != hold.value for other in earlier) and not (
+                _native_calls.here() or any(other.thread == hold.thread for other in self._active)
+            ):
+                return True
+        disturbs = self._needed != hold.value and self._read() != hold.value
         return disturbs and _native_calls.elsewhere()
 
     def _drop(self, hold: holding[T]) -> None:
-        if hold not in self._holds:
+        if hold in self._waiting:
+            self._waiting.remove(hold)
+        if hold not in self._active:
             return
-        if hold.is_active:
-            others = [other for other in self._holds if other.is_active and other is not hold]
-            after = others[-1].value if others else self._chosen
-            found = self._read()
-            if found not in (self._held, after):
-                # The program has chosen anew, in the call or in another thread.
-                self._chosen = after = found
-            self._write(after)
-            self._held = after
+        others = [other for other in self._active if other is not hold]
+        after = others[-1].value if others else self._chosen
+        found = self._read()
+        if found not in (self._held, after):
+            # The program has chosen anew, in the call or in another thread.
+            self._chosen = after = found
+        self._write(after)
+        self._held = after
         self._changes += 1
-        self._holds.remove(hold)
+        self._active.remove(hold)
+
+    def end_wishes(self) -> None:
+        """Take from other threads' calls what they do without."""
+        if self._active:
+            self._lock.run(self._end_wishes)
+
+    def _end_wishes(self) -> None:
+        for hold in tuple(self._active):
+            if hold.is_wish and hold.thread != threading.get_ident():
+                self._drop(hold)
 
     def _forked(self) -> None:
         # Calls of threads that are no more would never end.
-        for hold in tuple(self._holds):
+        for hold in (*self._waiting, *self._active):
             if hold.thread != threading.get_ident():
                 self._drop(hold)
 
@@ -222,7 +233,7 @@ class Setting(Generic[T]):
 _settings: list[Setting[Any]] = []
 
 
-class holding(Generic[T]):
+class holding(Undo, Generic[T]):
     """A value of a setting for the length of a call.
 
     Args:
@@ -235,28 +246,24 @@ class holding(Generic[T]):
         ConflictError: a call of another thread needs another value, for longer than ``PATIENCE``.
     """
 
-    __slots__ = ("_setting", "_undo", "is_active", "is_wish", "thread", "value")
-
     def __init__(self, setting: Setting[T], value: T, *, is_wish: bool = False) -> None:
+        Undo.__init__(self)
         self._setting = setting
         self.value = value
         self.is_wish = is_wish
-        self.is_active = False
-        self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
+        undone_at_end(self, self)
         setting = self._setting
-        self._undo = undone_at_end(self, Undo())
-        self._undo.note(functools.partial(setting._lock.run, setting._drop, self))
         if setting._lock.run(setting._take, self):
             return
         if self.is_wish:
-            self._undo.run()
+            self.run()
             return
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
-                self._undo.run()
+                self.run()
                 raise ConflictError(
                     "PyTorch's deterministic flag belongs to the process, and calls of two threads "
                     "need it on and off at once: this one has waited for the other for "
@@ -265,13 +272,16 @@ class holding(Generic[T]):
                 )
             time.sleep(1e-4)
 
+    def _run(self) -> None:
+        self._setting._lock.run(self._setting._drop, self)
+
     def _leave(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._undo.run()
+        self.run()
 
     __exit__ = leaving(_leave)
 
@@ -297,15 +307,27 @@ def strictly(function: Callable[..., R]) -> Callable[..., R]:
     """
     # In progress first: a call of another thread that needs the flag off sees it and waits.
     call = _native_calls.made(function)
-    if FLAG._holds or FILL._holds or not _get_flag() or _get_warn_only() or _get_benchmark():
+    if (
+        FLAG._active
+        or FLAG._waiting
+        or FILL._active
+        or not _get_flag()
+        or _get_warn_only()
+        or _get_benchmark()
+    ):
         return functools.partial(_strictly, function)
     return call
 
 
-def _strictly(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    filled = holding(FILL, True) if FILL.chosen() else nullcontext()
-    with flag(True), holding(CUDNN_BENCHMARK, False), filled:
-        return _native_calls.made(function)(*args, **kwargs)
+def _strictly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
+    with flag(True), benchmark:
+        return _native_calls.made(_filled)(function, args, kwargs)
+
+
+def _filled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    FILL.end_wishes()
+    return function(*args, **kwargs)
 
 
 @cache
@@ -337,9 +359,7 @@ FLAG: Setting[tuple[bool, bool]] = Setting(
     needed=(True, False),
 )
 FILL = Setting(_get_fill, _set_fill, needed=True)
-CUDNN_DETERMINISTIC = Setting(
-    torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic, needed=True
-)
+CUDNN_DETERMINISTIC = Setting(torch._C._get_cudnn_deterministic, torch._C._set_cudnn_deterministic)
 CUDNN_BENCHMARK = Setting(_get_benchmark, torch._C._set_cudnn_benchmark, needed=False)
 INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
     lambda: getattr(_inductor_config(), "deterministic", None),
@@ -348,19 +368,10 @@ INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
 )
 
 
-def _of_dispatch(name: str) -> Setting[bool]:
-    def write(value: bool) -> None:
-        setattr(_python_dispatch, name, value)
-        if name == "_is_in_any_mode_without_ignore_compile_internals":
-            torch._C._dynamo.guards.set_is_in_mode_without_ignore_compile_internals(value)
-
-    return Setting(lambda: getattr(_python_dispatch, name), write)
-
-
 # What PyTorch remembers of entered modes, to compile nothing in them: it restores them mode by mode
 # as if one thread alone entered modes.
-_DISPATCH = [
-    _of_dispatch(name)
+_IN_MODES = [
+    name
     for name in (
         "_is_in_torch_dispatch_mode",
         "_is_in_non_infra_torch_dispatch_mode",
@@ -370,11 +381,20 @@ _DISPATCH = [
 ]
 
 
+def _set_in_modes(values: list[bool]) -> None:
+    for name, value in zip(_IN_MODES, values):
+        setattr(_python_dispatch, name, value)
+    if len(_IN_MODES) == 3:
+        torch._C._dynamo.guards.set_is_in_mode_without_ignore_compile_internals(values[2])
+
+
+IN_MODES = Setting(lambda: [getattr(_python_dispatch, name) for name in _IN_MODES], _set_in_modes)
+
+
 def choose_for_block(warn_only: bool, fill_uninitialized_memory: bool | None, undo: Undo) -> None:
     """The settings of an entered mode, until ``undo`` runs."""
-    for setting in _DISPATCH:
-        setting.save(undo)
-    INDUCTOR_DETERMINISTIC.choose(True, undo)
+    IN_MODES.save(undo)
+    INDUCTOR_DETERMINISTIC.save(undo)
     FLAG.choose((True, warn_only), undo)
     CUDNN_DETERMINISTIC.choose(True, undo)
     CUDNN_BENCHMARK.choose(False, undo)

@@ -136,7 +136,7 @@ def state() -> dict[str, object]:
         "interpolate": torch._decomp.decompositions._upsample_linear_vec.__module__,
         "regions": len(trace()._active),
         "open": [len(setting._open) for setting in _settings],
-        "held": [len(setting._holds) for setting in _settings],
+        "held": [len(setting._waiting + setting._active) for setting in _settings],
         "calls": len(_native_calls._calls) + len(validations._calls),
         "locks": locks_taken(),
     }
