@@ -199,6 +199,11 @@ class DeterministicMode(TorchDispatchMode):
 
         return wrapper  # type: ignore[return-value]  # a wrapper has the wrapped one's type
 
+    @property
+    def is_entered(self) -> bool:
+        """Whether a block of this mode is open, in any thread."""
+        return bool(self._entered)
+
     # What was seen
 
     @property

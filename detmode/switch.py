@@ -27,15 +27,18 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
         )
     check_bool("warn_only", warn_only)
     if _switched_on is not None:
-        if current_mode() is not _switched_on:
-            raise RuntimeError(
-                "use_deterministic_algorithms: another DeterministicMode block is open inside this "
-                "one, or it was switched on in another thread; leave that block first"
-            )
-        _switched_on.__exit__(None, None, None)
+        # An interrupt may have left it without a word here.
+        if _switched_on.is_entered:
+            if current_mode() is not _switched_on:
+                raise RuntimeError(
+                    "use_deterministic_algorithms: another DeterministicMode block is open inside "
+                    "this one, or it was switched on in another thread; leave that block first"
+                )
+            _switched_on.__exit__(None, None, None)
         _switched_on = None
     if mode:
-        _switched_on = DeterministicMode(warn_only).__enter__()
+        _switched_on = DeterministicMode(warn_only)
+        _switched_on.__enter__()
     else:
         torch.use_deterministic_algorithms(False)
 
