@@ -13,29 +13,35 @@ from collections.abc import Sequence
 import torch
 
 from detmode import DeterministicMode, cuda
+from detmode.sample import Sample
 from detmode.verify.cases import call, samples_of
 
 CALLS = 3
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("room")
-    parser.add_argument("operator", help="such as aten::cumsum")
-    parser.add_argument("sample", help="of the benchmarks, or of the tests")
-    options = parser.parse_args(arguments)
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    found.add_argument("room")
+    found.add_argument("operator", help="such as aten::cumsum")
+    found.add_argument("sample", help="of the benchmarks, or of the tests")
+    return found
+
+
+def chosen(options: argparse.Namespace) -> Sample | None:
+    """The sample that is asked for."""
     samples = samples_of(options.room)
-    named = (
-        sample
-        for sample in (*getattr(samples, "BENCH", ()), *samples.SAMPLES)
-        if (sample.op, sample.name) == (options.operator, options.sample)
-    )
-    sample = next(named, None)
+    for sample in (*getattr(samples, "BENCH", ()), *samples.SAMPLES):
+        if (sample.op, sample.name) == (options.operator, options.sample):
+            return sample
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    sample = chosen(options)
     if sample is None:
-        print(
-            f"{options.room} has no sample {options.sample!r} of {options.operator}",
-            file=sys.stderr,
-        )
+        what = f"{options.room} has no sample {options.sample!r} of {options.operator}"
+        print(what, file=sys.stderr)
         return 2
     on_gpu = cuda.unavailable("cuda") is None
     given = sample.arguments(torch.float32, "cuda" if on_gpu else "cpu")
