@@ -231,6 +231,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: float32")
     found.add_argument("--repeats", type=int, default=100, help="idle and busy each; default: 100")
     found.add_argument("--seconds", type=float, default=5.0, help="of one input; default: 5")
+    found.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no input after so many"
+    )
     found.add_argument("--output", type=Path, default=FOLDER, help="folder of the JSON")
     found.add_argument("--resume", action="store_true", help="keep what the file has")
     found.add_argument("--commit", help="of detmode, in a copy without its repository")
@@ -253,7 +256,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {line.key for line in found.lines}
     dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
     missing = (case for case in inputs(options.room or (), dtypes) if blank(case).key not in known)
+    end = time.monotonic() + 60 * options.minutes
     for case, made in made_ahead(missing):
+        if time.monotonic() > end:
+            print(f"stopped after {options.minutes} minutes; --resume goes on", file=sys.stderr)
+            break
         line = measure(case, made, options.repeats, options.seconds)
         print(f"{case}: {line.note or f'{line.idle} idle, {line.busy} busy'}", file=sys.stderr)
         found.lines.append(line)

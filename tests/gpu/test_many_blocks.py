@@ -116,3 +116,23 @@ def test_bits_are_the_host_runners(name: str) -> None:
                 for _ in range(4):
                     torch.mm(load, load)
         assert same_bits(results(run, on_gpu), expected), f"run {number}"
+
+
+@pytest.mark.parametrize(
+    ("device", "n"),
+    [
+        pytest.param("cpu", 1 << 14, id="host-2**14", marks=needs_compiler),
+        pytest.param("cuda", 1 << 28, id="cuda-2**28", marks=pytest.mark.cuda),
+    ],
+)
+def test_a_long_row_comes_to_an_end(device: str, n: int) -> None:
+    """Its running sums are known without a reference, and no block may begin with a wrong total."""
+    # Three in turn, while the blocks' lengths are powers of two: their totals are not all alike.
+    values, sums = (
+        torch.tensor(three, dtype=torch.float32, device=device).repeat(n // 3 + 1)[:n]
+        for three in ([1, -1, 0], [1, 0, 0])
+    )
+    with DeterministicMode(simulate="cuda" if device == "cpu" else None) as mode:
+        result = values.cumsum(0)
+    assert {row.action for row in mode.records} == {"substitute"}
+    assert torch.equal(sums, result)

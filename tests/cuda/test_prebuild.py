@@ -1,0 +1,100 @@
+"""What tools/prebuild.py makes elsewhere, a GPU's machine finds: it compiles nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import prebuild
+import pytest
+
+nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The folder of the NVRTC that CuPy finds here."""
+    nvrtc.getVersion()
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("libraries are found by Linux's list of them")
+    lines = (line.split() for line in maps.read_text(encoding="utf-8").splitlines())
+    return next(Path(words[-1]).parent for words in lines if "libnvrtc.so" in words[-1])
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, prebuild.__file__, *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None:
+    """Where NVRTC may not be called, all kernels are in a cache that another process made.
+
+    The cache is first copied, with rights for all, as a machine may get it. Of another architecture
+    none is there.
+    """
+    version = ".".join(map(str, nvrtc.getVersion()))
+    given = (
+        "--arch",
+        "sm_90",
+        "--nvrtc",
+        version,
+        "--library",
+        str(library),
+        "--folder",
+        "counting",
+    )
+    made = run(*given, "--output", str(tmp_path / "made"))
+    assert made.returncode == 0, made.stderr
+    assert f"2 kernels for sm_90 by NVRTC {version}: 2 compiled now; " in made.stdout
+    for file in (tmp_path / "made").rglob("*"):
+        file.chmod(0o777)
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(prebuild.__file__).parent)!r})\n"
+        "import prebuild\n"
+        "from pathlib import Path\n"
+        f"print(prebuild.install(Path({str(tmp_path / 'made')!r})))\n"
+        "from cupy.cuda import nvrtc\n"
+        "nvrtc.createProgram = nvrtc.compileProgram = None\n"
+        "for entry in prebuild.entries(['counting']):\n"
+        "    print(prebuild.compiled(entry, 'sm_90').read_bytes()[:4])\n"
+        "print(len([*prebuild.missing(prebuild.entries(['counting']), 'sm_80')]))\n"
+    )
+    own = tmp_path / "own"
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "DETMODE_CACHE": str(own)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.splitlines() == [str(own), *[str(b"\x7fELF")] * 2, "2"], found.stderr
+    assert not [file for file in own.rglob("*") if file.stat().st_mode & 0o022]
+    check = run(*given, "--check", DETMODE_CACHE=str(own))
+    assert (check.returncode, check.stdout.rpartition(": ")[2]) == (0, "0 missing in the cache\n")
+
+
+def test_another_nvrtc_is_refused(library: Path, tmp_path: Path) -> None:
+    """Kernels of an NVRTC that the other machine does not have would never be found there."""
+    given = ("--arch", "sm_90", "--nvrtc", "12.9", "--output", str(tmp_path))
+    found = run(*given, "--library", str(library))
+    version = ".".join(map(str, nvrtc.getVersion()))
+    message = f"cannot prebuild: NVRTC 12.9 was asked for, but CuPy has {version}\n"
+    assert (found.returncode, found.stderr) == (2, message)
+    empty = run(*given, "--library", str(tmp_path))
+    assert empty.returncode == 2
+    assert empty.stderr.startswith(f"cannot prebuild: {tmp_path} has no libnvrtc-builtins.so.*;")
+
+
+def test_every_file_is_among_them() -> None:
+    """No kernel of the package or of the tests is left to be compiled on the GPU's machine."""
+    package = Path(prebuild.ROOT, "detmode")
+    files = {str(path) for folder in (package, prebuild.TESTS) for path in folder.rglob("*.cu")}
+    assert set(prebuild.sources()) == files
+    counts = {entry for path, entry in prebuild.entries() if path.endswith("tests/cuda/kernels.cu")}
+    assert {"naive_scatter<float>", "scale<half>", "accumulate_keys<double>"} <= counts
