@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from detmode import cuda, messages
 from detmode.call import Call, tensors_in, validate
 from detmode.detours import Detours
+from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
 from detmode.observers import observer
 from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
@@ -116,6 +117,8 @@ class DeterministicMode(TorchDispatchMode):
         self._schedule_seed = schedule_seed
         self._logger = logger_for(log)
         self._plans: dict[Any, Plan | None] = {}
+        # What overloads without a plan call: an overload itself is hashed and called in Python.
+        self._unlisted: set[Any] = set()
         self._recorder = Recorder(self._logger, self._tell_of_compile)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
@@ -222,9 +225,15 @@ class DeterministicMode(TorchDispatchMode):
                 # A subclass desugars first; the mode then sees the operators that it is made of.
                 return NotImplemented
             traced = kind == _TRACED
+        resolve_views()
+        operator: Any = getattr(func, "_op", None)
+        if operator in self._unlisted:
+            return operator(*args, **kwargs) if kwargs else operator(*args)
         plan = self._plans.get(func, _UNSEEN)
         if plan is _UNSEEN:
             plan = self._plan(func)
+            if plan is None and type(func) is torch._ops.OpOverload:
+                self._unlisted.add(operator)
         if plan is None or not self._innermost:
             return func(*args, **kwargs) if kwargs else func(*args)
         return self._intercept(plan, args, kwargs or {}, traced=traced)
