@@ -43,6 +43,8 @@ _registries: dict[str, dict[Any, Any]] = {}
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
+_is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
@@ -273,7 +275,9 @@ class DeterministicMode(TorchDispatchMode):
                 None,
             )
             # TorchScript's own operators have no dispatcher entry to ask.
-            composite = not rows and func.namespace != "prim" and func._can_decompose()
+            composite = (
+                not rows and func.namespace != "prim" and _is_composite(func.name(), _COMPOSITE)
+            )
             if rows or override or composite or self._table.is_forward(func):
                 plan = Plan(func, rows, override, composite)
         self._tell_of_compile()
@@ -308,8 +312,9 @@ class DeterministicMode(TorchDispatchMode):
     def _decompose(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a composite operator under the mode: in inference mode they come whole.
 
-        Some have kernels as well (``silu_backward``; ``linear``, for nested tensors): ATen runs
-        those.
+        It is ATen's form that runs: PyTorch has some in Python as well, for tracing, which round in
+        another way or draw other random numbers. Some have kernels besides (``silu_backward``;
+        ``linear``, for nested tensors): ATen runs those.
         """
         if plan.kernels:
             for tensor in tensors_in((*args, *kwargs.values())):
@@ -317,7 +322,7 @@ class DeterministicMode(TorchDispatchMode):
                     return plan.func(*args, **kwargs)
         TorchDispatchMode.__enter__(self)
         try:
-            return plan.func.decompose(*args, **kwargs)
+            return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
         finally:
             TorchDispatchMode.__exit__(self, None, None, None)
 
