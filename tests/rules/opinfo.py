@@ -1,6 +1,7 @@
 """PyTorch's table of operators with sample inputs for each, and how a sample is run."""
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -15,11 +16,27 @@ with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-__all__ = ["name_of", "op_db", "run", "tensors"]
+__all__ = ["name_of", "op_db", "run", "samples_of", "seed", "tensors"]
 
 
 def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def seed(number: int) -> None:
+    """Seed the CPU's generator: torch.manual_seed keeps the stack of each call for the GPUs'."""
+    torch.default_generator.manual_seed(number)
+
+
+def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """The samples of an operator on the CPU, the same each time, with gradients where it has them.
+
+    PyTorch's own method walks the stack for the name of the test.
+    """
+    seed(0)
+    wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    samples: Iterator[Any] = op.sample_inputs_func(op, "cpu", dtype, requires_grad=wants_grad)
+    return samples
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -42,7 +59,7 @@ def run(
     op: Any, sample: Any, *, twice: bool = False
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Results and gradients; ``twice``: the gradients of the gradients too, where it has them."""
-    torch.manual_seed(1)
+    seed(1)
     result = op(sample.input, *sample.args, **sample.kwargs)
     outputs = [t for t in tensors(sample.output_process_fn_grad(result)) if t.requires_grad]
     inputs = [t for t in tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]

@@ -12,7 +12,7 @@ import pytest
 import table_facts as facts
 import torch
 from hypothesis import settings
-from opinfo import name_of, op_db, run
+from opinfo import name_of, op_db, run, samples_of
 
 from detmode import DeterministicMode, cuda
 from detmode.rule import Substitute
@@ -151,13 +151,11 @@ def roundings(values: torch.Tensor, truth: torch.Tensor) -> float:
 def outcome(number: int, dtype: torch.dtype) -> Outcome:
     """All samples of ``op_db[number]``, under the mode and by ATen's CPU kernels."""
     op = op_db[number]
-    torch.manual_seed(0)
-    wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     failures: list[str] = []
     reached: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for position, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=wants_grad)):
+        for position, sample in enumerate(samples_of(op, dtype)):
             failure, met = check(op, sample)
             reached |= met
             if failure is not None:
