@@ -20,6 +20,7 @@ from detmode import cuda, messages
 from detmode.blocks import Undo, leaving, undone_at_end
 from detmode.call import Call, tensors_in, validate, validations
 from detmode.detours import Detours
+from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
 from detmode.observers import observer
 from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
@@ -38,6 +39,8 @@ _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _entered = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
+_is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
@@ -111,6 +114,8 @@ class DeterministicMode(TorchDispatchMode):
         self._schedule_seed = schedule_seed
         self._logger = logger_for(log)
         self._plans: dict[Any, Plan | None] = {}
+        # What overloads without a plan call: an overload itself is hashed and called in Python.
+        self._unlisted: set[Any] = set()
         self._recorder = Recorder(self._logger, self._tell_of_compile)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
@@ -227,9 +232,15 @@ class DeterministicMode(TorchDispatchMode):
                 # A subclass desugars first; the mode then sees the operators that it is made of.
                 return NotImplemented
             traced = kind == _TRACED
+        resolve_views()
+        operator: Any = getattr(func, "_op", None)
+        if operator in self._unlisted:
+            return operator(*args, **kwargs) if kwargs else operator(*args)
         plan = self._plans.get(func, _UNSEEN)
         if plan is _UNSEEN:
             plan = self._plan(func)
+            if plan is None and type(func) is torch._ops.OpOverload:
+                self._unlisted.add(operator)
         if plan is None or not self._innermost:
             return func(*args, **kwargs) if kwargs else func(*args)
         return self._intercept(plan, args, kwargs or {}, traced=traced)
@@ -269,7 +280,9 @@ class DeterministicMode(TorchDispatchMode):
                 None,
             )
             # TorchScript's own operators have no dispatcher entry to ask.
-            composite = not rows and func.namespace != "prim" and func._can_decompose()
+            composite = (
+                not rows and func.namespace != "prim" and _is_composite(func.name(), _COMPOSITE)
+            )
             if rows or override or composite or self._table.is_forward(func):
                 plan = Plan(func, rows, override, composite)
         self._tell_of_compile()
@@ -304,15 +317,16 @@ class DeterministicMode(TorchDispatchMode):
     def _decompose(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a composite operator under the mode: in inference mode they come whole.
 
-        Some have kernels as well (``silu_backward``; ``linear``, for nested tensors): ATen runs
-        those.
+        It is ATen's form that runs: PyTorch has some in Python as well, for tracing, which round in
+        another way or draw other random numbers. Some have kernels besides (``silu_backward``;
+        ``linear``, for nested tensors): ATen runs those.
         """
         if plan.kernels:
             for tensor in tensors_in((*args, *kwargs.values())):
                 if (tensor.device.type, tensor.is_nested) in plan.kernels:
                     return plan.func(*args, **kwargs)
         with _acting(self):
-            return plan.func.decompose(*args, **kwargs)
+            return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
 
     def _act(
         self,

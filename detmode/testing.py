@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode import cuda
+from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
 from detmode.plan import overload_name
 from detmode.repeats import Run, Snapshot, differences, first_parting, remember_generators, snapshot
@@ -194,6 +195,7 @@ class _Filled(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        resolve_views()
         result = func(*args, **(kwargs or {}))
         if (
             isinstance(func, torch._ops.OpOverload)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.call import Call, Signature, tensors_in
+from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
 from detmode.observers import Observer, repeated
 from detmode.options import check_operator
@@ -95,6 +96,7 @@ class Probe(Observer):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        resolve_views()
         if self._thread.is_inside:
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.call import tensors_in
+from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
 from detmode.observers import Observer
 from detmode.places import Places
@@ -136,6 +137,7 @@ class record(Observer):
         if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it is made of are recorded.
             return NotImplemented
+        resolve_views()
         if self._thread.is_inside or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         return self.observe(func, args, kwargs, func)

@@ -1,9 +1,13 @@
-"""PyTorch's table of operators with sample inputs for each."""
+"""PyTorch's table of operators with sample inputs for each, and how a sample is run."""
 
 import warnings
+from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
+from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("expecttest")
 
@@ -12,4 +16,53 @@ with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-__all__ = ["op_db"]
+__all__ = ["name_of", "op_db", "run", "samples_of", "seed", "tensors"]
+
+
+def name_of(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def seed(number: int) -> None:
+    """Seed the CPU's generator: torch.manual_seed keeps the stack of each call for the GPUs'."""
+    torch.default_generator.manual_seed(number)
+
+
+def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """The samples of an operator on the CPU, the same each time, with gradients where it has them.
+
+    PyTorch's own method walks the stack for the name of the test.
+    """
+    seed(0)
+    wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    samples: Iterator[Any] = op.sample_inputs_func(op, "cpu", dtype, requires_grad=wants_grad)
+    return samples
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _gradients(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], *, again: bool
+) -> list[torch.Tensor]:
+    """Gradients of the inputs that reach the outputs; ``again``: those of the gradients too."""
+    # Small whole numbers of both signs: a gradient at the wrong place shows.
+    along = [((torch.arange(t.numel()) * 5) % 7 - 3).view(t.shape).to(t.dtype) for t in outputs]
+    found = torch.autograd.grad(outputs, inputs, along, allow_unused=True, create_graph=again)
+    first = [gradient for gradient in found if gradient is not None]
+    second = [gradient for gradient in first if gradient.requires_grad]
+    return first + (_gradients(second, inputs, again=False) if second else [])
+
+
+def run(
+    op: Any, sample: Any, *, twice: bool = False
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Results and gradients; ``twice``: the gradients of the gradients too, where it has them."""
+    seed(1)
+    result = op(sample.input, *sample.args, **sample.kwargs)
+    outputs = [t for t in tensors(sample.output_process_fn_grad(result)) if t.requires_grad]
+    inputs = [t for t in tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
+    if not outputs or not inputs:
+        return tensors(result), []
+    return tensors(result), _gradients(outputs, inputs, again=twice and op.supports_gradgrad)

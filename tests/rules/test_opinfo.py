@@ -12,8 +12,7 @@ import pytest
 import table_facts as facts
 import torch
 from hypothesis import settings
-from opinfo import op_db
-from torch.utils._pytree import tree_leaves
+from opinfo import name_of, op_db, run, samples_of
 
 from detmode import DeterministicMode, cuda
 from detmode.rule import Substitute
@@ -42,10 +41,6 @@ def dtypes_of(op: Any) -> tuple[torch.dtype, ...]:
     return tuple(dtype for dtype in DTYPES + (FURTHER if full else ()) if dtype in supported)
 
 
-def name_of(op: Any) -> str:
-    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-
-
 OPS = [
     pytest.param(number, dtype, id=f"{name_of(op)}-{str(dtype).removeprefix('torch.')}")
     for number, op in enumerate(op_db)
@@ -68,35 +63,6 @@ class Outcome:
 
     failures: tuple[str, ...]
     substituted: frozenset[str]
-
-
-def tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def gradients(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], *, again: bool
-) -> list[torch.Tensor]:
-    """Gradients of the inputs that reach the outputs; ``again``: those of the gradients too."""
-    # Small whole numbers of both signs: a gradient at the wrong place shows.
-    along = [((torch.arange(t.numel()) * 5) % 7 - 3).view(t.shape).to(t.dtype) for t in outputs]
-    found = torch.autograd.grad(outputs, inputs, along, allow_unused=True, create_graph=again)
-    first = [gradient for gradient in found if gradient is not None]
-    second = [gradient for gradient in first if gradient.requires_grad]
-    return first + (gradients(second, inputs, again=False) if second else [])
-
-
-def run(
-    op: Any, sample: Any, *, twice: bool = False
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Results and gradients; ``twice``: the gradients of the gradients too, where it has them."""
-    torch.manual_seed(1)
-    result = op(sample.input, *sample.args, **sample.kwargs)
-    outputs = [t for t in tensors(sample.output_process_fn_grad(result)) if t.requires_grad]
-    inputs = [t for t in tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
-    if not outputs or not inputs:
-        return tensors(result), []
-    return tensors(result), gradients(outputs, inputs, again=twice and op.supports_gradgrad)
 
 
 def substituted(mode: DeterministicMode) -> frozenset[str]:
@@ -185,13 +151,11 @@ def roundings(values: torch.Tensor, truth: torch.Tensor) -> float:
 def outcome(number: int, dtype: torch.dtype) -> Outcome:
     """All samples of ``op_db[number]``, under the mode and by ATen's CPU kernels."""
     op = op_db[number]
-    torch.manual_seed(0)
-    wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     failures: list[str] = []
     reached: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for position, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=wants_grad)):
+        for position, sample in enumerate(samples_of(op, dtype)):
             failure, met = check(op, sample)
             reached |= met
             if failure is not None:

@@ -19,7 +19,7 @@ PyTorch's own: rings and trees instead of the switch.
 
 Build process groups inside the mode, or set ``NCCL_ALGO=^NVLS`` or ``NCCL_NVLS_ENABLE=0``
 beforehand. They are read at the call: whether they were set when the group was built cannot be
-told. Another number of ranks gives other bits. Symmetric-memory collectives are not listed.
+told. Another number of ranks gives other bits. Symmetric memory is a room of its own.
 """
 
 from detmode.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
@@ -37,6 +37,13 @@ _REDUCING = {
     "_c10d_functional::all_reduce_coalesced": "inputs",
     "_c10d_functional::reduce_scatter_tensor": "input",
     "_c10d_functional::reduce_scatter_tensor_coalesced": "inputs",
+    "_c10d_functional::reduce_scatter_tensor_out": "input",
+    "_c10d_functional_autograd::all_reduce": "input",
+    "_c10d_functional_autograd::reduce_scatter_tensor": "input",
+    "c10d_functional::all_reduce": "self",
+    "c10d_functional::all_reduce_coalesced": "self",
+    "c10d_functional::reduce_scatter_tensor": "input",
+    "c10d_functional::reduce_scatter_tensor_coalesced": "inputs",
 }
 
 RULES = (

@@ -32,7 +32,16 @@ def _functional(make: Maker, op: str) -> dict[str, Any]:
         "reduce_op": "sum",
         "group_name": "default",
     }
-    return {**arguments, "group_size": 2} if "scatter" in op else arguments
+    if "scatter" in op:
+        arguments["group_size"] = 2
+    return {**arguments, "out": make.normal(4)} if op.endswith("_out") else arguments
+
+
+def _legacy(make: Maker, op: str) -> dict[str, Any]:
+    several = "coalesced" in op
+    value: Any = [make.normal(8), make.normal(8)] if several else make.normal(8)
+    name = ("inputs" if several else "input") if "scatter" in op else "self"
+    return {name: value, "reduceOp": "sum", "tag": "", "ranks": [0, 1], "group_size": 2}
 
 
 _C10D = (
@@ -60,7 +69,9 @@ SAMPLES = tuple(
     )
     for namespace, ops, arguments in (
         ("c10d", _C10D, _c10d),
-        ("_c10d_functional", _FUNCTIONAL, _functional),
+        ("_c10d_functional", (*_FUNCTIONAL, "reduce_scatter_tensor_out"), _functional),
+        ("_c10d_functional_autograd", ("all_reduce", "reduce_scatter_tensor"), _functional),
+        ("c10d_functional", _FUNCTIONAL, _legacy),
     )
     for op in ops
     for name, device in (("sum", "cuda"), ("integers", "cuda"), ("host", "cpu"))

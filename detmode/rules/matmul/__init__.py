@@ -50,6 +50,10 @@ _FACTORS = {
     "aten::addbmm": ("batch1", "batch2"),
     "aten::mv": ("self", "vec"),
     "aten::addmv": ("mat", "vec"),
+    "aten::mm.dtype": ("self", "mat2"),
+    "aten::addmm.dtype": ("mat1", "mat2"),
+    "aten::bmm.dtype": ("self", "mat2"),
+    "aten::baddbmm.dtype": ("batch1", "batch2"),
 }
 _MAY_BE_SPARSE = {
     "aten::mm": ("self", "mat2"),
@@ -75,15 +79,18 @@ RULES = (
         guarantee=RUN_TO_RUN,
         because="under the flag cuSPARSE runs its deterministic algorithm (COO_ALG2)",
     ),
-    Rule(
-        op="aten::addmm",
-        when=on("cuda")
-        & bias_of("self", "mat2")
-        & argument("beta", 1)
-        & dtype_in("mat1", FLOATING),
-        action=Allow(),
-        until="2.9",
-        because="a product with a bias vector runs cuBLASLt, which does not alert",
+    *(
+        Rule(
+            op=op,
+            when=on("cuda")
+            & bias_of("self", "mat2")
+            & argument("beta", 1)
+            & dtype_in("mat1", FLOATING),
+            action=Allow(),
+            until="2.9",
+            because="a product with a bias vector runs cuBLASLt, which does not alert",
+        )
+        for op in ("aten::addmm", "aten::addmm.dtype")
     ),
     *(
         Rule(

@@ -1,8 +1,11 @@
 """Samples of matrix products."""
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import torch
 
 from detmode.conditions import COMPLEX, FLOATING
 from detmode.sample import Maker, Sample
@@ -21,6 +24,14 @@ def _dense(make: Maker, op: str) -> dict[str, Any]:
         "addmv": {"self": make.normal(3), "mat": matrices[0], "vec": make.normal(4)},
     }
     return arguments[op]
+
+
+def _into_float(make: Maker, op: str) -> dict[str, Any]:
+    return {**_dense(make, op), "out_dtype": torch.float32}
+
+
+def _with_bias(make: Maker, arguments: Callable[[Maker, str], dict[str, Any]]) -> dict[str, Any]:
+    return {**arguments(make, "addmm"), "self": make.normal(5)}
 
 
 def _with_sparse(make: Maker, op: str, name: str) -> dict[str, Any]:
@@ -58,11 +69,25 @@ SAMPLES = (
         for op in _OPS
         for name, device in (("dense", "cuda"), ("host", "cpu"))
     ),
-    Sample(
-        name="bias",
-        op="aten::addmm",
-        make=lambda make: {**_dense(make, "addmm"), "self": make.normal(5)},
-        dtypes=FLOATING,
+    *(
+        Sample(
+            name=name,
+            op=f"aten::{op}.dtype",
+            make=partial(_into_float, op=op),
+            dtypes=FLOATING + COMPLEX,
+            device=device,
+        )
+        for op in ("mm", "addmm", "bmm", "baddbmm")
+        for name, device in (("dense", "cuda"), ("host", "cpu"))
+    ),
+    *(
+        Sample(
+            name="bias",
+            op=op,
+            make=partial(_with_bias, arguments=arguments),
+            dtypes=FLOATING,
+        )
+        for op, arguments in (("aten::addmm", _dense), ("aten::addmm.dtype", _into_float))
     ),
     *(
         Sample(

@@ -1,4 +1,4 @@
-"""Backward of antialiased bilinear and bicubic interpolation: ``_upsample_*2d_aa_backward``.
+"""Backward of antialiased interpolation: ``_upsample_*2d_aa_backward``, bilinear and bicubic.
 
 ``F.interpolate(antialias=True)`` and torchvision's ``resize`` of tensors. PyTorch has no
 deterministic path for them.
@@ -32,7 +32,8 @@ In all 1.0 times the floor.
 ATen raises where the filter's weights exceed a block's shared memory (a reduction by more than
 about 150 or 75 in float); here that works. An explicit scale that contradicts the sizes can leave
 an output position with weights that sum to about zero: what ATen divides there is rounding noise,
-and so it is here. A dimension has less than 2**31 positions.
+and so it is here. A dimension has less than 2**31 positions. Lanczos interpolation has a CPU kernel
+alone up to PyTorch 2.15; a CUDA kernel would meet a warning in detmode's words.
 """
 
 from detmode.conditions import nonempty, on
@@ -79,6 +80,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         op="aten::_upsample_bicubic2d_aa_backward",
+        action=Allow(),
+        because="the CPU kernel adds a channel's output positions in order",
+    ),
+    Rule(
+        op="aten::_upsample_lanczos2d_aa_backward",
+        when=on("cuda"),
+        action=Refuse(),
+        because="a CUDA kernel, which PyTorch has not had until 2.15, may add as its neighbours do",
+    ),
+    Rule(
+        op="aten::_upsample_lanczos2d_aa_backward",
         action=Allow(),
         because="the CPU kernel adds a channel's output positions in order",
     ),

@@ -39,7 +39,16 @@ _MAKERS: tuple[tuple[str, str, Make], ...] = (
     ("empty", "empty", lambda m: backward(m, (0, 3), (17, 31), (5, 6))),
     ("special", "", lambda m: special(m, (1, 1), (9, 11), (4, 5))),
 )
-_OTHERS = tuple(
+_LANCZOS = tuple(
+    Sample(
+        name="host" if device == "cpu" else device,
+        op="aten::_upsample_lanczos2d_aa_backward",
+        make=_MAKERS[0][2],
+        device=device,
+    )
+    for device in ("cpu", "cuda")
+)
+_OTHERS = _LANCZOS + tuple(
     Sample(name="host" if device == "cpu" else device, op=op, make=_MAKERS[0][2], device=device)
     for device in ("cpu", "mps")
     for op in OPS

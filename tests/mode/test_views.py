@@ -1,0 +1,80 @@
+"""Kernels that conjugate or negate inside give under every mode what they give without one."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import torch
+
+from detmode import DeterministicMode
+from detmode.auditing import Audit
+from detmode.runs.probing import Probe
+from detmode.runs.recording import record
+from detmode.suite import SuiteMode
+from detmode.testing import _Filled
+
+torch.library.define("detmode_views::autocorrelation", "(Tensor x) -> Tensor")
+
+
+@torch.library.impl("detmode_views::autocorrelation", "CPU")
+def _autocorrelation(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers, and a negative view of real ones, are inside only."""
+    spectrum = torch.fft.rfft(x)
+    return torch.fft.irfft(spectrum * spectrum.conj()) + spectrum.conj().imag.sum()
+
+
+def _complex() -> torch.Tensor:
+    return torch.randn(3, 4, dtype=torch.complex64)
+
+
+def _gradient_of_lstsq(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    solution = torch.linalg.lstsq(a.requires_grad_(), b).solution
+    return torch.autograd.grad(solution.abs().sum(), a)[0]
+
+
+MODES: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
+    "DeterministicMode": lambda folder: DeterministicMode(),
+    "simulated": lambda folder: DeterministicMode(simulate="cuda"),
+    "Audit": lambda folder: Audit(),
+    "SuiteMode": lambda folder: SuiteMode(lambda overload, site: True),
+    "record": lambda folder: record(folder / "run"),
+    "Probe": lambda folder: Probe(repeats=1),
+    "memory": lambda folder: _Filled(0xFF),
+}
+CALLS: dict[str, tuple[bool, Callable[[], torch.Tensor]]] = {
+    "pinv": (False, lambda: torch.linalg.pinv(_complex())),
+    "gradient of lstsq": (False, lambda: _gradient_of_lstsq(_complex(), _complex())),
+    "kernel of a library": (
+        False,
+        lambda: torch.ops.detmode_views.autocorrelation(torch.randn(8)),
+    ),
+    "hfftn of real numbers": (True, lambda: torch.fft.hfftn(torch.randn(3, 4))),
+    "vecdot": (True, lambda: torch.linalg.vecdot(_complex(), _complex())),
+}
+"""By name: whether the call is made in inference mode, and the call."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("call", CALLS)
+def test_views_inside_a_kernel_are_resolved(mode: str, call: str, tmp_path: Path) -> None:
+    """Every mode gives the numbers that a call gives without it."""
+    in_inference_mode, make = CALLS[call]
+    with torch.inference_mode(in_inference_mode):
+        torch.manual_seed(0)
+        expected = make()
+        torch.manual_seed(0)
+        with MODES[mode](tmp_path):
+            given = make()
+    # LAPACK rounds by where its buffers lie.
+    torch.testing.assert_close(given, expected)
+
+
+def test_they_are_resolved_in_a_mode_below_another(tmp_path: Path) -> None:
+    """A mode that is handed its calls by another one resolves them as well."""
+    matrix = _complex()
+    expected = torch.linalg.pinv(matrix)
+    with DeterministicMode(), record(tmp_path / "run"), DeterministicMode():
+        given = torch.linalg.pinv(matrix)
+    torch.testing.assert_close(given, expected)
+    assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Conjugate)

@@ -1,0 +1,95 @@
+"""PyTorch's own sample inputs for every operator it tests: on the CPU a mode changes no bit."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from opinfo import name_of, op_db, run, samples_of
+
+from detmode import DeterministicMode
+from detmode.verify.claims import same_bits
+
+UNWRITTEN = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+}
+"""Memory that nobody has written: the flag has it filled."""
+
+_VECTORS = "under any mode PyTorch computes the vectors too, for a backward (isTensorSubclassLike)"
+_OUT_OF_PLACE = "under any mode PyTorch's backward is the one for subclasses (isTensorSubclassLike)"
+ROUNDED = {
+    "linalg.cond": _VECTORS,
+    "linalg.eigvalsh": _VECTORS,
+    "linalg.svdvals": _VECTORS,
+    "norm.nuc": _VECTORS,
+    "max.reduction_no_dim": _OUT_OF_PLACE,
+    "min.reduction_no_dim": _OUT_OF_PLACE,
+    "ormqr": _OUT_OF_PLACE,
+    "prod": _OUT_OF_PLACE,
+}
+"""What PyTorch itself computes in another way once any mode is there, and why: it may round, sign
+a zero, or lay out a gradient otherwise."""
+
+CASES = [
+    pytest.param(number, dtype, id=f"{name_of(op)}-{str(dtype).removeprefix('torch.')}")
+    for number, op in enumerate(op_db)
+    for dtype in (torch.float32, torch.complex64)
+    if dtype in op.supported_dtypes("cpu")
+]
+
+
+def outcome(op: Any, sample: Any, mode: AbstractContextManager[object]) -> Any:
+    """Results and gradients, or the error, as text."""
+    try:
+        with mode:
+            results, gradients = run(op, sample)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return [*results, *gradients]
+
+
+def form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    strides = tensor.stride() if tensor.layout is torch.strided else None
+    return tensor.layout, tensor.shape, strides, tensor.is_conj(), tensor.is_neg()
+
+
+def equal(given: Any, expected: Any, *, rounded: bool) -> bool:
+    if isinstance(given, str) or isinstance(expected, str):
+        return bool(given == expected)
+    if rounded:
+        try:
+            torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+        except AssertionError:
+            return False
+        return True
+    return same_bits(given, expected) and list(map(form, given)) == list(map(form, expected))
+
+
+def detached(tree: Any) -> Any:
+    return tree.detach().clone() if isinstance(tree, torch.Tensor) else tree
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("number", "dtype"), CASES)
+def test_a_mode_changes_no_bit(number: int, dtype: torch.dtype) -> None:
+    """Results, gradients and errors of calls that a mode lets pass are those without it."""
+    op = op_db[number]
+    for position, sample in enumerate(samples_of(op, dtype)):
+        for inference in (False, True):
+            with torch.inference_mode(inference):
+                each = sample.transform(detached) if inference else sample
+                given = outcome(op, each, DeterministicMode())
+                # What varies without a mode, as LAPACK may by where its buffers lie, varies here.
+                agrees = op.name in UNWRITTEN or any(
+                    equal(given, outcome(op, each, nullcontext()), rounded=name_of(op) in ROUNDED)
+                    for _ in range(10)
+                )
+            where = f"sample {position}{' in inference mode' if inference else ''}"
+            assert agrees, f"{where}: {given} under the mode, {outcome(op, each, nullcontext())}"
