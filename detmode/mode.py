@@ -282,7 +282,7 @@ class DeterministicMode(TorchDispatchMode):
         if torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
-                    self._trace.remember_call(plan.names)
+                    call.place = self._trace.remember_call(plan.names, self._recorder.paths)
                     break
         row: Row | None = None
         for candidate in plan.rows:
@@ -386,8 +386,8 @@ class DeterministicMode(TorchDispatchMode):
         unavailable: str | None = None,
     ) -> Any:
         action = "warn" if warn else "error"
-        record, new_site = self._recorder.count(plan, row, action, call, self._trace)
-        if new_site is not None or not warn:
+        record, place, is_new = self._recorder.count(plan, row, action, call, self._trace)
+        if is_new or not warn:
             rule = row.rule if row else None
             if record.alert is not None and _get_flag():
                 text = messages.alert_text(record.alert, warn=warn)
@@ -402,11 +402,11 @@ class DeterministicMode(TorchDispatchMode):
                 substitute_exists=rule is not None and isinstance(rule.action, Substitute),
                 unavailable=unavailable,
             )
-            message = messages.with_place(text, record.site, record.module, remedy)
-            if new_site is None or not warn:
+            message = messages.with_place(text, place.site.text, place.module, remedy)
+            if not warn:
                 raise RuntimeError(message)
             self._logger.warning("%s", message)
-            _warn_at(message, new_site)
+            _warn_at(message, place.site)
         # The warning is given; PyTorch's own would repeat it at every call.
         with flag(False):
             return plan.func(*args, **kwargs)

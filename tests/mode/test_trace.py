@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from detmode import allow
+from detmode.module_path import ModulePaths
 from detmode.sites import Trace, trace
 
 
@@ -32,7 +33,7 @@ class Node:
 
 def make_node(memory, state, number, names):
     state["next"] = number + 1
-    memory.remember_call(names)
+    memory.remember_call(names, ModulePaths())
 
 
 def in_another_thread(function):
