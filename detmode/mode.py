@@ -39,6 +39,7 @@ _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _entered = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
+_FILES = 1 << 10
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
@@ -353,7 +354,7 @@ class DeterministicMode(TorchDispatchMode):
                         validate(func, call.arguments)
                         seen_by = observer()
                         if seen_by is None:
-                            return run_substitute(action.function, func, call.arguments)
+                            return run_substitute(action, func, call.arguments)
                         run = functools.partial(_substitute, plan, action)
                         return seen_by.observe(func, args, kwargs, run)
                 self._say_once(unavailable, f"no substitutes here: {unavailable}")
@@ -490,7 +491,7 @@ def _leave(level: DeterministicMode) -> None:
 
 def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(action.function, plan.func, plan.signature.bind(args, kwargs))
+    return run_substitute(action, plan.func, plan.signature.bind(args, kwargs))
 
 
 def _is_active(key: torch._C._TorchDispatchModeKey) -> bool:
@@ -524,6 +525,9 @@ def _warn_at(message: str, site: Site) -> None:
         warnings.warn(message, DeterminismWarning, stacklevel=2)
         return
     # With a registry a program that makes a mode for each step is still warned once.
+    if len(_registries) >= _FILES:
+        # Generated code may name ever new ones.
+        _registries.clear()
     registry = _registries.setdefault(site.file, {})
     warnings.warn_explicit(
         message, DeterminismWarning, site.file, site.line, site.python_module, registry

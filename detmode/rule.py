@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from detmode.conditions import ALWAYS, Condition
@@ -86,6 +88,11 @@ class Substitute(Action):
                 "Substitute: traffic must be at least 1, which is the floor, or None, got "
                 f"{self.traffic!r}"
             )
+
+    @cached_property
+    def takes_out(self) -> bool:
+        """Whether the function has an argument ``out``."""
+        return "out" in inspect.signature(self.function).parameters
 
 
 @dataclass(frozen=True)

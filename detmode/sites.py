@@ -46,7 +46,7 @@ _FILES = 1 << 12
 _sites: ById[dict[int, Site]] = ById()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """A line of the user's code.
 
@@ -70,7 +70,7 @@ class Place(NamedTuple):
     module: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Note:
     """What is remembered of the forward call that made an autograd node."""
 
