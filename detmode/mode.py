@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import logging
@@ -62,7 +61,8 @@ class DeterministicMode(TorchDispatchMode):
     A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
     exception-safe: every setting it touches is restored. It acts in the thread that enters it and
     in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
-    turns on, still alerts.
+    turns on, still alerts. Copied or pickled outside of its block, it is another mode with the same
+    arguments, which has seen nothing yet.
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
@@ -100,7 +100,6 @@ class DeterministicMode(TorchDispatchMode):
         schedule_seed: int | None = None,
         log: logging.Logger | int | str | None = None,
     ) -> None:
-        TorchDispatchMode.__init__(self)
         check_arguments(
             warn_only, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
         )
@@ -116,6 +115,11 @@ class DeterministicMode(TorchDispatchMode):
         self._simulate = simulate
         self._schedule_seed = schedule_seed
         self._logger = logger_for(log)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to the mode's own calls: a copy begins anew."""
+        TorchDispatchMode.__init__(self)
         self._plans: dict[Any, Plan | None] = {}
         self._recorder = Recorder(self._logger, self._tell_of_compile)
         self._kinds: dict[type, int] = {}
@@ -135,7 +139,8 @@ class DeterministicMode(TorchDispatchMode):
             # records are one.
             level = self
             if self._open:
-                level = copy.copy(self)
+                level = object.__new__(type(self))
+                vars(level).update(vars(self))
                 TorchDispatchMode.__init__(level)
             entry = (threading.get_ident(), level, undo)
             self._open.append(entry)
@@ -199,6 +204,24 @@ class DeterministicMode(TorchDispatchMode):
                 return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]  # a wrapper has the wrapped one's type
+
+    # Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._open:
+            raise TypeError(
+                "DeterministicMode: a mode can be neither copied nor pickled inside its block; "
+                "do it before or after, or copy its report()"
+            )
+        fresh = object.__new__(type(self))
+        fresh._logger = self._logger
+        fresh._begin()
+        made_anew = vars(fresh).keys() - {"_logger"}
+        return {name: value for name, value in vars(self).items() if name not in made_anew}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
 
     # What was seen
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from detmode.conditions import ALWAYS, Condition
+from detmode.values import Value, check_name
 
 _OP = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
 _VERSION = re.compile(r"\d+\.\d+")
@@ -33,7 +34,7 @@ GPU_TO_GPU = Guarantee.GPU_TO_GPU
 
 
 @dataclass(frozen=True)
-class Action:
+class Action(Value):
     """What the mode does with a call that a row matches. Prints as its own name."""
 
     def __str__(self) -> str:
@@ -89,6 +90,10 @@ class Substitute(Action):
                 f"{self.traffic!r}"
             )
 
+    def __reduce__(self) -> tuple[type[Substitute], tuple[Any, ...]]:
+        check_name(self.function, str(self))
+        return Substitute, (self.function, self.otherwise, self.launches, self.traffic)
+
     @cached_property
     def takes_out(self) -> bool:
         """Whether the function has an argument ``out``."""
@@ -101,7 +106,7 @@ class Allow(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Value):
     """One row: which calls of an operator it means, and what to do with them.
 
     Args:

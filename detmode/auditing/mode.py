@@ -99,6 +99,9 @@ class Audit(DeterministicMode):
             simulate="cuda",
             log=log,
         )
+
+    def _begin(self) -> None:
+        super()._begin()
         self._floors: dict[torch._ops.OpOverload, Floor] = {}
         self._tally = _Tally()
 
