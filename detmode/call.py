@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from detmode.blocks import Calls
 from detmode.settings import flag
 from detmode.variants import out_names
+
+if TYPE_CHECKING:
+    from detmode.sites import Place
 
 
 class Signature:
@@ -42,7 +45,7 @@ class Call:
         pretend: a device type; CPU and meta tensors then count as tensors on that device.
     """
 
-    __slots__ = ("arguments", "device_types", "func", "pretend", "tensors")
+    __slots__ = ("arguments", "device_types", "func", "place", "pretend", "tensors")
 
     def __init__(
         self, func: torch._ops.OpOverload, arguments: dict[str, Any], pretend: str | None = None
@@ -50,6 +53,8 @@ class Call:
         self.func = func
         self.arguments = arguments
         self.pretend = pretend
+        self.place: Place | None = None
+        """Where it is made, once that has been looked up."""
         self.tensors = tensors_in(arguments.values())
         """All tensor arguments, those in lists too."""
         self.device_types: set[str] = set()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 
 from detmode import nccl
 from detmode.settings import FILL, FLAG
+from detmode.values import Value, check_name
 
 if TYPE_CHECKING:
     from detmode.call import Call
+
+P = ParamSpec("P")
 
 REDUCED = (torch.float16, torch.bfloat16)
 FLOATING = (*REDUCED, torch.float32, torch.float64)
@@ -29,22 +34,25 @@ def _name_of(dtypes: tuple[torch.dtype, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Condition:
+class Condition(Value):
     """A predicate over a :class:`~detmode.call.Call` that knows its own text.
 
-    Equality is by text, so that two rows with the same condition can be told.
+    Equality is by text, so that two rows with the same condition can be told. Those of this module
+    can be pickled, and others whose predicate is a function of a module.
 
     Args:
         text: how the condition prints: the expression that makes it.
         holds: the predicate itself.
         arguments: the schema names that the predicate reads.
         dtypes: the dtypes that it asks for; of a joint condition, those of the first that asks.
+        made_by: what makes it again, where it can be pickled although its predicate cannot.
     """
 
     text: str
     holds: Callable[[Call], bool]
     arguments: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
+    made_by: Callable[[], Condition] | None = field(default=None, repr=False)
 
     def __call__(self, call: Call) -> bool:
         """Whether the condition holds for a call."""
@@ -57,6 +65,7 @@ class Condition:
             lambda call: first(call) and second(call),
             self.arguments + other.arguments,
             self.dtypes or other.dtypes,
+            partial(operator.and_, self, other),
         )
 
     def __str__(self) -> str:
@@ -71,11 +80,32 @@ class Condition:
     def __hash__(self) -> int:
         return hash(self.text)
 
+    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[Any, ...]]:
+        if self.made_by is not None:
+            return self.made_by, ()
+        check_name(self.holds, f"the condition {self.text}")
+        return Condition, (self.text, self.holds, self.arguments, self.dtypes)
 
-ALWAYS = Condition("always", lambda call: True)
+
+def _pickled_by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
+    """Have the conditions that ``make`` makes pickled as the call that made them."""
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Condition:
+        return replace(make(*args, **kwargs), made_by=partial(made, *args, **kwargs))
+
+    return made
+
+
+def _always(call: Call) -> bool:
+    return True
+
+
+ALWAYS = Condition("always", _always)
 """The condition of a chain's last row."""
 
 
+@_pickled_by_name
 def on(*device_types: str) -> Condition:
     """The call has a tensor on one of ``device_types``, or makes one there."""
     text = ", ".join(repr(device) for device in device_types)
@@ -85,6 +115,7 @@ def on(*device_types: str) -> Condition:
     return Condition(f"on({text})", lambda call: not call.device_types.isdisjoint(device_types))
 
 
+@_pickled_by_name
 def requires_grad(name: str) -> Condition:
     """The tensor argument ``name`` requires grad, and grad mode is on."""
 
@@ -95,6 +126,7 @@ def requires_grad(name: str) -> Condition:
     return Condition(f"requires_grad({name!r})", holds, (name,))
 
 
+@_pickled_by_name
 def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     """The tensor argument ``name``, or a tensor of the list ``name``, has one of ``dtypes``."""
     dtypes = tuple(dtypes)
@@ -110,6 +142,7 @@ def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     return Condition(f"dtype_in({name!r}, {_name_of(dtypes)})", holds, (name,), dtypes)
 
 
+@_pickled_by_name
 def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     """The result of a scan of ``name`` has one of ``dtypes``: ``dtype``, else that of ``out``."""
     dtypes = tuple(dtypes)
@@ -125,6 +158,7 @@ def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     return Condition(text, holds, (name,), dtypes)
 
 
+@_pickled_by_name
 def argument(name: str, *values: object) -> Condition:
     """The argument ``name`` equals one of ``values``."""
     text = ", ".join(repr(value) for value in values)
@@ -133,6 +167,7 @@ def argument(name: str, *values: object) -> Condition:
     )
 
 
+@_pickled_by_name
 def argument_given(name: str) -> Condition:
     """The optional argument ``name`` is not ``None``."""
     return Condition(
@@ -149,6 +184,7 @@ def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
     return guard_or_true(condition) if otherwise else guard_or_false(condition)
 
 
+@_pickled_by_name
 def nonempty(name: str) -> Condition:
     """The tensor argument ``name`` has elements."""
 
@@ -159,6 +195,7 @@ def nonempty(name: str) -> Condition:
     return Condition(f"nonempty({name!r})", holds, (name,))
 
 
+@_pickled_by_name
 def single(name: str) -> Condition:
     """The tensor argument ``name`` has one element."""
 
@@ -169,6 +206,7 @@ def single(name: str) -> Condition:
     return Condition(f"single({name!r})", holds, (name,))
 
 
+@_pickled_by_name
 def quantized(name: str) -> Condition:
     """The tensor argument ``name`` is quantized."""
 
@@ -184,6 +222,7 @@ def has_strides(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
+@_pickled_by_name
 def row_major(name: str) -> Condition:
     """The tensor argument ``name`` is contiguous, and not quantized."""
 
@@ -199,6 +238,7 @@ def row_major(name: str) -> Condition:
     return Condition(f"row_major({name!r})", holds, (name,))
 
 
+@_pickled_by_name
 def sparse(*names: str) -> Condition:
     """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
 
@@ -212,6 +252,7 @@ def sparse(*names: str) -> Condition:
     return Condition(f"sparse({', '.join(map(repr, names))})", holds, names)
 
 
+@_pickled_by_name
 def lies_along(name: str, dim: str) -> Condition:
     """All elements of the tensor argument ``name`` lie along its dimension ``dim``."""
 
@@ -229,6 +270,7 @@ def lies_along(name: str, dim: str) -> Condition:
     return Condition(f"lies_along({name!r}, {dim!r})", holds, (name, dim))
 
 
+@_pickled_by_name
 def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` at the time of the call (a program can turn it off inside)."""
     return Condition(
@@ -237,6 +279,7 @@ def deterministic_flag(value: bool) -> Condition:
     )
 
 
+@_pickled_by_name
 def fill_uninitialized_memory(value: bool) -> Condition:
     """``torch.utils.deterministic.fill_uninitialized_memory`` is ``value``."""
     return Condition(
@@ -245,6 +288,7 @@ def fill_uninitialized_memory(value: bool) -> Condition:
     )
 
 
+@_pickled_by_name
 def uneven_windows(name: str, output: str) -> Condition:
     """One of the last three sizes of ``name`` is no multiple of that of ``output``."""
 
@@ -262,6 +306,7 @@ def uneven_windows(name: str, output: str) -> Condition:
     return Condition(f"uneven_windows({name!r}, {output!r})", holds, (name, output))
 
 
+@_pickled_by_name
 def bias_of(name: str, matrix: str) -> Condition:
     """``name`` is a contiguous vector that is added to each row of a product with ``matrix``."""
 
@@ -282,6 +327,7 @@ def bias_of(name: str, matrix: str) -> Condition:
     return Condition(f"bias_of({name!r}, {matrix!r})", holds, (name, matrix))
 
 
+@_pickled_by_name
 def cublas_workspace_unset(*accepted: str) -> Condition:
     """``CUBLAS_WORKSPACE_CONFIG`` is none of ``accepted``: by default ``:4096:8`` and ``:16:8``."""
     text = ", ".join(repr(value) for value in accepted)
@@ -292,6 +338,7 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
     )
 
 
+@_pickled_by_name
 def nvls_possible() -> Condition:
     """The environment leaves NCCL free to reduce inside the NVLink switch (NVLS)."""
     return Condition("nvls_possible()", lambda call: not nccl.nvls_is_excluded())

@@ -37,10 +37,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
-_entered = threading.local()
+_local = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
 _is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_FILES = 1 << 10
+
 
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
@@ -59,7 +61,8 @@ class DeterministicMode(TorchDispatchMode):
     A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
     exception-safe: every setting it touches is restored. It acts in the thread that enters it and
     in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
-    turns on, still alerts.
+    turns on, still alerts. Copied or pickled outside of its block, it is another mode with the same
+    arguments, which has seen nothing yet.
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
@@ -97,7 +100,6 @@ class DeterministicMode(TorchDispatchMode):
         schedule_seed: int | None = None,
         log: logging.Logger | int | str | None = None,
     ) -> None:
-        TorchDispatchMode.__init__(self)
         check_arguments(
             warn_only, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
         )
@@ -113,6 +115,11 @@ class DeterministicMode(TorchDispatchMode):
         self._simulate = simulate
         self._schedule_seed = schedule_seed
         self._logger = logger_for(log)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to the mode's own calls: a copy begins anew."""
+        TorchDispatchMode.__init__(self)
         self._plans: dict[Any, Plan | None] = {}
         # What overloads without a plan call: an overload itself is hashed and called in Python.
         self._unlisted: set[Any] = set()
@@ -209,6 +216,24 @@ class DeterministicMode(TorchDispatchMode):
         """Whether a block of this mode is open, in any thread."""
         return bool(self._entered)
 
+    # Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._entered:
+            raise TypeError(
+                "DeterministicMode: a mode can be neither copied nor pickled inside its block; "
+                "do it before or after, or copy its report()"
+            )
+        fresh = object.__new__(type(self))
+        fresh._logger = self._logger
+        fresh._begin()
+        made_anew = vars(fresh).keys() - {"_logger"}
+        return {name: value for name, value in vars(self).items() if name not in made_anew}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
     # What was seen
 
     @property
@@ -300,7 +325,7 @@ class DeterministicMode(TorchDispatchMode):
         if torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
-                    self._trace.remember_call(plan.names)
+                    call.place = self._trace.remember_call(plan.names, self._recorder.paths)
                     break
         row: Row | None = None
         for candidate in plan.rows:
@@ -369,7 +394,7 @@ class DeterministicMode(TorchDispatchMode):
                         validate(func, call.arguments)
                         seen_by = observer()
                         if seen_by is None:
-                            return run_substitute(action.function, func, call.arguments)
+                            return run_substitute(action, func, call.arguments)
                         run = functools.partial(_substitute, plan, action)
                         return seen_by.observe(func, args, kwargs, run)
                 self._say_once(unavailable, f"no substitutes here: {unavailable}")
@@ -400,8 +425,8 @@ class DeterministicMode(TorchDispatchMode):
         unavailable: str | None = None,
     ) -> Any:
         action = "warn" if warn else "error"
-        record, new_site = self._recorder.count(plan, row, action, call, self._trace)
-        if new_site is not None or not warn:
+        record, place, is_new = self._recorder.count(plan, row, action, call, self._trace)
+        if is_new or not warn:
             rule = row.rule if row else None
             is_flag_on, _ = FLAG.chosen()
             if record.alert is not None and is_flag_on:
@@ -417,11 +442,11 @@ class DeterministicMode(TorchDispatchMode):
                 substitute_exists=rule is not None and isinstance(rule.action, Substitute),
                 unavailable=unavailable,
             )
-            message = messages.with_place(text, record.site, record.module, remedy)
-            if new_site is None or not warn:
+            message = messages.with_place(text, place.site.text, place.module, remedy)
+            if not warn:
                 raise RuntimeError(message)
             self._logger.warning("%s", message)
-            _warn_at(message, new_site)
+            _warn_at(message, place.site)
         # The warning is given; PyTorch's own would repeat it at every call.
         with flag(False):
             return plan.func(*args, **kwargs)
@@ -441,9 +466,9 @@ class DeterministicMode(TorchDispatchMode):
 
 
 def _stack() -> list[DeterministicMode]:
-    stack: list[DeterministicMode] | None = getattr(_entered, "stack", None)
+    stack: list[DeterministicMode] | None = getattr(_local, "stack", None)
     if stack is None:
-        stack = _entered.stack = []
+        stack = _local.stack = []
     return stack
 
 
@@ -535,7 +560,7 @@ class _acting:
 
 def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(action.function, plan.func, plan.signature.bind(args, kwargs))
+    return run_substitute(action, plan.func, plan.signature.bind(args, kwargs))
 
 
 def _is_active(key: torch._C._TorchDispatchModeKey) -> bool:
@@ -569,6 +594,9 @@ def _warn_at(message: str, site: Site) -> None:
         warnings.warn(message, DeterminismWarning, stacklevel=2)
         return
     # With a registry a program that makes a mode for each step is still warned once.
+    if len(_registries) >= _FILES:
+        # Generated code may name ever new ones.
+        _registries.clear()
     registry = _registries.setdefault(site.file, {})
     warnings.warn_explicit(
         message, DeterminismWarning, site.file, site.line, site.python_module, registry

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Sequence
 
 from torch.nn import Module
 
-
-def module_path(modules: Sequence[Module]) -> str | None:
-    """The path of the last of the modules that call each other, by the class of the first one."""
-    if not modules:
-        return None
-    steps = itertools.starmap(_step, itertools.pairwise(modules))
-    return "".join((type(modules[0]).__name__, *steps))
+from detmode.by_id import ById
 
 
 def _step(parent: Module, child: Module) -> str:
-    for name, module in parent.named_modules():
-        if module is child and name:
-            return f".{name}"
+    """The names that lead from a module down to one that it calls, the fewest."""
+    level, seen = [("", parent)], {parent}
+    while level:
+        below = []
+        for path, module in level:
+            for name, each in module.named_children():
+                if each is child:
+                    return f"{path}.{name}"
+                if each not in seen:
+                    seen.add(each)
+                    below.append((f"{path}.{name}", each))
+        level = below
     return f".{type(child).__name__}"
 
 
 class _Node:
     """A module that was called by those above it."""
 
-    __slots__ = ("children", "path", "reference")
+    __slots__ = ("children", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.children: dict[int, _Node] = {}
-        self.reference: weakref.ref[Module] | None = None
+        self.children: ById[_Node] = ById()
 
 
 class ModulePaths:
@@ -40,13 +40,15 @@ class ModulePaths:
 
     A module that is called at several places of the model has a path at each of them. Modules are
     told by their identity, and none is kept alive.
+
+    Attributes:
+        known: of each module the path by which it was met first, below another one if it ever was.
     """
 
     def __init__(self) -> None:
         self._called = _Node("")
         self._recomputed = _Node("")
-        # The path by which a module was met first, below another one.
-        self._known = _Node("")
+        self.known: ById[str] = ById()
 
     def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
         """The path of the last of ``modules``, which call each other, the outermost first.
@@ -61,21 +63,15 @@ class ModulePaths:
         for module in modules:
             found = node.children.get(id(module))
             if found is None:
+                known = self.known.get(id(module))
                 if above is not None:
                     path = node.path + _step(above, module)
-                    if id(module) not in self._known.children:
-                        _add(self._known, module, path)
+                elif recomputed and known is not None:
+                    path = known
                 else:
-                    known = self._known.children.get(id(module)) if recomputed else None
-                    path = type(module).__name__ if known is None else known.path
-                found = _add(node, module, path)
+                    path = type(module).__name__
+                if known is None or "." not in known:
+                    self.known.keep(module, path)
+                found = node.children.keep(module, _Node(path))
             node, above = found, module
         return node.path
-
-
-def _add(parent: _Node, module: Module, path: str) -> _Node:
-    node = parent.children[id(module)] = _Node(path)
-    # Forgotten with the module, before another one can have its address.
-    siblings, address = parent.children, id(module)
-    node.reference = weakref.ref(module, lambda _: siblings.pop(address, None))
-    return node

@@ -36,7 +36,7 @@ class Places:
         frame, modules = surroundings()
         in_backward = _current_node() is not None
         if frame is None:
-            return self._trace.current_place() or Place(backward_site(None), None)
+            return self._trace.current_place() or Place(backward_site(), None)
         if modules:
             return Place(site_of(frame), self._paths.of(modules, recomputed=in_backward))
         # A function's own backward, and a hook: of the module whose forward made the node.

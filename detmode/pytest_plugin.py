@@ -265,14 +265,9 @@ class _Suite:
 
     def _merged(self) -> list[Record]:
         """The rows of all processes, one for each overload, action and site."""
-        from dataclasses import replace
+        from detmode.report import merged
 
-        rows: dict[tuple[str, str, str], Record] = {}
-        for record in self._records:
-            key = (record.overload, record.action, record.site)
-            row = rows.setdefault(key, replace(record, count=0))
-            row.count += record.count
-        return list(rows.values())
+        return merged(self._records)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the calls that may vary, and how many were made deterministic."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from detmode.call import Call
+from detmode.module_path import ModulePaths
 from detmode.observers import is_repeated
 from detmode.plan import Plan
 from detmode.report import Record, Report
 from detmode.rule import Native, Rule
-from detmode.sites import Site, Trace, backward_site, site_of, user_frame
+from detmode.sites import Place, Trace
 from detmode.table import Row
 
 _FIRST_CALLS = 10_000
@@ -26,61 +27,54 @@ class Recorder:
     Args:
         logger: gets a DEBUG line for each call.
         when_new: called after each new row.
+
+    Attributes:
+        paths: those of the modules in which calls are made.
     """
 
     def __init__(self, logger: logging.Logger, when_new: Callable[[], object]) -> None:
         self._logger = logger
         self._when_new = when_new
+        self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], Record] = {}
-        self._first_calls: list[Record] = []
-        # The row by what is quick to find; several places may share a line, and so a row.
-        self._by_place: dict[Hashable, Record] = {}
+        self._first_calls: list[tuple[Record, str | None]] = []
 
     def report(self) -> Report:
         """The rows so far, copied, in the order in which they were first met."""
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
-        calls = [positions[id(record)] for record in list(self._first_calls)]
-        return Report(map(copy.copy, rows), calls)
+        calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
+        return Report(map(replace, rows), calls)
 
     def count(
         self, plan: Plan, row: Row | None, action: str, call: Call, memory: Trace
-    ) -> tuple[Record, Site | None]:
-        """Count the call in its row; the row, and its site when it is new."""
-        frame = user_frame()
-        note = None
-        key: Hashable
-        if frame is not None:
-            key = (plan, action, row, id(frame.f_code), frame.f_lasti)
-        else:
-            note = memory.current_note()
-            key = (plan, action, row, note.site if note else None)
-        record = self._by_place.get(key)
-        new_site = None
+    ) -> tuple[Record, Place, bool]:
+        """Count the call in its row; the row, where the call is made, whether the row is new."""
+        place = call.place or memory.place_of_call(self.paths)
+        site, module = place
+        line = (plan.name, action, site.text)
+        record = self._rows.get(line)
+        is_new = record is None
         if record is None:
-            site = site_of(frame) if frame is not None else backward_site(note)
-            line = (plan.name, action, site.text)
-            record = self._rows.get(line)
-            if record is None:
-                new_site = site
-                rule = row.rule if row else None
-                record = self._rows[line] = Record(
-                    overload=plan.name,
-                    room=row.room if row else None,
-                    action=action,
-                    guarantee=guarantee_of(rule, action),
-                    alert=rule.alert_for(plan.variant) if rule else None,
-                    count=0,
-                    site=site.text,
-                    module=site.module,
-                )
-                self._when_new()
-            self._by_place[key] = record
+            rule = row.rule if row else None
+            record = self._rows[line] = Record(
+                overload=plan.name,
+                room=row.room if row else None,
+                action=action,
+                guarantee=guarantee_of(rule, action),
+                alert=rule.alert_for(plan.variant) if rule else None,
+                count=0,
+                site=site.text,
+                module=None,
+            )
+            self._when_new()
         if is_repeated():
-            return record, new_site
+            return record, place, is_new
         record.count += 1
+        if module is not None:
+            record.modules[module] = record.modules.get(module, 0) + 1
         if len(self._first_calls) < _FIRST_CALLS:
-            self._first_calls.append(record)
+            self._first_calls.append((record, module))
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(
                 "%s %s [%s] %s at %s",
@@ -90,7 +84,7 @@ class Recorder:
                 ", ".join(_describe(tensor) for tensor in call.tensors),
                 record.site,
             )
-        return record, new_site
+        return record, place, is_new
 
 
 def guarantee_of(rule: Rule | None, action: str) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
+from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Row, Shown, Table, plural
 from detmode.reports.timeline import timeline_of
 
@@ -39,7 +40,9 @@ class Record:
         alert: PyTorch's caller name, or ``None``.
         count: how many calls.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
-        module: the ``nn.Module`` path of that call, or ``None``.
+        module: the ``nn.Module`` path of those calls, or ``None``; where they have several, a
+            pattern, in which ``*`` stands for one name: ``"Net.layers.*"``.
+        modules: how many of the calls each path has; calls in no module are in none.
     """
 
     overload: str
@@ -50,6 +53,10 @@ class Record:
     count: int
     site: str
     module: str | None
+    modules: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.module, self.modules = agreed(self.module, self.modules, self.count)
 
 
 class Report(Shown):
@@ -57,14 +64,16 @@ class Report(Shown):
 
     Attributes:
         records: the rows, a tuple of :class:`Record`.
-        first_calls: of the first calls in their order, the positions of their rows.
+        first_calls: of the first calls in their order, the position of the row and the module.
 
     Args:
         records: the rows.
-        first_calls: of the first calls in their order, the positions of their rows.
+        first_calls: of the first calls in their order, the position of the row and the module.
     """
 
-    def __init__(self, records: Iterable[Record], first_calls: Iterable[int] = ()) -> None:
+    def __init__(
+        self, records: Iterable[Record], first_calls: Iterable[tuple[int, str | None]] = ()
+    ) -> None:
         self.records = tuple(records)
         self.first_calls = tuple(first_calls)
 
@@ -81,8 +90,7 @@ class Report(Shown):
     def page(self) -> Page:
         """What is shown: a row a record, what needs attention first."""
         verdict, severity = self._verdict()
-        modules = [(record.module, record.action) for record in self.records]
-        calls = [modules[position] for position in self.first_calls]
+        calls = [(module, self.records[row].action) for row, module in self.first_calls]
         total = sum(record.count for record in self.records)
         what = "calls" if len(calls) == total else f"calls, the first of {total:,}"
         return Page(
@@ -132,13 +140,28 @@ class Report(Shown):
         return Report(Record(**row) for row in rows)
 
 
+def merged(records: Iterable[Record]) -> list[Record]:
+    """The rows of several modes as those of one: one for each overload, action and site."""
+    rows: dict[tuple[str, str, str], Record] = {}
+    for record in records:
+        key = (record.overload, record.action, record.site)
+        known = rows.get(key)
+        if known is None:
+            rows[key] = record
+            continue
+        modules = Counter(known.modules) + Counter(record.modules)
+        rows[key] = replace(known, count=known.count + record.count, modules=modules)
+    return list(rows.values())
+
+
 def _row(record: Record) -> Row:
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
+    outside = (None,) if sum(record.modules.values()) < record.count else ()
     return Row(
         cells=tuple(str(getattr(record, name) or "") for name in _COLUMNS),
         group=record.action,
         rule=record.overload,
         message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}.",
         site=record.site,
-        module=record.module,
+        modules=(*record.modules, *outside),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from detmode.conditions import ALWAYS, Condition
+from detmode.values import Value, check_name
 
 _OP = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
 _VERSION = re.compile(r"\d+\.\d+")
@@ -31,7 +34,7 @@ GPU_TO_GPU = Guarantee.GPU_TO_GPU
 
 
 @dataclass(frozen=True)
-class Action:
+class Action(Value):
     """What the mode does with a call that a row matches. Prints as its own name."""
 
     def __str__(self) -> str:
@@ -87,6 +90,15 @@ class Substitute(Action):
                 f"{self.traffic!r}"
             )
 
+    def __reduce__(self) -> tuple[type[Substitute], tuple[Any, ...]]:
+        check_name(self.function, str(self))
+        return Substitute, (self.function, self.otherwise, self.launches, self.traffic)
+
+    @cached_property
+    def takes_out(self) -> bool:
+        """Whether the function has an argument ``out``."""
+        return "out" in inspect.signature(self.function).parameters
+
 
 @dataclass(frozen=True)
 class Allow(Action):
@@ -94,7 +106,7 @@ class Allow(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Value):
     """One row: which calls of an operator it means, and what to do with them.
 
     Args:

@@ -11,23 +11,23 @@ import functools
 import os
 import sys
 import threading
-import weakref
 from bisect import bisect_right
-from dataclasses import dataclass, replace
-from types import CodeType, FrameType
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
 from detmode.blocks import Undo
-from detmode.module_path import module_path
+from detmode.by_id import ById
+from detmode.module_path import ModulePaths
 from detmode.plan import matches
 
 T = TypeVar("T")
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _current_node = torch._C._current_autograd_node
-_USER, _INTERNAL, _ENGINE = range(3)
 _INTERNAL_DIRECTORIES = tuple(
     os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in (torch.__file__, __file__)
 )
@@ -42,14 +42,13 @@ _EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
 _HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
 _NOTES = 1 << 16
 _INTERVALS = 1 << 12
+_FILES = 1 << 12
 
-# By id, since a code object's own hash is slow; the code object is kept, so that the id is its own.
-_kinds: dict[int, tuple[int, CodeType]] = {}
-# By code, instruction and the module that the line calls: one line may call several.
-_sites: dict[tuple[int, int, int], tuple[Site, weakref.ref[torch.nn.Module] | None]] = {}
+# Of each code object, by instruction.
+_sites: ById[dict[int, Site]] = ById()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """A line of the user's code.
 
@@ -57,28 +56,16 @@ class Site:
         text: "file:line", or what is known instead.
         file: for Python's warnings, as are ``line`` and ``python_module``.
         line: counted from 1.
-        module: the ``nn.Module`` path in which the line ran first, where one is known.
         python_module: the Python module that the line stands in.
     """
 
     text: str
     file: str | None = None
     line: int = 0
-    module: str | None = None
     python_module: str | None = None
 
 
-@dataclass(frozen=True)
-class Note:
-    """What is remembered of the forward call that made an autograd node."""
-
-    site: Site
-    names: tuple[str, ...]
-    allowed: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where one call is made: its line, and the ``nn.Module`` path of this very call."""
 
     site: Site
@@ -100,6 +87,15 @@ class Region:
     patterns: tuple[str, ...]
     start: int
     undo: Undo
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is remembered of the forward call that made an autograd node."""
+
+    place: Place
+    names: tuple[str, ...]
+    allowed: tuple[tuple[str, ...], ...]
 
 
 class ByNode(Generic[T]):
@@ -193,17 +189,21 @@ class Trace:
         notes = self._notes.of(number)
         return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
-    def remember_call(self, names: tuple[str, ...]) -> None:
-        """Note site and allow regions of a forward call, for the backward of the node it makes.
+    def place_of_call(self, paths: ModulePaths) -> Place:
+        """Where the call is made that is being dispatched; of a backward operator, its forward."""
+        return _place(paths, self.current_note()) or Place(backward_site(), None)
+
+    def remember_call(self, names: tuple[str, ...], paths: ModulePaths) -> Place | None:
+        """Note place and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
-        allowed where that backward comes from.
+        allowed where that backward comes from. The place is given back where it was looked up.
         """
         number = _get_sequence_nr() - 1
         if not self._notes.repeats and number in self._notes.mine:
             # Made by an earlier call: this one (empty_like, detach) makes none.
-            return
-        frame, node = user_frame(), _current_node()
+            return None
+        node = _current_node()
         allowed = [region.patterns for region in self._active]
         note = None
         if node is not None:
@@ -217,13 +217,10 @@ class Trace:
             ]
             if not self._notes.foreign:
                 allowed += self._allowed_in(node._sequence_nr())
-        if frame is not None:
-            site = site_of(frame)
-        elif note is not None:
-            site = note.site
-        else:
-            return
-        self._notes.keep(number, Note(site, names, tuple(dict.fromkeys(allowed))))
+        place = _place(paths, note)
+        if place is not None:
+            self._notes.keep(number, Note(place, names, tuple(dict.fromkeys(allowed))))
+        return place
 
     def remember_place(self, place: Place, since: int) -> None:
         """Note where the call is made that makes the newest autograd node, if it has one.
@@ -255,7 +252,7 @@ class Trace:
         if places:
             return places[0]
         note = self.current_note()
-        return None if note is None else Place(note.site, note.site.module)
+        return None if note is None else note.place
 
     def allows(self, names: tuple[str, ...]) -> bool:
         """Whether an allow region means the call: an open one, or one that its node was made in."""
@@ -316,17 +313,47 @@ def trace() -> Trace:
     return found
 
 
-def user_frame() -> FrameType | None:
-    """The nearest frame of the user's code, or ``None`` in a backward that autograd runs."""
+def here(paths: ModulePaths) -> Place | None:
+    """Where the user's code makes a call; ``None`` in a backward that autograd runs.
+
+    For calls that cost little themselves: the stack is read only as far as to the innermost module
+    that is being called, be it below the user's line or around it. A module that stands at several
+    places of the model has the path by which it was met first.
+    """
+    user: FrameType | None = None
+    module: torch.nn.Module | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        kind = _kind_of(frame.f_code)
-        if kind == _USER:
-            return frame
-        if kind == _ENGINE:
-            return None
+        code = frame.f_code
+        if code is _MODULE_CALL:
+            if module is None:
+                module = frame.f_locals["self"]
+            if user is not None:
+                break
+        elif code is _ENGINE_CALL:
+            break
+        elif user is None and _is_users(code.co_filename):
+            user = frame
+            if module is not None:
+                break
         frame = frame.f_back
-    return None
+    if user is None:
+        return None
+    path = None
+    if module is not None:
+        path = paths.known.get(id(module))
+        if path is None:
+            path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
+    return Place(site_of(user), path)
+
+
+def _place(paths: ModulePaths, note: Note | None) -> Place | None:
+    """Where the user's code makes a call, in a backward with what its forward call has noted."""
+    place = here(paths)
+    if note is None or (place is not None and place.module is not None):
+        return place
+    # A function's own backward, and a hook: of the module whose forward made the node.
+    return note.place if place is None else Place(place.site, note.place.module)
 
 
 def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
@@ -344,14 +371,10 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
         code = frame.f_code
         if code is _MODULE_CALL:
             modules.append(frame.f_locals["self"])
-        elif user is None:
-            kind = _kind_of(code)
-            if kind == _USER:
-                user = frame
-            elif kind == _ENGINE:
-                break
         elif code is _ENGINE_CALL:
             break
+        elif user is None and _is_users(code.co_filename):
+            user = frame
         frame = frame.f_back
     modules.reverse()
     return user, modules
@@ -360,54 +383,33 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
 def caller_of_backward() -> FrameType | None:
     """The user's frame that called ``backward``, where this thread has one."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _kind(frame.f_code) != _USER:
+    while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def site_of(frame: FrameType) -> Site:
-    """The site of a user's frame that is on the stack, with the path of the called modules."""
-    called = _module_called_by(frame)
-    key = (id(frame.f_code), frame.f_lasti, id(called))
-    site, _ = _sites.get(key, (None, None))
+    """The site of a user's frame."""
+    code = frame.f_code
+    sites = _sites.get(id(code))
+    if sites is None:
+        sites = _sites.keep(code, {})
+    site = sites.get(frame.f_lasti)
     if site is None:
-        file = frame.f_code.co_filename
-        site = Site(
-            f"{file}:{frame.f_lineno}",
-            file,
-            frame.f_lineno,
-            module_path(surroundings()[1]),
-            frame.f_globals.get("__name__"),
-        )
-        # Forgotten with the module, before another one can have its address.
-        sites = _sites
-        gone = None if called is None else weakref.ref(called, lambda _: sites.pop(key, None))
-        sites[key] = site, gone
+        file, line = code.co_filename, frame.f_lineno
+        python_module = frame.f_globals.get("__name__")
+        site = sites[frame.f_lasti] = Site(f"{file}:{line}", file, line, python_module)
     return site
 
 
-def _module_called_by(user: FrameType) -> torch.nn.Module | None:
-    """The module of PyTorch's that is being called by the user's line, the innermost one."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not user and frame is not None:
-        if frame.f_code is _MODULE_CALL:
-            module: torch.nn.Module = frame.f_locals["self"]
-            return module
-        frame = frame.f_back
-    return None
-
-
-def backward_site(note: Note | None) -> Site:
-    """The site of a call in a backward: that of the forward call, or what else is known."""
-    if note is not None:
-        return note.site
+def backward_site() -> Site:
+    """What is known of a call in a backward whose forward call is not."""
     node = _current_node()
-    name = f"<{node.name()}>" if node is not None else "<unknown>"
     frame = caller_of_backward()
     if frame is None:
-        return Site(name)
-    # The line that called backward; the modules there are not those of the forward call.
-    return replace(site_of(frame), module=None)
+        return Site(f"<{node.name()}>" if node is not None else "<unknown>")
+    # The line that called backward.
+    return site_of(frame)
 
 
 def in_compiled_function() -> bool:
@@ -421,20 +423,10 @@ def in_compiled_function() -> bool:
     return False
 
 
-def _kind_of(code: CodeType) -> int:
-    known = _kinds.get(id(code))
-    if known is None:
-        known = _kinds[id(code)] = (_kind(code), code)
-    return known[0]
-
-
-def _kind(code: CodeType) -> int:
-    if code is _ENGINE_CALL:
-        return _ENGINE
-    file = code.co_filename
+@lru_cache(_FILES)
+def _is_users(file: str) -> bool:
+    """Whether a file holds the user's code; what a program generates may name ever new files."""
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
-        return _INTERNAL
+        return False
     # Loading a batch or copying a model is the user's line, not multiprocessing's or copy's.
-    if file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED):
-        return _INTERNAL
-    return _USER
+    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)

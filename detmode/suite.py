@@ -13,7 +13,6 @@ from detmode.mode import DeterministicMode
 from detmode.plan import Plan
 from detmode.repeats import Snapshot, differences, first_parting, remember_generators, snapshot
 from detmode.settings import flag
-from detmode.sites import backward_site, site_of, user_frame
 from detmode.table import Row
 
 NO_ASYNC = (
@@ -138,9 +137,7 @@ class SuiteMode(DeterministicMode):
     ) -> Any:
         # Under warn_only an override to "error" is a warning too: nothing is to fail.
         if not warn and not self._warn_only:
-            frame = user_frame()
-            note = self._trace.current_note() if frame is None else None
-            site = site_of(frame) if frame is not None else backward_site(note)
+            site = self._trace.place_of_call(self._recorder.paths).site
             if not self._known(plan.name, site.text):
                 return super()._refuse(
                     plan, row, call, args, kwargs, warn=False, unavailable=unavailable

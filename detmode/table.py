@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from detmode.rule import Rule, parse_version
+from detmode.values import Value
 from detmode.variants import functional_signature, variant_of
 
 TORCH_VERSION = parse_version(torch.__version__)
@@ -22,7 +23,7 @@ class Row:
     room: str
 
 
-class RuleTable:
+class RuleTable(Value):
     """An immutable table of rules.
 
     ``table + rules`` is a new table in which the added rules are tried first; there is no global

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+if TYPE_CHECKING:
+    from detmode.rule import Substitute
 
 
 @cache
@@ -37,18 +39,14 @@ def out_names(func: torch._ops.OpOverload) -> tuple[str, ...]:
     return tuple(argument.name for argument in func._schema.arguments if argument.is_out)
 
 
-@cache
-def _takes_out(function: Callable[..., Any]) -> bool:
-    return "out" in inspect.signature(function).parameters
-
-
 def run_substitute(
-    function: Callable[..., Any], func: torch._ops.OpOverload, arguments: dict[str, Any]
+    action: Substitute, func: torch._ops.OpOverload, arguments: dict[str, Any]
 ) -> Any:
     """Call a substitute for ``func`` and deliver the result as the variant does.
 
     Args:
-        function: takes the functional operator's arguments; with a keyword ``out`` it writes there.
+        action: its function takes the functional operator's arguments; with a keyword ``out`` it
+            writes there.
         func: the overload that was called.
         arguments: by schema name, ``out`` arguments included.
 
@@ -56,7 +54,7 @@ def run_substitute(
         RuntimeError: an ``out`` tensor has a dtype that the result cannot be written to, or several
             elements of a tensor that is written share memory: which of them stays would vary.
     """
-    variant = variant_of(func)
+    function, variant = action.function, variant_of(func)
     if variant == "functional":
         return function(**arguments)
     names = ("self",) if variant == "inplace" else out_names(func)
@@ -66,7 +64,7 @@ def run_substitute(
         arguments = {**arguments, "dtype": targets[0].dtype}
     if variant == "inplace":
         _check_written(targets[0])
-        if _takes_out(function):
+        if action.takes_out:
             function(**arguments, out=targets[0])
         else:
             targets[0].copy_(_cast(function(**arguments), targets[0]))

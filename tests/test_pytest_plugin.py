@@ -439,17 +439,20 @@ def test_workers_of_xdist(pytester, monkeypatch):
     """A worker hands its rows on; the process that distributes tests enters no mode, and adds."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     config = pytester.parseconfig("-p", "detmode.pytest_plugin")
-    row = Record("aten::sin.default", None, "warn", None, None, 2, "/a.py:1", None)
+    sin = ("aten::sin.default", None, "warn", None, None)
+    rows = [Record(*sin, 3, "/a.py:1", None, {"Net.a": 1}), Record(*sin, 1, "/a.py:1", "Net.b")]
     config.option.dist = "load"
     boss = pytest_plugin._Suite(config, "warn")
     loop = boss.pytest_runtestloop()
     next(loop)
     assert not torch.are_deterministic_algorithms_enabled()
     loop.close()
-    for output in ({"detmode": Report([row]).to_json()}, {"detmode": Report([row]).to_json()}, {}):
+    for output in (*({"detmode": Report([row]).to_json()} for row in rows), {}):
         boss.pytest_testnodedown(types.SimpleNamespace(workeroutput=output))
     boss.pytest_testnodedown(types.SimpleNamespace())  # one that crashed
-    assert [(record.site, record.count) for record in boss._offenders()] == [("/a.py:1", 4)]
+    (merged,) = boss._offenders()
+    assert (merged.site, merged.count, merged.module) == ("/a.py:1", 4, "Net.*")
+    assert merged.modules == {"Net.a": 1, "Net.b": 1}
     config.option.dist, config.workerinput, config.workeroutput = "no", {}, {}
     worker = pytest_plugin._Suite(config, "warn")
     loop = worker.pytest_runtestloop()

@@ -14,7 +14,7 @@ from detmode.auditing.report import AuditReport, Cost
 from detmode.auditing.traffic import Floor
 from detmode.call import Call
 from detmode.mode import DeterministicMode
-from detmode.module_path import module_path
+from detmode.module_path import ModulePaths
 from detmode.plan import Plan
 from detmode.report import Record
 from detmode.rule import Native, Substitute
@@ -39,8 +39,9 @@ class _Tally:
     acted: Cost | None = None
     # Operators and the classes of modules that were called.
     called: set[str] = field(default_factory=set)
-    # By the modules on the stack their path, by an autograd node's number that of its forward call.
-    paths: dict[tuple[torch.nn.Module, ...], str] = field(default_factory=dict)
+    classes: set[type] = field(default_factory=set)
+    paths: ModulePaths = field(default_factory=ModulePaths)
+    # By an autograd node's number the path of the module of its forward call.
     made_in: dict[int, str] = field(default_factory=dict)
 
     def module(self) -> str:
@@ -55,13 +56,11 @@ class _Tally:
         return path
 
     def _path(self) -> str:
-        modules = tuple(surroundings()[1])
-        path = self.paths.get(modules)
-        if path is None:
-            path = self.paths[modules] = module_path(modules) or ""
-            classes = (cls for module in modules for cls in type(module).__mro__)
-            self.called.update(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
-        return path
+        modules = surroundings()[1]
+        for cls in set(map(type, modules)) - self.classes:
+            self.classes.add(cls)
+            self.called.update(f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__)
+        return self.paths.of(modules, recomputed=False) if modules else ""
 
 
 class Audit(DeterministicMode):
@@ -99,6 +98,9 @@ class Audit(DeterministicMode):
             simulate="cuda",
             log=log,
         )
+
+    def _begin(self) -> None:
+        super()._begin()
         self._floors: dict[torch._ops.OpOverload, Floor] = {}
         self._tally = _Tally()
 
@@ -153,7 +155,7 @@ class Audit(DeterministicMode):
         would = self._would(row, asked, flag_is_on=FLAG.chosen()[0])
         if would is None:
             return plan.func(*args, **kwargs)
-        record, _ = self._recorder.count(plan, row, would, call, self._trace)
+        record, *_ = self._recorder.count(plan, row, would, call, self._trace)
         cost_of_row = self._tally.rows.setdefault(_key(record), Cost())
         held = _held(call.tensors[0]) if plan.variant == "inplace" else 0
         with flag(False):

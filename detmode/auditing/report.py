@@ -64,7 +64,7 @@ class AuditReport(Report):
         total: Cost,
         fill_bytes: int,
         unseen: Iterable[Unseen],
-        first_calls: Iterable[int] = (),
+        first_calls: Iterable[tuple[int, str | None]] = (),
     ) -> None:
         super().__init__(records, first_calls)
         self.costs = tuple(costs)

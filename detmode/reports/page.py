@@ -41,7 +41,7 @@ class Row:
         rule: what the line is about, the same in every run: an overload's name.
         message: the line as a sentence.
         site: "file:line", or what is known instead.
-        module: an ``nn.Module`` path, where one is known.
+        modules: the ``nn.Module`` paths of its calls; ``None`` for calls in no module.
     """
 
     cells: tuple[str, ...]
@@ -49,7 +49,7 @@ class Row:
     rule: str
     message: str
     site: str
-    module: str | None = None
+    modules: tuple[str | None, ...] = (None,)
 
 
 @dataclass(frozen=True)

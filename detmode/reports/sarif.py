@@ -67,6 +67,8 @@ def _locations(row: Row) -> list[dict[str, Any]]:
             artifact = {"uri": path.as_uri()}
         region = {"startLine": max(int(line), 1)}
         location["physicalLocation"] = {"artifactLocation": artifact, "region": region}
-    if row.module:
-        location["logicalLocations"] = [{"fullyQualifiedName": row.module, "kind": "module"}]
+    if any(row.modules):
+        location["logicalLocations"] = [
+            {"fullyQualifiedName": module, "kind": "module"} for module in row.modules if module
+        ]
     return [location] if location else []

@@ -71,7 +71,7 @@ class Line:
             rule=self.overload,
             message=f"{self.overload}: of its calls here, {', '.join(counted)}.",
             site=self.site,
-            module=self.module,
+            modules=(self.module,),
         )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tabulate import tabulate
 
+from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Row, Shown, Table, plural
 
 CONDITIONS = {
@@ -67,9 +68,11 @@ class ProbeRow:
         largest: the largest absolute difference; ``None`` where one cannot be given: NaN, infinity,
             another shape.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
-        module: the ``nn.Module`` path of that call, or ``None``.
+        module: the ``nn.Module`` path of those that differed, or ``None``; where they have several,
+            a pattern, in which ``*`` stands for one name.
         room: the room of the table's row for the call, or ``None`` where no table knows it.
         action: that row's: "substitute", "native", "refuse" or "allow".
+        modules: how many of those that differed each path has; what ran in no module is in none.
     """
 
     overload: str
@@ -83,6 +86,10 @@ class ProbeRow:
     module: str | None
     room: str | None
     action: str | None
+    modules: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.module, self.modules = agreed(self.module, self.modules, self.varied)
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,7 @@ class ProbeReport(Shown):
 
 
 def _row(row: ProbeRow) -> Row:
+    outside = (None,) if sum(row.modules.values()) < row.varied else ()
     rule = "in no rule" if row.room is None else f"{row.room}: {row.action}"
     largest = "-" if row.largest is None else f"{row.largest:.3g}"
     differing, under = ", ".join(row.differing), ", ".join(row.conditions)
@@ -193,5 +201,5 @@ def _row(row: ProbeRow) -> Row:
         message=f"{row.overload}: {row.varied} of {plural(row.count, 'call')} differed from a "
         f"repeat of themselves in {differing}.",
         site=row.site,
-        module=row.module,
+        modules=(*row.modules, *outside),
     )

@@ -227,9 +227,11 @@ class Probe(Observer):
             with _disable_current_modes():
                 room, action = _rule_of(func, made[0], made[1])
             row = self._rows[key] = ProbeRow(
-                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, place.module, room, action
+                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, None, room, action
             )
         row.varied += 1
+        if place.module is not None:
+            row.modules[place.module] = row.modules.get(place.module, 0) + 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *found)))
         row.elements = max(row.elements, *(each.elements for each in found.values()))

@@ -300,7 +300,7 @@ def test_json_round_trip():
     assert str(again) == str(report)
     assert again.to_full_json() == report.to_full_json()
     (row, *_) = json.loads(report.to_full_json())["rows"]
-    fields = "overload room action guarantee alert count site module bytes extra_bytes"
+    fields = "overload room action guarantee alert count site module modules bytes extra_bytes"
     assert " ".join(row) == fields
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from detmode import DeterminismWarning, Record, Report, allow
 
@@ -140,6 +141,58 @@ def test_modules_that_one_line_calls(mode):
     }
 
 
+class Block(torch.nn.Module):
+    """A layer whose innermost frame is the user's; ``Upsample``'s is PyTorch's."""
+
+    def forward(self, x):
+        return F.interpolate(x, scale_factor=1, mode="bilinear")
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize(
+    "layer", [Block, lambda: torch.nn.Upsample(scale_factor=1, mode="bilinear")]
+)
+def test_modules_of_one_line_are_counted_apart(mode, layer, checkpointed):
+    """A loop over layers is one row: its modules are all that were called, forward and backward."""
+    net = Layers(layer() for _ in range(3))
+    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    with mode(overrides={"aten::upsample_bilinear2d": "allow"}) as made:
+        net(x)
+        (checkpoint(net, x, use_reentrant=True) if checkpointed else net(x)).sum().backward()
+    forward, backward = made.records
+    for record, times in ((forward, 2 + checkpointed), (backward, 1)):
+        assert record.module == "Layers.layers.*"
+        assert record.modules == {f"Layers.layers.{i}": times for i in range(3)}
+        assert record.count == 3 * times
+
+
+def test_modules_that_come_and_go(mode):
+    """A module has nothing of one that died at its address; another mode looks its path up anew."""
+    overrides, x = {"aten::upsample_bilinear2d": "allow"}, torch.ones(1, 1, 2, 2)
+    with mode(overrides=overrides) as made:
+        for i in range(20):
+            Layers([torch.nn.Identity()] * (i % 2) + [Block()])(x)
+        net = Layers([torch.nn.Identity(), Block()])
+        net(x)
+    (record,) = made.records
+    assert record.modules == {"Layers.layers.0": 10, "Layers.layers.1": 11}
+    del net.layers[0]
+    with mode(overrides=overrides) as made:
+        net(x)
+    assert made.records[0].modules == {"Layers.layers.0": 1}
+
+
 def test_the_place_in_a_library_call_is_the_users(mode, line):
     """A call inside torch's own modules is at the user's line that called the module."""
     net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
@@ -218,6 +271,7 @@ def test_json_round_trip(mode):
         "count": 3,
         "site": "train.py:7",
         "module": "Net.head",
+        "modules": {"Net.head": 3},
     }
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from detmode import allow
 from detmode.blocks import Undo
+from detmode.module_path import ModulePaths
 from detmode.sites import Trace, trace
 
 
@@ -33,7 +34,7 @@ class Node:
 
 def make_node(memory, state, number, names):
     state["next"] = number + 1
-    memory.remember_call(names)
+    memory.remember_call(names, ModulePaths())
 
 
 def in_another_thread(function):

@@ -30,7 +30,8 @@ def page() -> str:
         Record(overload, "room", action, None, None, 1, f"train.py:{line}", module)
         for line, (overload, action, module) in enumerate(ROWS, 1)
     ]
-    return Report(records, range(len(records))).to_html()
+    modules = [module for *_, module in ROWS]
+    return Report(records, enumerate(modules)).to_html()
 
 
 def browse(tmp_path: Path, script: str = "", *options: str) -> str:

@@ -63,7 +63,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> detmode.Comparison:
 @pytest.fixture
 def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
     return {
-        "mode": Report(map(record, ACTIONS), [0, 0, 1, 2, 3, 4]),
+        "mode": Report(map(record, ACTIONS), [(row, "Net.body") for row in (0, 0, 1, 2, 3, 4)]),
         "probe": ProbeReport([probed()], 9, [PassedOver("aten::view.default", "views", 5)], 3),
         "diff": comparison,
         "empty": Report([]),
@@ -107,16 +107,18 @@ def test_timeline_of_a_long_run_is_small() -> None:
 
 def test_mode_reports_its_calls_in_order() -> None:
     """The timeline of a mode's report follows the calls, not the rows."""
-    net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
+    net = torch.nn.Sequential(
+        *(torch.nn.Upsample(scale_factor=2, mode="bilinear") for _ in range(2))
+    )
     with DeterministicMode(simulate="cuda") as mode:
-        for _ in range(3):
+        for _ in range(2):
             net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
             torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
     timeline = mode.report().page().timeline
     assert timeline is not None
     assert timeline.calls == sum(row.count for row in mode.records) == 6
     lanes = {lane.name: [round(span.begin * 6) for span in lane.spans] for lane in timeline.lanes}
-    assert lanes == {"Sequential.0": [0, 2, 4], NO_MODULE: [1, 3, 5]}
+    assert lanes == {"Sequential.1": [0, 3], "Sequential.0": [1, 4], NO_MODULE: [2, 5]}
 
 
 # Text
@@ -174,6 +176,20 @@ def test_sarif_has_a_result_a_row(reports: dict[str, Shown]) -> None:
             {"fullyQualifiedName": "Net.body", "kind": "module"}
         ]
         assert result["message"]["text"].startswith(result["ruleId"])
+
+
+def test_a_row_of_several_modules_is_found_by_each() -> None:
+    """The text shows a pattern; SARIF and the page's filter know the modules, and calls in none."""
+    report = Report([record("warn", module=None, modules={"Net.a.0": 1, "Net.a.1": 1}, count=3)])
+    assert str(report).endswith(" Net.a.*")
+    ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
+    (location,) = result["locations"]
+    names = [each["fullyQualifiedName"] for each in location["logicalLocations"]]
+    assert names == ["Net.a.0", "Net.a.1"]
+    (modules,) = (
+        a["data-modules"] for _, a in Checked(report.to_html()).seen if "data-modules" in a
+    )
+    assert json.loads(str(modules)) == ["Net.a.0", "Net.a.1", None]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +262,7 @@ def test_names_are_text() -> None:
     name = "<script>alert('x')</script>"
     row = record("warn", module=name, overload=f'a"{name}', site=f"{name}:1")
     for page in (
-        Report([row], [0]).to_html(),
+        Report([row], [(0, name)]).to_html(),
         ProbeReport([probed(module=name, overload=name)], 1, [], 3).to_html(),
     ):
         checked = Checked(page)

@@ -385,7 +385,7 @@ def test_paths_of_modules_that_are_gone() -> None:
         del module
         assert gone() is None
     assert not paths._called.children
-    assert not paths._known.children
+    assert not paths.known
 
 
 @needs_compiler

@@ -4,7 +4,7 @@ if (filters) {
   const rows = [...document.querySelectorAll(".rows tbody tr")];
   const lanes = [...document.querySelectorAll(".lane")];
   const inLane = (module, lane) =>
-    lane === null || module === lane || module.startsWith(lane + ".") || (!module && lane === "(no module)");
+    module ? module === lane || module.startsWith(lane + ".") : lane === "(no module)";
   const apply = () => {
     const groups = new Set(new FormData(filters).getAll("group"));
     const text = filters.elements.text.value.toLowerCase();
@@ -14,7 +14,7 @@ if (filters) {
       row.hidden = !(
         groups.has(row.dataset.group) &&
         row.textContent.toLowerCase().includes(text) &&
-        inLane(row.dataset.module, pressed ? pressed.dataset.module : null)
+        (!pressed || JSON.parse(row.dataset.modules).some((module) => inLane(module, pressed.dataset.module)))
       );
       shown += row.hidden ? 0 : 1;
     }

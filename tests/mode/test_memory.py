@@ -1,0 +1,69 @@
+"""A long process: what a mode remembers has a bound."""
+
+import gc
+import tracemalloc
+import weakref
+
+import pytest
+import torch
+
+from detmode import GPU_TO_GPU, Rule, RuleTable, Substitute
+from detmode.auditing import Audit
+from detmode.runs.probing import Probe
+
+SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
+
+
+@pytest.mark.parametrize("looking", [None, Audit, Probe], ids=["mode", "audit", "probe"])
+def test_generated_code(mode, table, looking, monkeypatch):
+    """Code that is generated for each call is freed after its use."""
+    # These have bounds, which are too far away for a test.
+    monkeypatch.setattr("detmode.recorder._FIRST_CALLS", 8)
+    monkeypatch.setattr("detmode.sites._NOTES", 8)
+    monkeypatch.setattr("detmode.auditing.mode._NODES", 8)
+    x = torch.ones(2, requires_grad=True)
+    names = {"index": torch.tensor([0]), "source": torch.ones(1)}
+    entered = mode() if looking is None else looking(rules=table) if looking is Audit else Probe(1)
+
+    def call():
+        exec(SOURCE, names)
+        names["generated"](x)
+        return weakref.ref(names.pop("generated").__code__)
+
+    with entered:
+        for _ in range(20):
+            call()
+        tracemalloc.start()
+        codes = [call() for _ in range(100)]
+        gc.collect()
+        assert not any(code() for code in codes)
+        del codes
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(100):
+            call()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (after - before) / 100 < 500
+
+
+def test_substitutes_are_freed(mode):
+    """A mode for each step, with a rule of its own, keeps none of their functions."""
+
+    def step():
+        def substitute(self, dim, index, source, alpha, out):
+            return out
+
+        rule = Rule(
+            op="aten::index_add",
+            action=Substitute(substitute),
+            guarantee=GPU_TO_GPU,
+            because="it is only here",
+        )
+        with mode(rules=RuleTable([rule])):
+            torch.ones(2).index_add_(0, torch.tensor([0]), torch.ones(1))
+        return weakref.ref(substitute)
+
+    kept = step()
+    gc.collect()
+    assert kept() is None
