@@ -22,6 +22,7 @@ from detmode.cuda.host.library import (
     compiler,
     default_build,
     sanitizer_environment,
+    unavailable,
 )
 from detmode.cuda.source import Source
 
@@ -37,6 +38,7 @@ __all__ = [
     "launches",
     "sanitizer_environment",
     "schedule",
+    "unavailable",
 ]
 
 
