@@ -180,10 +180,13 @@ def _means(op: str, func: torch._ops.OpOverload) -> bool:
 
 def resolve(op: str) -> torch._ops.OpOverload | None:
     """The overload by name, or ``None`` where this PyTorch (or an extension) does not have it."""
+    if not op.isascii():
+        return None  # PyTorch does not take every text
     namespace, _, name = _overload_name(op).partition("::")
     name, _, overload = name.partition(".")
     packet = getattr(getattr(torch.ops, namespace), name, None)
-    if packet is None or overload not in packet.overloads():
+    # Namespaces have attributes that are no operators.
+    if not isinstance(packet, torch._ops.OpOverloadPacket) or overload not in packet.overloads():
         return None
     func: torch._ops.OpOverload = getattr(packet, overload)
     return func

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detmode.commands import UsageError
+from detmode.reports.page import writable
 
 if TYPE_CHECKING:
     from detmode.reports.page import Shown
@@ -50,6 +51,12 @@ def write_files(options: argparse.Namespace, report: Shown) -> None:
             _write(path, text() + "\n")
 
 
+def show(text: str) -> None:
+    """Print on stdout, with escapes for what its encoding does not have."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
 def _write(path: Path, text: str) -> None:
     """All or nothing: a reader never finds half a report."""
     try:
@@ -57,7 +64,7 @@ def _write(path: Path, text: str) -> None:
         try:
             # A path's bytes that the locale cannot read stand in it as surrogates.
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
+                file.write(writable(text))
             umask = os.umask(0)
             os.umask(umask)
             os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detmode.commands import DASHES, UsageError
-from detmode.commands.output import check_files, write_files
+from detmode.commands.output import check_files, show, write_files
 from detmode.program import Program, die_of_interrupt, exit_status
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
         failure = _execute(program, mode)
     status = exit_status(failure)
     report = mode.report()
-    print(report.to_full_json() if options.format == "json" else report)
+    show(report.to_full_json() if options.format == "json" else str(report))
     write_files(options, report)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()

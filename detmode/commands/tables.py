@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from detmode.commands import UsageError
-from detmode.commands.output import check_files, print_rows, write_files
+from detmode.commands.output import check_files, print_rows, show, write_files
 
 if TYPE_CHECKING:
     from detmode.rule import Rule
@@ -25,7 +25,7 @@ def diff(options: argparse.Namespace, arguments: list[str]) -> int:
     except TraceError as error:
         raise UsageError(str(error)) from error
     write_files(options, comparison)
-    print(comparison.to_json() if options.format == "json" else comparison)
+    show(comparison.to_json() if options.format == "json" else str(comparison))
     return 0 if comparison.identical else 1
 
 

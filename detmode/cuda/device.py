@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import struct
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +18,8 @@ import torch
 from torch import Tensor
 
 from detmode.blocks import Lock
-from detmode.cuda.source import (
-    NVRTC_OPTIONS,
-    Source,
-    cache_directory,
-    compile_entries,
-)
+from detmode.cuda.cache import Kept, take
+from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 
 __all__ = ["extra", "launch_blocks", "unavailable"]
 
@@ -83,16 +77,14 @@ def _arch(capability: tuple[int, int]) -> str:
     return f"compute_{max(older)}" if older else f"sm_{number}"
 
 
-def _replace(path: Path, content: bytes) -> None:
-    # A temporary file itself would be its owner's alone, and the cache may be shared.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="write-") as folder:
-        written = Path(folder, path.name)
-        written.write_bytes(content)
-        os.replace(written, path)
-
-
 def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
-    """The file of `entry`'s code, made where the cache lacks it, and the entry's name in it.
+    """The file of `entry`'s code, made where the cache lacks it, and the entry's name in it."""
+    kept = _kept(source, entry, arch)
+    return kept.path, kept.note
+
+
+def _kept(source: Source, entry: str, arch: str) -> Kept:
+    """The code of `entry`, with its name in it as the note.
 
     The key is the content: text, entry, architecture, options and NVRTC's version.
     """
@@ -100,16 +92,13 @@ def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
 
     parts = (source.text, entry, arch, *NVRTC_OPTIONS, repr(nvrtc.getVersion()))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    directory = cache_directory("cuda")
-    stem = f"{source.path.parent.name}-{source.path.stem}-{key}"
-    code_path = directory / f"{stem}.{'cubin' if arch.startswith('sm_') else 'ptx'}"
-    name_path = directory / f"{stem}.name"
-    if not code_path.exists():
+    suffix = "cubin" if arch.startswith("sm_") else "ptx"
+
+    def make() -> tuple[bytes, str]:
         code, lowered = compile_entries(source, arch, (entry,))
-        # The name first: whoever sees the code finds it.
-        _replace(name_path, lowered[entry].encode())
-        _replace(code_path, code)
-    return code_path, name_path.read_text(encoding="utf-8")
+        return code, lowered[entry]
+
+    return take("cuda", f"{source.path.parent.name}-{source.path.stem}-{key}.{suffix}", make)
 
 
 class _Slots(threading.local):
@@ -131,10 +120,10 @@ class _Kernel:
         import cupy
 
         arch = _arch(torch.cuda.get_device_capability(index))
-        path, name = compiled(source, entry, arch)
+        kept = _kept(source, entry, arch)
         self.where = f"{source.path.name}: {entry}"
         # RawModule keeps the machine code loaded for as long as this object lives.
-        self.raw = cupy.RawModule(path=str(path)).get_function(name)
+        self.raw = cupy.RawModule(path=kept.loaded_from).get_function(kept.note)
         self.function: int = self.raw.kernel.ptr
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
         self.count = count

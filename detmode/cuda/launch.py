@@ -237,9 +237,7 @@ def unavailable(device_type: str) -> str | None:
     Asked once for each device type; never raises.
     """
     if device_type == "cpu":
-        if host.compiler() is None:
-            return "The host runner needs a C++ compiler; install g++ or set CXX."
-        return None
+        return host.unavailable()
     if device_type == "cuda":
         from detmode.cuda import device
 

@@ -7,10 +7,8 @@ caches are keyed by: with the includes expanded, a changed header recompiles.
 from __future__ import annotations
 
 import functools
-import os
 import re
 import struct
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -195,27 +193,3 @@ def whole_elf(code: bytes) -> bytes:
     program_size, program_count, section_size, section_count = struct.unpack_from("<4H", code, 54)
     end = max(programs + program_size * program_count, sections + section_size * section_count)
     return code + bytes(max(end - len(code), 0))
-
-
-def cache_directory(name: str) -> Path:
-    """The folder `name` of `$DETMODE_CACHE`, else of `detmode` in the user's cache directory; made.
-
-    Raises:
-        CompileError: it cannot be made.
-    """
-    chosen = os.environ.get("DETMODE_CACHE")
-    if chosen:
-        root = Path(chosen)
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches" / "detmode"
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detmode"
-    directory = root / name
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CompileError(
-            f"the cache {directory} cannot be made ({error.strerror}); set DETMODE_CACHE to a "
-            "folder that can be written"
-        ) from None
-    return directory

@@ -7,7 +7,8 @@ are made from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from detmode.reports.timeline import Timeline
@@ -181,6 +182,39 @@ class Shown:
         from detmode.reports.sarif import to_sarif
 
         return to_sarif(self.page())
+
+
+_LONE_SURROGATES = "\ud800-\udc7f\udd00-\udfff"
+_UNWRITABLE = re.compile(f"[{_LONE_SURROGATES}]")
+_NOT_IN_A_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_LONE_SURROGATES}]")
+
+
+def writable(text: str) -> str:
+    """The text, with escapes for surrogates that stand for nothing.
+
+    Those that stand for the bytes of a file's name stay: they are written as these.
+    """
+    return _UNWRITABLE.sub(_escape, text)
+
+
+def in_a_line(text: str) -> str:
+    """The text, with escapes for control characters too, which may steer a terminal."""
+    return _NOT_IN_A_LINE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def listed(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what they have, for a terminal, a line each.
+
+    Not by tabulate, which pads every cell to the longest: that of a call of 100,000 tensors may be
+    long.
+    """
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
 
 def shortened(site: str) -> str:

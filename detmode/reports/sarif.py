@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 import detmode
-from detmode.reports.page import Page, Row
+from detmode.reports.page import Page, Row, writable
 
+_MOST_DIGITS = 9
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -56,9 +57,9 @@ def _rule(page: Page, row: Row) -> dict[str, Any]:
 
 
 def _locations(row: Row) -> list[dict[str, Any]]:
-    file, _, line = row.site.rpartition(":")
+    file, _, line = writable(row.site).rpartition(":")
     location: dict[str, Any] = {}
-    if file and line.isdecimal() and os.path.isabs(file):
+    if file and line.isdecimal() and len(line) <= _MOST_DIGITS and os.path.isabs(file):
         path = Path(file)
         if path.is_relative_to(Path.cwd()):
             relative = path.relative_to(Path.cwd())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -105,11 +106,17 @@ class TimelineBuilder:
 
 def _merged(cells: dict[str, dict[int, list[int]]]) -> dict[str, dict[int, list[int]]]:
     """The lanes, the deepest modules put into those that hold them until there are few enough."""
-    names = {name: name for name in cells}
-    depth = max((name.count(".") for name in cells), default=0)
-    while len(set(names.values())) > _LANES and depth > 0:
-        names = {name: ".".join(name.split(".")[:depth]) for name in cells}
-        depth -= 1
+    deepest = max((name.count(".") + 1 for name in cells), default=1)
+
+    def lane_of(name: str, depth: int) -> str:
+        return ".".join(name.split(".", depth)[:depth])
+
+    def too_many(depth: int) -> bool:
+        return len({lane_of(name, depth) for name in cells}) > _LANES
+
+    # A module may be a thousand deep: not every depth is tried.
+    depth = max(bisect_left(range(1, deepest + 1), True, key=too_many), 1)
+    names = {name: lane_of(name, depth) for name in cells}
     merged: dict[str, dict[int, list[int]]] = {}
     for name, bins in cells.items():
         lane = merged.setdefault(names[name], {})

@@ -9,9 +9,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from tabulate import tabulate
-
-from detmode.reports.page import Fact, Group, Opened, Page, Row, Shown, Table, plural, shortened
+from detmode.reports.page import (
+    Fact,
+    Group,
+    Opened,
+    Page,
+    Row,
+    Shown,
+    Table,
+    listed,
+    plural,
+    shortened,
+)
 from detmode.reports.timeline import Timeline
 from detmode.rule import Allow
 from detmode.rules import default_rules
@@ -273,7 +282,7 @@ def _described(parting: Parting) -> str:
         rows.append(("rule", _rule_for(call)))
     if parting.generators:
         rows.append(("generators", _about_generators(parting)))
-    return tabulate(rows, tablefmt="plain")
+    return listed(rows)
 
 
 def _about_generators(parting: Parting) -> str:

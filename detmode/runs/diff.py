@@ -25,7 +25,15 @@ from detmode.runs.comparison import (
 )
 from detmode.runs.dump_diff import compare_dumps, pairs
 from detmode.runs.dump_file import CallName, dumps_of
-from detmode.runs.trace_file import DIGEST_BYTES, UNDEFINED, CallRecord, Reader, Tensors, split
+from detmode.runs.trace_file import (
+    DIGEST_BYTES,
+    UNDEFINED,
+    CallRecord,
+    Reader,
+    Tensors,
+    TraceError,
+    split,
+)
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
 _SHARING = frozenset(
@@ -44,6 +52,8 @@ _SHARING = frozenset(
 )
 """Collectives that give all ranks of their group the same."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
+_MOST_NAMED = 1 << 26
+"""Characters of all lines of a run, which stand in its reports."""
 _OWN_GENERATOR = "generator=Generator"
 """In the arguments of a call that does not draw from the global generator."""
 
@@ -112,6 +122,7 @@ class _Run:
         self.updates: dict[int, tuple[int, int]] = {}
         is_rank = self.reader.about.get("rank") is not None
         positions: dict[tuple[str, str, str | None], int] = {}
+        named = 0
         made_here = {UNDEFINED}
         known: dict[int, tuple[int, int, int, int]] = {}
         for shape, arguments, digests in progress(self.reader.scan(), f"reading {path}", "calls"):
@@ -122,7 +133,15 @@ class _Run:
                 n_inputs, n_outputs, n_mutated = (len(side) for side in shape.sides)
                 ends = (n_inputs, n_inputs + n_outputs + n_mutated)
                 line = (shape.overload, shape.site, shape.module)
-                position = positions.setdefault(line, len(positions))
+                position = positions.get(line, len(positions))
+                if position == len(positions):
+                    positions[line] = position
+                    named += sum(map(len, filter(None, line)))
+                    if named > _MOST_NAMED:
+                        raise TraceError(
+                            f"{self.reader.path} names its operators, sites and modules with more "
+                            f"than {_MOST_NAMED >> 20} MiB; is it a trace?"
+                        )
                 found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES, position)
                 known[id(shape)] = found
             kind, inputs_end, end, position = found

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tabulate import tabulate
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.reports.page import listed
 from detmode.runs.difference import gaps, unequal
 from detmode.runs.dump_file import Array, CallName, DumpReader
 
@@ -81,7 +81,7 @@ class ArrayDifference:
     def __str__(self) -> str:
         heads = ["ulps", *[""] * len(self.ulps)]
         histogram = ((head, f"{label}: {n:,}") for head, (label, n) in zip(heads, self.ulps))
-        return str(tabulate([*self.facts(), *histogram], tablefmt="plain"))
+        return listed([*self.facts(), *histogram])
 
 
 @dataclass(frozen=True)

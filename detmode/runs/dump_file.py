@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.runs.difference import parts, plain
+from detmode.runs.files import text_of
 from detmode.runs.tensors import form_of, has_data
-from detmode.runs.trace_file import TraceError
+from detmode.runs.trace_file import TraceError, read_head
 from detmode.table import resolve
 
 FORMAT = "detmode-dump"
@@ -47,7 +48,8 @@ _OF_NUMPY = frozenset(
 )
 _CALL = re.compile(r"(\w+)::(\w+)\.(\w+)@(\d{1,18})", re.ASCII)
 _FOLDER = re.compile(r"\w+\.\w+\.\w+@\d{1,18}", re.ASCII)
-_MOST_BYTES = 1 << 26
+_ARRAY = re.compile(r"(input|output|mutated) \d{1,9}( [a-z_]{1,32})?", re.ASCII)
+_MOST_DIMENSIONS = 64
 
 
 @dataclass(frozen=True, order=True)
@@ -76,7 +78,7 @@ class CallName:
         if matched is None:
             raise ValueError(f"{text!r}: give it as OPERATOR@INDEX, e.g. aten::addmm.default@3")
         # Others may be registered by the program itself.
-        if matched[1] == "aten" and not _exists(operator):
+        if matched[1] == "aten" and resolve(operator) is None:
             raise ValueError(f"{text!r}: this PyTorch has no overload {operator}")
         return cls(operator, int(index))
 
@@ -87,13 +89,6 @@ class CallName:
 
     def __str__(self) -> str:
         return f"{self.overload}@{self.index}"
-
-
-def _exists(operator: str) -> bool:
-    try:
-        return resolve(operator) is not None
-    except AttributeError:
-        return False  # an attribute of the namespace that is no operator
 
 
 @dataclass(frozen=True)
@@ -262,16 +257,12 @@ class DumpReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         file = path / "call.json"
-        head = _read_json(file)
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise TraceError(f"{file} is no dump of detmode")
-        if head.get("version") != VERSION:
-            raise TraceError(
-                f"{file} has version {head.get('version')!r}, and this detmode reads {VERSION}: "
-                "read it with the detmode that wrote it"
-            )
         try:
-            self.call = CallName(_text(head["overload"]), _count(head["index"]))
+            head = read_head(file, FORMAT, VERSION)
+        except OSError as error:
+            raise TraceError(f"cannot read {file}: {error.strerror}") from error
+        try:
+            self.call = CallName(text_of(head["overload"]), _count(head["index"]))
             self.number = _count(head["number"])
             arrays = [_array(each) for each in head["arrays"]]
         except (KeyError, TypeError, ValueError):
@@ -343,32 +334,16 @@ def dumps_of(path: Path) -> list[DumpReader]:
     return sorted(readers, key=lambda reader: reader.number)
 
 
-def _read_json(file: Path) -> Any:
-    try:
-        # A pipe would be waited for.
-        content = file.read_bytes() if file.is_file() and file.stat().st_size < _MOST_BYTES else b""
-    except OSError as error:
-        raise TraceError(f"cannot read {file}: {error.strerror}") from error
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        raise TraceError(f"{file} is not JSON; is it a dump?") from None
-
-
 def _array(value: Any) -> Array:
     name, form, dtype, shape = (value[key] for key in ("name", "form", "dtype", "shape"))
-    if not isinstance(shape, list) or _text(dtype) not in _DTYPES:
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise TypeError
-    return Array(_text(name), _text(form), dtype, tuple(map(_count, shape)))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+    if text_of(dtype) not in _DTYPES or _ARRAY.fullmatch(name) is None:
+        raise ValueError
+    return Array(name, text_of(form), dtype, tuple(map(_count, shape)))
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 63:
         raise TypeError
     return value

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from pathlib import Path
 from typing import IO, Any
+
+from detmode.runs.files import open_file, read_json, text_of
 
 FORMAT = "detmode-trace"
 VERSION = 1
@@ -21,6 +24,9 @@ DIGEST_BYTES = 16
 UNDEFINED = bytes(DIGEST_BYTES)
 """Stands for memory that nobody has written: it may hold anything, and is equal to itself."""
 _MOST_BYTES_A_LINE = 1 << 20
+_MOST_TEXT_A_CALL = 1 << 23
+"""Characters of the texts that a call names: a long one may stand in a trace once, and be named by
+each of 100,000 tensors."""
 
 
 class TraceError(ValueError):
@@ -97,13 +103,18 @@ class Shape:
             ValueError, TypeError, LookupError: the line is not one of a trace.
         """
         overload, site, module, *sides, random = numbers
+        left = _MOST_TEXT_A_CALL
 
         def text(number: Any) -> str:
+            nonlocal left
             if type(number) is not int or number < 0:
+                raise ValueError
+            left -= len(texts[number])
+            if left < 0:
                 raise ValueError
             return texts[number]
 
-        if len(sides) != 3 or random not in (0, 1):
+        if len(sides) != 3 or type(random) is not int or random not in (0, 1):
             raise ValueError
         forms = tuple(tuple(text(number) for number in side) for side in sides)
         module = None if module is None else text(module)
@@ -183,7 +194,7 @@ class Reader:
         self.path = Path(path)
         file = self.path / "trace.json"
         try:
-            about = json.loads(file.read_bytes()[:_MOST_BYTES_A_LINE])
+            about = read_head(file, FORMAT, VERSION)
         except OSError as error:
             several = sorted(file.parent.name for file in self.path.glob("rank*/trace.json"))
             if several:
@@ -192,16 +203,8 @@ class Reader:
                     f"{self.path / several[0]}"
                 ) from error
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise TraceError(f"{file} is not JSON; is it a trace?") from error
-        if not isinstance(about, dict) or about.get("format") != FORMAT:
-            raise TraceError(f"{file} is no trace of detmode")
-        if about.get("version") != VERSION:
-            raise TraceError(
-                f"{file} has version {about.get('version')!r}, and this detmode reads {VERSION}: "
-                "read it with the detmode that wrote it"
-            )
-        self.about: dict[str, Any] = about
+        self.about = _known(about)
+        """What ``trace.json`` says; what is not of its type is as if it were not there."""
         self.complete = False
         """Whether the run closed its trace; known once all calls are read."""
 
@@ -225,14 +228,16 @@ class Reader:
         shapes: dict[Any, Shape] = {}
         try:
             with (
-                (self.path / "calls.jsonl").open("rb") as lines,
-                (self.path / "digests.bin").open("rb") as digests,
+                open_file(self.path / "calls.jsonl") as lines,
+                open_file(self.path / "digests.bin") as digests,
             ):
                 for at in count(1):
                     line = lines.readline(_MOST_BYTES_A_LINE)
-                    if not line.endswith(b"\n"):
+                    if not line.endswith(b"\n") and len(line) < _MOST_BYTES_A_LINE:
                         return  # the end, or a line that was being written
                     try:
+                        if len(line) == _MOST_BYTES_A_LINE:
+                            raise ValueError
                         parsed = json.loads(line)
                         value = parsed.get("call")
                         if value is not None:
@@ -241,8 +246,7 @@ class Reader:
                             shape = shapes.get(key)
                             if shape is None:
                                 shape = shapes[key] = Shape.of(key, texts)
-                            if not isinstance(arguments, str):
-                                raise TypeError
+                            arguments = text_of(arguments)
                             wanted = shape.digests * DIGEST_BYTES
                             read = digests.read(wanted)
                             if len(read) < wanted:
@@ -251,7 +255,7 @@ class Reader:
                             self.complete = parsed["end"] == "complete"
                             return
                         else:
-                            texts.append(str(parsed["text"]))
+                            texts.append(text_of(parsed["text"]))
                             continue
                     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                         raise TraceError(
@@ -260,6 +264,44 @@ class Reader:
                     yield shape, arguments, read
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
+
+
+def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
+    """The object in the first file of a trace or a dump.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        TraceError: it is no JSON, or that of another format or version.
+    """
+    what = form.partition("-")[2]
+    try:
+        head = read_json(file)
+    except ValueError as error:
+        raise TraceError(f"{file} is not JSON; is it a {what}?") from error
+    if not isinstance(head, dict) or head.get("format") != form:
+        raise TraceError(f"{file} is no {what} of detmode")
+    if head.get("version") != version:
+        found = reprlib.repr(head.get("version"))
+        raise TraceError(
+            f"{file} has version {found}, and this detmode reads {version}: read it with the "
+            "detmode that wrote it"
+        )
+    return head
+
+
+def _known(about: dict[Any, Any]) -> dict[str, Any]:
+    """Of the fields those that have the type that a recording writes."""
+    known: dict[str, Any] = {}
+    for name, value in about.items():
+        if type(value) is int:
+            known[name] = value
+        elif isinstance(value, str):
+            known[name] = text_of(value)
+        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+            known[name] = list(map(text_of, value))
+        elif isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+            known[name] = {text_of(key): each for key, each in value.items()}
+    return known
 
 
 def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> CallRecord:

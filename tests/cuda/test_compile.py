@@ -78,7 +78,7 @@ def test_no_float_atomics() -> None:
 
 
 def test_cache_on_disk(tmp_path, monkeypatch) -> None:
-    """One entry is one file of code with its lowered name; a second call compiles nothing.
+    """One entry is one file of code, its lowered name beside it; a second call compiles nothing.
 
     Others may read the files where the process's umask lets them.
     """
@@ -93,7 +93,7 @@ def test_cache_on_disk(tmp_path, monkeypatch) -> None:
     assert "scale" in name
     monkeypatch.setattr(device, "compile_entries", None)
     assert device.compiled(KERNELS, "scale<half>", "sm_80") == (path, name)
-    assert sorted(file.suffix for file in path.parent.iterdir()) == [".cubin", ".name"]
+    assert sorted(file.suffix for file in path.parent.iterdir()) == [".cubin", ".digest"]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from cuda_sources import FAULTS, KERNELS, WARP, pattern
 
 from detmode.cuda import CompileError, Source, empty, host, launch, launch_blocks
 from detmode.cuda.host import library
+from detmode.cuda.launch import unavailable
 
 SEEDS = (None, 0, 1, 2)
 
@@ -324,7 +328,10 @@ def test_scalar_parameters_have_three_types(tmp_path) -> None:
 
 
 def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
-    """Processes that compile one source at once leave one file, and all of them can run it."""
+    """Processes that compile one source at once leave one file, and all of them can run it.
+
+    So they do where they find a file that was cut off.
+    """
     (tmp_path / "one.cu").write_text(
         '#include "index.cuh"\n__global__ void f(int64_t* out) { out[0] = 42; }\n'
     )
@@ -334,22 +341,95 @@ def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
         "out = torch.zeros(1, dtype=torch.int64); launch(source, 'f', 1, out); print(int(out))\n"
     )
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
-    runs = [
-        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    assert [run.communicate()[0].strip() for run in runs] == ["42", "42"]
-    assert len(list((tmp_path / "cache" / "host").iterdir())) == 1
+    for size in (100, 0):
+        runs = [
+            subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        assert [run.communicate()[0].strip() for run in runs] == ["42", "42"]
+        made, digest = sorted((tmp_path / "cache" / "host").iterdir())
+        assert (made.suffix, digest.name) == (".so", f"{made.name}.digest")
+        os.truncate(made, size)
 
 
 def test_cache_that_cannot_be_made(tmp_path, monkeypatch) -> None:
-    """Where the cache's folder cannot be made, the error names it and the variable to set."""
+    """Where the cache's folder cannot be made, a warning says so and the kernel runs."""
     (tmp_path / "file").write_text("")
     (tmp_path / "two.cu").write_text("__global__ void f(bool flag) {}\n")
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "file" / "cache"))
     source = Source(str(tmp_path / "anchor.py"), "two.cu", ("f",))
-    with pytest.raises(CompileError, match="set DETMODE_CACHE"):
-        host.compile(source)
+    with pytest.warns(RuntimeWarning, match="Not a directory: .*set DETMODE_CACHE"):
+        assert host.compile(source).kinds(0) == [("b", " ")]
+
+
+def test_a_changed_header_compiles_again(tmp_path, monkeypatch) -> None:
+    """A library of an older runner is not taken: each header of the runner is in the key."""
+    (tmp_path / "three.cu").write_text("__global__ void f(bool flag) {}\n")
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
+    headers = tuple(Path(shutil.copy(header, tmp_path)) for header in library.HEADERS)
+    monkeypatch.setattr(library, "HEADERS", headers)
+    assert {header.name for header in headers} == {"races.h", "runtime.h"}
+    made = set()
+    for changed in (None, *headers, None):
+        if changed is not None:
+            changed.write_text(changed.read_text() + "// changed\n")
+        source = Source(str(tmp_path / "anchor.py"), "three.cu", ("f",))
+        made.add(host.compile(source).path)
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("/bin/true", "'/bin/true' does not answer as a C++ compiler does"),
+        ("/bin/cat", "'/bin/cat' does not answer as a C++ compiler does"),
+        ("no-such-compiler -O2", "there is no program 'no-such-compiler'"),
+        ("g++ '-O2", "No closing quotation"),
+        ("''", "there is no program ''"),
+        ("{tmp_path}", "there is no program"),
+        ("{tmp_path}/text", "cannot be started: Exec format error"),
+        ("g++ --no-such-option", "does not answer"),
+    ],
+)
+def test_what_is_wrong_with_cxx(value: str, said: str, tmp_path, monkeypatch) -> None:
+    """Asking is answered with one sentence that names CXX; compiling raises the same."""
+    (tmp_path / "text").write_bytes(b"\x7fELF no program")
+    (tmp_path / "text").chmod(0o755)
+    value = value.format(tmp_path=tmp_path)
+    monkeypatch.setenv("CXX", value)
+    reason = unavailable.__wrapped__("cpu")
+    assert reason is not None
+    assert reason.startswith(f"CXX is {value!r}: ")
+    assert said in reason
+    assert reason.endswith("; set it to a C++ compiler, or unset it.")
+    assert "\n" not in reason
+    assert host.compiler() is None
+    with pytest.raises(CompileError, match="^CXX is "):
+        host.compile(Source(__file__, "warp.cu", WARP.entries))
+
+
+def test_cxx_is_a_command(tmp_path, monkeypatch) -> None:
+    """A launcher and its compiler, or a compiler with arguments, are what compiles; all are in the
+    key.
+    """
+    (tmp_path / "four.cu").write_text("__global__ void f(bool flag) {}\n")
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
+    compiler = host.compiler()
+    launcher = tmp_path / "my ccache"
+    launcher.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/calls"\nexec "$@"\n')
+    launcher.chmod(0o755)
+    made = set()
+    for command in (compiler, f"'{launcher}' {compiler}", f"'{launcher}' {compiler} -DMINE=1"):
+        monkeypatch.setenv("CXX", f" {command} ")
+        assert unavailable.__wrapped__("cpu") is None
+        source = Source(str(tmp_path / "anchor.py"), "four.cu", ("f",))
+        made.add(host.compile(source).path)
+        assert host.compiler() == command
+    assert len(made) == 3
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 6  # each asks, compiles and links
+    assert all(call.startswith(compiler) for call in calls)
+    assert sum("-DMINE=1" in call for call in calls) == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems always use ucontext")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from training import Fault, Training
 
 import detmode
 from detmode import DeterministicMode, Record, Report
+from detmode.commands.output import show, write_files
 from detmode.reports.page import Fact, Shown, shortened
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
@@ -94,6 +96,29 @@ def test_neighbours_that_look_alike_are_one_span() -> None:
     assert list(lanes) == [NO_MODULE, "Net"]
     assert [span.calls for span in lanes[NO_MODULE].spans] == [2, 1, 1]
     assert [round(span.begin * 5) for span in lanes[NO_MODULE].spans] == [0, 3, 4]
+
+
+def test_lanes_of_deep_modules() -> None:
+    """However deep modules are, their lanes are put together as deep as few enough allow."""
+    deep = ".x" * 10_000
+    calls = [(f"Net.{i % 9}.{i % 90}{deep}", "a") for i in range(90)]
+    timeline = timeline_of(calls, len(calls), "ab", "calls")
+    assert [lane.name for lane in timeline.lanes] == [f"Net.{i}" for i in range(9)]
+    assert timeline.calls == 90
+
+
+def test_names_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A module's name may be any text: files and the terminal get escapes, and no error."""
+    report = Report([record("error", module="Net.\ud800", site="/x/\udcff\ud800.py:7")])
+    names = {"report": "run.json", "html": "page.html", "sarif": "run.sarif"}
+    files = {option: tmp_path / name for option, name in names.items()}
+    write_files(Namespace(**files), report)
+    show(str(report))
+    assert b"Net.\\ud800" in files["html"].read_bytes()
+    (result,) = json.loads(files["sarif"].read_text())["runs"][0]["results"]
+    location = result["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "file:///x/%FF%5Cud800.py"
+    assert "\\ud800" in capsys.readouterr().out
 
 
 def test_timeline_of_a_long_run_is_small() -> None:

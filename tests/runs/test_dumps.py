@@ -441,7 +441,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no_file": (lambda dump: (dump / "3.npy").unlink(), "there is no file"),
     "cut_off": (lambda dump: os.truncate(dump / "3.npy", 150), "is cut off"),
     "empty": (lambda dump: os.truncate(dump / "call.json", 0), "is not JSON"),
-    "no_json": (lambda dump: (dump / "call.json").unlink(), "is not JSON"),
+    "no_json": (lambda dump: (dump / "call.json").unlink(), "cannot read"),
     "column_order": (
         lambda dump: np.save(dump / "3.npy", np.asfortranarray(np.ones((4, 4), np.float32))),
         "row-major",

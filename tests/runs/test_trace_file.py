@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -124,6 +129,234 @@ def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObje
     said = refusal(trace, copy)
     assert said is None or (str(copy) in said and "\n" not in said)
     shutil.rmtree(copy)
+
+
+@contextmanager
+def memory(more: int) -> Iterator[None]:
+    """No more than that many bytes beyond what the process has."""
+    if sys.platform != "linux":
+        yield
+        return
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+Diff = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Diff:
+    """``detmode diff`` with all that it writes, in little memory: code, stdout, stderr."""
+
+    def run(first: Path, second: Path, form: str = "table") -> tuple[int, str, str]:
+        files = ("--html", str(tmp_path / "page.html"), "--sarif", str(tmp_path / "run.sarif"))
+        with memory(1 << 30):
+            code = cli.main(["diff", "--format", form, *files, str(first), str(second)])
+        output = capsys.readouterr()
+        assert code in (0, 1, 2)
+        if code == 2:
+            assert (output.out, output.err.count("\n")) == ("", 1)
+        else:
+            json.loads((tmp_path / "run.sarif").read_text(encoding="utf-8"))
+        return code, output.out, output.err
+
+    return run
+
+
+FILES = ("trace.json", "calls.jsonl", "digests.bin")
+
+
+def written(path: Path, head: dict[str, Any], lines: list[Any], digests: bytes) -> Path:
+    """A trace of these lines, which may be anything."""
+    path.mkdir()
+    (path / "trace.json").write_text(
+        json.dumps({"format": "detmode-trace", "version": 1, **head}), encoding="utf-8"
+    )
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (path / "calls.jsonl").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    (path / "digests.bin").write_bytes(digests)
+    return path
+
+
+def call_fields() -> dict[str, Any]:
+    fields = {"operator": 0, "site": 0, "module": 0, "inputs": [0]}
+    return fields | {"outputs": [], "mutated": [], "random": 0, "arguments": ""}
+
+
+def call(**changes: Any) -> dict[str, Any]:
+    """The line of a call, whose texts are number 0 where nothing else is said."""
+    return {"call": list((call_fields() | changes).values())}
+
+
+NESTED = "[" * 900 + "]" * 900
+TEXTS = ["aten::add.Tensor", "aten::__class__.x", "load_library::x.y", "::", "", "m." * 20_000]
+TEXTS += [
+    "x" * 400,
+    "x" * 1_000_000,
+    "\ud800",
+    "\udcff",
+    "\x1b[2J\r\n",
+    "/a\ud800\0.py:3",
+    "/a.py:",
+]
+TEXTS += ["/a.py:" + "9" * 5000, "/a.py:-1", "<b>"]
+VALUES = st.sampled_from(
+    [json.loads(NESTED), 1e999, math.nan, "x" * 100_000, "\ud800", 10**30, [], {"torch": "\ud800"}]
+)
+HEADS = st.dictionaries(
+    st.sampled_from(["torch", "arguments", "generators", "rank", "threads"]), VALUES
+)
+# Lines that are of a trace, if there are three texts.
+NUMBERS = st.integers(0, 2)
+SIDES = st.builds(lambda number, n: [number] * n, NUMBERS, st.sampled_from([0, 1, 1, 2000]))
+CALLS = st.fixed_dictionaries(
+    {"operator": NUMBERS, "site": NUMBERS, "module": NUMBERS, "inputs": SIDES},
+    optional={"mutated": SIDES, "arguments": st.sampled_from(TEXTS)},
+).map(lambda changes: call(**changes))
+# Lines that are not.
+OTHERS = st.one_of(
+    st.tuples(st.sampled_from(list(call_fields())), VALUES | st.integers(-2, 10)).map(
+        lambda change: call(**dict([change]))
+    ),
+    st.sampled_from([{"end": "complete"}, {"text": 1}, {}, [], 1, None, NESTED, '{"call":NaN}']),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    heads=st.tuples(HEADS, HEADS),
+    texts=st.lists(st.sampled_from(TEXTS), min_size=3, max_size=3),
+    calls=st.lists(CALLS, min_size=1, max_size=4),
+    others=st.lists(OTHERS, max_size=1),
+    form=st.sampled_from(["table", "json"]),
+)
+def test_hostile_trace_takes_little_memory(
+    heads: tuple[dict[str, Any], dict[str, Any]],
+    texts: list[str],
+    calls: list[Any],
+    others: list[Any],
+    form: str,
+    run_diff: Diff,
+    tmp_path: Path,
+) -> None:
+    """Whatever its lines name, a trace is shown in each form or refused with one line."""
+    lines = [*({"text": text} for text in texts), *calls, *others]
+    folder = tmp_path / str(uuid4())
+    folder.mkdir()
+    one = written(folder / "one", heads[0], lines, bytes(1 << 17))
+    other = written(folder / "other", heads[1], lines, b"\1" * (1 << 17))
+    run_diff(one, other, form)
+    shutil.rmtree(folder)
+
+
+def sparse(file: Path) -> None:
+    os.truncate(file, 0)
+    os.truncate(file, 40 << 30)
+
+
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def device(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("/dev/zero")
+
+
+def folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("part", FILES)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (sparse, "is not"),
+        (pipe, "not a regular file"),
+        (device, "not a regular file"),
+        (folder, "Is a directory"),
+    ],
+)
+def test_what_is_no_file_of_a_trace(
+    change: Callable[[Path], None],
+    said: str,
+    part: str,
+    trace: Path,
+    tmp_path: Path,
+    run_diff: Diff,
+) -> None:
+    """It is not read, nor waited for: one line. Digests that no call has are passed over."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trace, copy)
+    change(copy / part)
+    code, _, error = run_diff(copy, copy)
+    if (change, part) == (sparse, "digests.bin"):
+        assert code == 0
+    else:
+        assert code == 2
+        assert said in error
+
+
+def test_a_text_that_many_tensors_have(tmp_path: Path, run_diff: Diff) -> None:
+    """Some megabytes on disk that would be 200 gigabytes in a report are refused."""
+    lines = [{"text": "x" * 1_000_000}, call(inputs=[0] * 190_000)]
+    runs = [
+        written(tmp_path / name, {}, lines, byte * (16 * 190_000))
+        for name, byte in (("one", b"\0"), ("other", b"\1"))
+    ]
+    assert run_diff(*runs)[0] == 2
+    # A long one beside many short ones is shown, each as long as it is.
+    lines = [{"text": "x" * 100_000}, {"text": "y" * 40}, call(inputs=[1] * 20_000, outputs=[0])]
+    runs = [
+        written(tmp_path / f"real {name}", {}, lines, byte * (16 * 20_001))
+        for name, byte in (("one", b"\0"), ("other", b"\1"))
+    ]
+    code, out, _ = run_diff(*runs)
+    assert code == 1
+    assert len(out) < 4_000_000
+
+
+def test_texts_that_many_lines_have(tmp_path: Path, run_diff: Diff) -> None:
+    """So are the names of a report's table, where calls share long ones."""
+    lines: list[Any] = [{"text": f"{number}" + "x" * 30_000} for number in range(30)]
+    lines += [call(operator=a, site=b, module=a, inputs=[]) for a in range(30) for b in range(30)]
+    one = written(tmp_path / "one", {}, lines, b"")
+    code, _, error = run_diff(one, written(tmp_path / "other", {}, [], b""))
+    assert code == 2
+    assert "names its operators, sites and modules with more than 64 MiB" in error
+
+
+def test_a_line_that_is_too_long(tmp_path: Path, run_diff: Diff) -> None:
+    """It is refused, and not taken for the last one, which was being written."""
+    lines = [{"text": "x"}, call(arguments="y" * (1 << 20)), call()]
+    one = written(tmp_path / "one", {}, lines, bytes(32))
+    code, _, error = run_diff(one, one)
+    assert code == 2
+    assert "calls.jsonl:2 is not a line of a trace" in error
+
+
+def test_texts_that_cannot_be_written(tmp_path: Path, run_diff: Diff) -> None:
+    """Lone surrogates and control characters are shown as escapes; the bytes of a name stay."""
+    lines = [{"text": "\ud800\x1b[2J"}, {"text": f"{Path.cwd()}/\udcff\udbff.py:3"}, call(site=1)]
+    runs = [
+        written(tmp_path / name, {}, lines, byte * 16)
+        for name, byte in (("one", b"\0"), ("other", b"\1"))
+    ]
+    code, out, _ = run_diff(*runs)
+    assert code == 1
+    assert "\\ud800\\x1b[2J" in out
+    assert "\\udcff\\udbff.py:3" in out
+    page = (tmp_path / "page.html").read_bytes()
+    assert b"\\ud800\\x1b[2J" in page
+    assert b"\xff\\udbff" in page
+    assert "%FF%5Cudbff.py" in (tmp_path / "run.sarif").read_text()
 
 
 def test_two_processes_do_not_share_a_folder(

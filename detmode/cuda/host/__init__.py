@@ -24,6 +24,7 @@ from detmode.cuda.host.library import (
     compiler,
     default_build,
     sanitizer_environment,
+    unavailable,
 )
 from detmode.cuda.source import Source
 
@@ -39,6 +40,7 @@ __all__ = [
     "launches",
     "sanitizer_environment",
     "schedule",
+    "unavailable",
 ]
 
 

@@ -13,15 +13,18 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from detmode.blocks import Lock
-from detmode.cuda.source import CompileError, Source, cache_directory
+from detmode.cuda.cache import Kept, take
+from detmode.cuda.source import CompileError, Source
 
 __all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitizer_environment"]
 
-HEADERS = tuple(Path(__file__).parent / name for name in ("runtime.h", "races.h"))
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 
 # -ffp-contract=off: `a * b + c` rounds twice, so that the host's bits are those that the rounding
 # intrinsics name. -fno-strict-aliasing: nvcc does not use the rule either.
@@ -40,6 +43,10 @@ FLAGS = (
     *(("-fcf-protection=none",) if platform.machine() in ("x86_64", "AMD64") else ()),
 )
 _MESSAGE_BYTES = 2048
+_PATIENCE = 600
+"""Seconds that a compiler may take."""
+_FIRST_PATIENCE = 60
+"""Seconds until it must have answered what it is."""
 
 
 class Build(enum.Enum):
@@ -51,13 +58,13 @@ class Build(enum.Enum):
     RACES = "races"
     """Every access is compared with earlier ones: see races.h."""
 
-    def compile_flags(self, version: str) -> tuple[str, ...]:
-        """Flags for the compiler that says `version` of itself."""
+    def compile_flags(self, compiler: Compiler) -> tuple[str, ...]:
+        """Flags for the compiler."""
         if self is Build.SANITIZE:
             return (*self.link_flags(), "-fno-omit-frame-pointer", "-g1")
         if self is Build.RACES:
             volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
-            if "clang" not in version:
+            if not compiler.is_clang:
                 volatile = ("--param", "tsan-distinguish-volatile=1")
             return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1")
         return ()
@@ -73,19 +80,103 @@ class Build(enum.Enum):
         return ()
 
 
-@functools.cache
-def compiler() -> str | None:
-    """The C++ compiler's path: `$CXX`, else g++, clang++ or c++; None where there is none."""
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler that has answered.
+
+    Args:
+        command: how it is started; ``$CXX`` may have arguments, or a launcher such as ccache.
+        macros: what it defines by itself: version, architecture, what its arguments choose.
+    """
+
+    command: tuple[str, ...]
+    macros: str
+
+    @property
+    def is_clang(self) -> bool:
+        """Whether it takes clang's flags."""
+        return "#define __clang__ " in self.macros
+
+    def run(
+        self, arguments: Sequence[str], timeout: float = _PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
+        """Start it with more arguments, and wait for its end.
+
+        Raises:
+            CompileError: it cannot be started, or does not end.
+        """
+        try:
+            return subprocess.run(
+                [*self.command, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                check=False,
+                timeout=timeout,
+            )
+        except OSError as error:
+            raise CompileError(f"{self} cannot be started: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{self} did not end in {timeout} seconds") from None
+
+    def __str__(self) -> str:
+        return f"the C++ compiler {shlex.join(self.command)!r}"
+
+
+def require_compiler() -> Compiler:
+    """The C++ compiler: what ``CXX`` says if it is set, else g++, clang++ or c++.
+
+    Raises:
+        CompileError: there is none, or ``CXX`` names something else; one line with the remedy.
+    """
     chosen = os.environ.get("CXX", "").strip()
-    names = ([shlex.split(chosen)[0]] if chosen else []) + ["g++", "clang++", "c++"]
-    return next((path for path in map(shutil.which, names) if path is not None), None)
+    if chosen:
+        return _chosen_compiler(chosen)
+    path = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    if path is None:
+        raise CompileError("the host runner needs a C++ compiler; install g++ or set CXX")
+    return _answering((path,))
+
+
+def compiler() -> str | None:
+    """The C++ compiler's command, as a shell reads it; None where there is none that works."""
+    try:
+        return shlex.join(require_compiler().command)
+    except CompileError:
+        return None
+
+
+def unavailable() -> str | None:
+    """Why the host runner does not work here: a sentence with the remedy, or None."""
+    try:
+        require_compiler()
+    except CompileError as error:
+        reason = str(error)
+        return f"{reason[0].upper()}{reason[1:]}."
+    return None
+
+
+def _chosen_compiler(chosen: str) -> Compiler:
+    try:
+        program, *arguments = shlex.split(chosen)
+        path = shutil.which(program)
+        if path is None:
+            raise CompileError(f"there is no program {program!r}")
+        return _answering((os.path.abspath(path), *arguments))
+    except (CompileError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CompileError(
+            f"CXX is {chosen!r}: {reason}; set it to a C++ compiler, or unset it"
+        ) from None
 
 
 @functools.cache
-def _compiler_version(path: str) -> str:
-    return subprocess.run(
-        [path, "--version"], capture_output=True, text=True, check=False
-    ).stdout.splitlines()[0]
+def _answering(command: tuple[str, ...]) -> Compiler:
+    run = Compiler(command, "").run(("-x", "c++", "-E", "-dM", os.devnull), _FIRST_PATIENCE)
+    if run.returncode != 0 or "#define __cplusplus " not in run.stdout:
+        raise CompileError(f"{shlex.join(command)!r} does not answer as a C++ compiler does")
+    return Compiler(command, run.stdout)
 
 
 def default_build() -> Build:
@@ -102,9 +193,8 @@ def sanitizer_environment() -> dict[str, str]:
     Raises:
         CompileError: there is no C++ compiler, or it has no libasan.
     """
-    path = _require_compiler()
     # libstdc++ too: ASan wraps the throwing of exceptions, which it looks up when it starts.
-    libraries = [_runtime_library(path, name) for name in ("libasan.so", "libstdc++.so.6")]
+    libraries = [_runtime_library(name) for name in ("libasan.so", "libstdc++.so.6")]
     return {
         "DETMODE_HOST_SANITIZE": "1",
         "LD_PRELOAD": " ".join(libraries),
@@ -113,12 +203,11 @@ def sanitizer_environment() -> dict[str, str]:
     }
 
 
-def _runtime_library(path: str, name: str) -> str:
-    library = subprocess.run(
-        [path, f"-print-file-name={name}"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+def _runtime_library(name: str) -> str:
+    compiler = require_compiler()
+    library = compiler.run([f"-print-file-name={name}"]).stdout.strip()
     if not os.path.isabs(library):
-        raise CompileError(f"{path} has no {name}; install the sanitizer runtime of g++")
+        raise CompileError(f"{compiler} has no {name}; install the sanitizer runtime of g++")
     return library
 
 
@@ -156,9 +245,16 @@ extern "C" __attribute__((visibility("default"))) int detmode_launch(
 class Library:
     """A compiled source. One launch at a time: the runner's state is static."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._library = ctypes.CDLL(str(path), mode=getattr(os, "RTLD_LOCAL", 0))
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept  # its path leads there while this lives
+        self.path = kept.path
+        try:
+            self._library = ctypes.CDLL(kept.loaded_from, mode=getattr(os, "RTLD_LOCAL", 0))
+        except OSError as error:
+            raise CompileError(
+                f"{kept.path} cannot be loaded ({error}); where its file system forbids to run "
+                "files, set DETMODE_CACHE to a folder on another one"
+            ) from None
         self._library.detmode_kinds.restype = ctypes.c_char_p
         self._launch: Any = self._library.detmode_launch
         self._launch.argtypes = [
@@ -250,15 +346,8 @@ def _load(source: Source, build: Build) -> Library:
     return known[1]
 
 
-def _require_compiler() -> str:
-    path = compiler()
-    if path is None:
-        raise CompileError("the host runner needs a C++ compiler; install g++ or set CXX")
-    return path
-
-
-def _build(source: Source, build: Build) -> Path:
-    path = _require_compiler()
+def _build(source: Source, build: Build) -> Kept:
+    compiler = require_compiler()
     if build is Build.SANITIZE and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
         raise CompileError(
@@ -266,28 +355,36 @@ def _build(source: Source, build: Build) -> Path:
             "subprocess with the variables of detmode.cuda.host.sanitizer_environment(), "
             "LD_PRELOAD among them"
         )
-    version = _compiler_version(path)
-    flags = (*FLAGS, *build.compile_flags(version), f"-I{HEADERS[0].parent}", "-c")
+    flags = (*FLAGS, *build.compile_flags(compiler), f"-I{HEADERS[0].parent}", "-c")
     text = translation_unit(source)
+    headers = [header.read_text(encoding="utf-8") for header in HEADERS]
     sha = hashlib.sha256()
-    for part in (text, *(header.read_text() for header in HEADERS), path, version, *flags):
+    for part in (text, *headers, *compiler.command, compiler.macros, *flags):
         sha.update(part.encode() + b"\0")
-    directory = cache_directory("host")
-    target = directory / f"{source.path.parent.name}-{source.path.stem}-{sha.hexdigest()[:32]}.so"
-    if target.exists():
-        return target
-    with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as temporary:
-        unit, made = (Path(temporary) / f"unit.{suffix}" for suffix in ("cpp", "so"))
-        unit.write_text(text, encoding="utf-8")
-        compiled = str(unit.with_suffix(".o"))
-        for command in (
-            [path, *flags, "-o", compiled, str(unit)],
-            [path, "-shared", *build.link_flags(), "-o", str(made), compiled],
-        ):
-            run = subprocess.run(command, capture_output=True, text=True, check=False)
-            if run.returncode != 0:
-                raise CompileError(
-                    f"{source.path} does not compile for the host runner\n{run.stderr.strip()}"
-                )
-        os.replace(made, target)
-    return target
+
+    def make() -> tuple[bytes, str]:
+        return _compiled(compiler, source.path, text, flags, build.link_flags()), ""
+
+    name = f"{source.path.parent.name}-{source.path.stem}-{sha.hexdigest()[:32]}.so"
+    return take("host", name, make)
+
+
+def _compiled(
+    compiler: Compiler, path: Path, text: str, flags: Sequence[str], link_flags: Sequence[str]
+) -> bytes:
+    """The shared library of a translation unit."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="detmode-") as folder:
+            unit, compiled, made = (Path(folder, f"unit.{suffix}") for suffix in ("cpp", "o", "so"))
+            unit.write_text(text, encoding="utf-8")
+            for arguments in (
+                [*flags, "-o", str(compiled), str(unit)],
+                ["-shared", *link_flags, "-o", str(made), str(compiled)],
+            ):
+                run = compiler.run(arguments)
+                if run.returncode != 0:
+                    log = run.stderr.strip() or f"{compiler} ended with {run.returncode}"
+                    raise CompileError(f"{path} does not compile for the host runner\n{log}")
+            return made.read_bytes()
+    except OSError as error:
+        raise CompileError(f"{path} cannot be compiled for the host runner: {error}") from None

@@ -1,0 +1,229 @@
+"""Compiled code that is kept between processes, and verified each time it is taken.
+
+What is kept is run. So nobody but this user and root may be able to write a folder or a file that
+is taken from, and a file's digest is kept beside it: one that was cut off or changed is made again.
+Where no such folder can be had, code is kept in a private one until the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from detmode.cuda.source import CompileError
+
+__all__ = ["Kept", "take"]
+
+_DIGEST = ".digest"
+_REMEDY = "set DETMODE_CACHE to a folder that only you can write"
+_PRIVATE = f"What is compiled is kept in a private folder until this process ends; {_REMEDY}"
+# A link in the place of a file is not followed, and a pipe not waited for.
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class _Folder:
+    """A folder that nobody but this user and root may write, held open.
+
+    Files are reached through the descriptor, where the system can: whoever may rename a folder
+    above this one cannot put another in its place. A library that is loaded holds its folder.
+
+    Raises:
+        OSError: there is none, or others may write it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at = str(path)
+        self._descriptor: int | None = None
+        if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
+            self._descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
+            self._at = f"/proc/self/fd/{self._descriptor}"
+        problem = _problem(os.stat(self._at))
+        if problem is not None:
+            raise OSError(errno.EPERM, problem, str(path))
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+    def at(self, name: str) -> str:
+        """The path of a file, for this process only."""
+        return os.path.join(self._at, name)
+
+    def find(self, name: str) -> str | None:
+        """The note that is kept with a file; None where there is no such file, or not as it was."""
+        content, record = self._read(name), self._read(name + _DIGEST)
+        if content is None or record is None:
+            return None
+        digest, _, note = record.decode(errors="replace").partition("\n")
+        return note if digest == _digest(name, note, content) else None
+
+    def keep(self, name: str, content: bytes, note: str) -> None:
+        """Write a file, its digest and its note; another process sees each whole or not at all."""
+        self._write(name, content)
+        self._write(name + _DIGEST, f"{_digest(name, note, content)}\n{note}".encode())
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with open(os.open(self.at(name), _READ), "rb") as file:
+                status = os.fstat(file.fileno())
+                problem = _problem(status)
+                if problem is None:
+                    return file.read() if stat.S_ISREG(status.st_mode) else None
+        except OSError:
+            return None
+        _warn(f"{self.path / name} is not used, and compiled again: {problem}")
+        return None
+
+    def _write(self, name: str, content: bytes) -> None:
+        # Beside the file, so that renaming does not copy. Others may read it where the umask lets
+        # them: the cache may be shared.
+        written = self.at(f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+        try:
+            with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+                file.write(content)
+            os.replace(written, self.at(name))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(written)
+            raise
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file of the cache, verified.
+
+    Args:
+        folder: holds the file.
+        path: of the file.
+        note: what was kept with it.
+    """
+
+    folder: _Folder
+    path: Path
+    note: str
+
+    @property
+    def loaded_from(self) -> str:
+        """The path by which this process loads the file that was verified, while this lives."""
+        return self.folder.at(self.path.name)
+
+
+def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
+    """The file `name` of the cache's folder `kind`, made where the cache does not have it.
+
+    A cache that cannot be read or written, or that others may write, is said once, in a
+    RuntimeWarning; the file is then kept in a private folder until the process ends.
+
+    Args:
+        kind: `"cuda"` or `"host"`.
+        name: of the file; a hash of all that the content depends on is in it.
+        make: gives the content, and a text to keep with it.
+
+    Raises:
+        CompileError: no folder can be written at all, or `make` raises it.
+    """
+    shared = _shared(kind)
+    private = _private(kind) if _private_root is not None else None
+    for folder in (shared, private):
+        note = None if folder is None else folder.find(name)
+        if folder is not None and note is not None:
+            return Kept(folder, folder.path / name, note)
+    content, note = make()
+    if shared is not None:
+        try:
+            shared.keep(name, content, note)
+            return Kept(shared, shared.path / name, note)
+        except OSError as error:
+            _warn(f"the cache {shared.path} cannot be written: {error.strerror}. {_PRIVATE}")
+    try:
+        private = _private(kind)
+        private.keep(name, content, note)
+    except OSError as error:
+        raise CompileError(
+            f"compiled kernels cannot be kept anywhere ({error}); {_REMEDY}"
+        ) from None
+    return Kept(private, private.path / name, note)
+
+
+def _shared(kind: str) -> _Folder | None:
+    """The cache's folder, where it can be used."""
+    try:
+        directory = _root() / kind
+        # Whatever the umask, others do not write it.
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return _Folder(directory)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+        _warn(f"the cache of compiled kernels cannot be used: {error}. {_PRIVATE}")
+        return None
+
+
+def _root() -> Path:
+    """`$DETMODE_CACHE`, else `detmode` in the user's cache directory."""
+    chosen = os.environ.get("DETMODE_CACHE")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "detmode"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detmode"
+
+
+# Of this process, and of those that it forks.
+_private_root: Path | None = None
+
+
+def _private(kind: str) -> _Folder:
+    """The folder of this process alone, removed when it ends."""
+    global _private_root
+    root = _private_root
+    # It may be gone: with the process that forked this one, or with old temporary files.
+    if root is None or not root.is_dir():
+        root = _private_root = Path(tempfile.mkdtemp(prefix="detmode-"))
+        atexit.register(_remove, root, os.getpid())
+    directory = root / kind
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return _Folder(directory)
+
+
+def _remove(root: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process may still leave by the same door
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _problem(status: os.stat_result) -> str | None:
+    """Why nothing may be taken from a folder or file; None where it may."""
+    if os.name != "posix":
+        return None  # owners and modes mean nothing there
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to another user (uid {status.st_uid})"
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write it (mode {mode:04o}; chmod go-w forbids it)"
+    return None
+
+
+def _digest(name: str, note: str, content: bytes) -> str:
+    sha = hashlib.sha256(f"{name}\0{note}\0".encode())
+    sha.update(content)
+    return sha.hexdigest()
+
+
+_said: set[str] = set()
+
+
+def _warn(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,275 @@
+"""The cache of compiled code: what is run is what was compiled, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import detmode
+from detmode.cuda import cache
+
+NAME = "code-0123.so"
+NOBODY = 65534
+
+
+class Made:
+    """What a compiler would make, and how often it did."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> tuple[bytes, str]:
+        self.times += 1
+        return b"machine code" * 100, "a note"
+
+
+def content(kept: cache.Kept) -> bytes:
+    return Path(kept.loaded_from).read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache, and a process that has kept and said nothing."""
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_private_root", None)
+    monkeypatch.setattr(cache, "_said", set())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The cache's folder, with one file in it."""
+    cache.take("host", NAME, Made())
+    return tmp_path / "cache" / "host"
+
+
+def other_name(file: Path) -> None:
+    cache.take("host", "other-4567.so", lambda: (b"other code", "other note"))
+    for suffix in ("", ".digest"):
+        shutil.copy(f"{file.parent / 'other-4567.so'}{suffix}", f"{file}{suffix}")
+
+
+def link(file: Path) -> None:
+    file.rename(file.with_suffix(".moved"))
+    file.symlink_to(file.with_suffix(".moved"))
+
+
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut_off": lambda file: os.truncate(file, 100),
+    "empty": lambda file: os.truncate(file, 0),
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
+    "one_bit": lambda file: file.write_bytes(b"l" + file.read_bytes()[1:]),
+    "no_file": lambda file: file.unlink(),
+    "no_digest": lambda file: Path(f"{file}.digest").unlink(),
+    "empty_digest": lambda file: os.truncate(f"{file}.digest", 0),
+    "other_note": lambda file: Path(f"{file}.digest").write_text(
+        Path(f"{file}.digest").read_text() + "d"
+    ),
+    "other_name": other_name,
+    "link": link,
+    "pipe": pipe,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_is_damaged_is_made_again(damage: Callable[[Path], object], folder: Path) -> None:
+    """A file that is not what was kept is never given, and is replaced; a whole one is not."""
+    made = Made()
+    assert content(cache.take("host", NAME, made)) == made()[0]
+    assert made.times == 1
+    damage(folder / NAME)
+    for _ in range(2):
+        kept = cache.take("host", NAME, made)
+        assert (content(kept), kept.path, kept.note) == (made()[0], folder / NAME, "a note")
+    assert made.times == 1 + 2 + 1
+    assert not list(folder.glob(".*"))
+
+
+def plant(folder: Path) -> None:
+    """Put another's code in the place of ours, with its right digest."""
+    planter = cache._Folder(folder)
+    planter.keep(NAME, b"planted", "planted")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o1777])
+def test_a_folder_that_others_may_write_is_refused(mode: int, folder: Path) -> None:
+    """Nothing is taken from it or written to it; the reason is said once."""
+    plant(folder)
+    folder.chmod(mode)
+    before = sorted(folder.iterdir())
+    made = Made()
+    with pytest.warns(RuntimeWarning, match=rf"others may write it \(mode {mode:04o}.*DETMODE_"):
+        kept = cache.take("host", NAME, made)
+    assert content(cache.take("host", NAME, made)) == content(kept) == made()[0]
+    assert made.times == 2  # once here: the second take finds it in the private folder
+    assert kept.path.parent.stat().st_mode & 0o777 == 0o700
+    assert sorted(folder.iterdir()) == before
+
+
+def of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+
+
+@pytest.mark.parametrize("of_folder", [True, False], ids=["folder", "file"])
+def test_what_belongs_to_another_user_is_refused(
+    of_folder: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be it the folder or a file, what another user planted is not taken, and that is said."""
+    plant(folder)
+    of_another_user(folder if of_folder else folder / NAME, monkeypatch)
+    with pytest.warns(RuntimeWarning, match="belongs to another user") as caught:
+        kept = cache.take("host", NAME, Made())
+    assert os.geteuid() != 0 or len(caught) == 1
+    assert Path(kept.loaded_from).parent.stat().st_uid == os.getuid()
+    assert content(kept) == Made()()[0]
+
+
+def test_a_file_that_others_may_write_is_replaced(folder: Path) -> None:
+    """It is not taken; the one that is made again may be written by its owner alone."""
+    plant(folder)
+    (folder / NAME).chmod(0o666)
+    with pytest.warns(RuntimeWarning, match="compiled again: others may write it"):
+        kept = cache.take("host", NAME, Made())
+    assert content(kept) == Made()()[0]
+    assert kept.path.stat().st_mode & 0o022 == 0
+
+
+def test_no_umask_lets_others_write() -> None:
+    """What the cache makes can be taken from, whatever the umask."""
+    umask = os.umask(0)
+    try:
+        kept = cache.take("host", NAME, Made())
+    finally:
+        os.umask(umask)
+    files = [kept.path.parent, *kept.path.parent.iterdir()]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o755, 0o644}
+
+
+def test_a_link_to_the_cache_is_followed(folder: Path) -> None:
+    """Home directories often are links; a link to a folder of another is still refused."""
+    moved = folder.parent.with_name("moved")
+    folder.parent.rename(moved)
+    folder.parent.symlink_to(moved)
+    made = Made()
+    cache.take("host", NAME, made)
+    assert made.times == 0
+    (moved / "host").chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="others may write it"):
+        cache.take("host", NAME, made)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by /proc/self/fd")
+def test_what_was_verified_is_what_is_loaded(folder: Path) -> None:
+    """Who may rename the folder after the check cannot put other code in its place."""
+    kept = cache.take("host", NAME, Made())
+    folder.rename(folder.with_name("moved"))
+    folder.mkdir()
+    plant(folder)
+    assert content(kept) == Made()()[0]
+
+
+# What a user without rights meets. Root may write everything, and becomes a user without a home.
+SCRIPT = """
+import json, os, sys, tempfile, warnings
+from pathlib import Path
+from detmode.cuda import cache
+
+root = Path(sys.argv[1])
+tempfile.tempdir = str(root / "temporary")
+was_root = os.geteuid() == 0
+if was_root:
+    os.setgroups([])
+    os.setgid(54321)
+    os.setuid(54321)
+
+def take(name, times, **environment):
+    for variable in ("DETMODE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        os.environ.pop(variable, None)
+    os.environ.update(environment)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = []
+        for _ in range(times):
+            kept = cache.take("host", name, lambda: made.append(1) or (b"code", "note"))
+    assert Path(kept.loaded_from).read_bytes() == b"code"
+    return str(kept.path), len(made), [str(each.message) for each in caught]
+
+chosen = {"DETMODE_CACHE": str(root / "cache")}
+found = {
+    "there": take("kept", 1, **chosen),
+    "new": take("new", 2, **chosen),
+    "home missing": take("another", 2, HOME=str(root / "cache" / "home")),
+    "no home": take("third", 1) if was_root else None,
+}
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+found["still there"] = [str(path) for path in (root / "temporary").glob("*/host/*")]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that other users can reach, which those of pytest are not."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_a_user_without_rights(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only cache gives what it has; without a cache a private folder is used, and said.
+
+    The private folder goes with its process, and not with one that it has forked.
+    """
+    monkeypatch.setenv("DETMODE_CACHE", str(open_path / "cache"))
+    cache.take("host", "kept", lambda: (b"code", "note"))
+    temporary = open_path / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    for folder in (open_path / "cache" / "host", open_path / "cache"):
+        folder.chmod(0o555)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(open_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(detmode.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    for folder in (open_path / "cache", open_path / "cache" / "host"):
+        folder.chmod(0o755)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["there"] == [str(open_path / "cache" / "host" / "kept"), 0, []]
+    for scene, reason in (
+        ("new", "host cannot be written: Permission denied"),
+        ("home missing", "cannot be used: [Errno 13] Permission denied"),
+        ("no home", "Could not determine home directory"),
+    ):
+        if found[scene] is None:
+            continue
+        path, made, said = found[scene]
+        (text,) = said
+        assert reason in text
+        assert "set DETMODE_CACHE" in text
+        assert (made, Path(path).parent.parent.parent) == (1, temporary)
+    assert len(found["still there"]) >= 4
+    assert not list(temporary.iterdir())
