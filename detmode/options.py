@@ -136,6 +136,8 @@ def check_operator(where: str, name: str, table: RuleTable | None = None) -> Non
 
 def near_operator(name: str, listed: Iterable[str]) -> str:
     """A question after the operator that is meant, where one of the listed is near; or nothing."""
+    if _is_glob(name):
+        return ""
     bare = name.partition("::")[2] or name
     near = difflib.get_close_matches(f"aten::{bare.partition('.')[0]}", listed, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -186,7 +186,7 @@ def parse_version(version: str) -> tuple[int, int]:
     Raises:
         ValueError: the text does not begin with ``major.minor``.
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
+    match = re.match(r"(\d+)\.(\d+)(?![^.+])", version)
     if match is None:
         raise ValueError(f"not a PyTorch version: {version!r}; give it as '2.13'")
     return int(match[1]), int(match[2])

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detmode.commands import DASHES, UsageError
-from detmode.commands.output import check_files, write_files
+from detmode.commands import UsageError
+from detmode.commands.output import STDOUT, check_files, stdout_is_taken, write_files
 from detmode.program import Program, die_of_interrupt, exit_status
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program and record every call."""
+    if options.output == STDOUT:
+        raise UsageError("-o -: a recording is a folder; give its name")
     _check_schedule(options)
     _restart_with_environment(arguments)
     program = _program(options)
@@ -117,7 +119,8 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
         failure = _execute(program, mode)
     status = exit_status(failure)
     report = mode.report()
-    print(report.to_full_json() if options.format == "json" else report)
+    if not stdout_is_taken(options):
+        print(report.to_full_json() if options.format == "json" else report)
     write_files(options, report)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
@@ -174,13 +177,14 @@ def _check_schedule(options: argparse.Namespace) -> None:
 
 def _program(options: argparse.Namespace) -> Program | int:
     """The program to run; what to exit with where it is no Python."""
-    arguments = ["--" if each == DASHES else each for each in options.arguments]
+    # Python itself drops a "--" before the program.
+    target, *arguments = options.program[options.program[:1] == ["--"] :]
     try:
-        return Program(options.program, arguments, is_module=options.is_module)
+        return Program(target, arguments, is_module=options.is_module, is_code=options.is_code)
     except OSError as error:
-        raise UsageError(f"cannot open {options.program!r}: {error.strerror}") from error
+        raise UsageError(f"cannot open {target!r}: {error.strerror}") from error
     except ImportError as error:
-        raise UsageError(f"cannot run {options.program!r}: {error}") from error
+        raise UsageError(f"cannot run {target!r}: {error}") from error
     except (SyntaxError, ValueError) as error:
         error.__traceback__ = None
         return exit_status(error)
