@@ -33,14 +33,16 @@ def diff(options: argparse.Namespace, arguments: list[str]) -> int:
 def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     """Print the rule table."""
     from detmode.doctor.software import SUPPORTED, VERSIONS
-    from detmode.options import near_operator
+    from detmode.names import near
+    from detmode.options import is_glob
     from detmode.rule import parse_version
     from detmode.rules import default_rules
 
     table = default_rules()
     found = [row for row in table if options.op is None or _means(row.rule, options.op)]
     if not found:
-        hint = near_operator(options.op, {row.rule.op.partition(".")[0] for row in table})
+        known = {row.rule.op.partition(".")[0] for row in table}
+        hint = "" if is_glob(options.op) else near(options.op, known)
         raise UsageError(f"--op: no rule for {options.op!r}{hint}")
     if options.torch is not None:
         try:
