@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from detmode.commands import UsageError
 from detmode.commands.output import STDOUT, check_files, stdout_is_taken, write_files
+from detmode.nccl import EXCLUDING
 from detmode.program import Program, die_of_interrupt, exit_status
 
 if TYPE_CHECKING:
     from detmode.mode import DeterministicMode
     from detmode.reports.page import Shown
 
-ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
-"""What must be set before Python, or CUDA, starts; a value that the user set wins."""
+ENVIRONMENT = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": EXCLUDING,
+    "PYTHONHASHSEED": "0",
+}
+"""What must be set before Python, CUDA or NCCL starts; a value that the user set wins."""
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
