@@ -7,9 +7,11 @@ pytest imports in every run, costs next to nothing. PYTEST_DONT_REWRITE: no asse
 from __future__ import annotations
 
 import logging
-import os
+from contextlib import suppress
 
 import lazy_loader
+
+from detmode import log_level
 
 __version__ = "0.1.0"
 
@@ -21,8 +23,10 @@ def _configure_logging() -> None:
     logger = logging.getLogger("detmode")
     # A warning is given through Python's warnings; without a handler logging would print it again.
     logger.addHandler(logging.NullHandler())
-    level = getattr(logging, os.environ.get("DETMODE_LOG", "").upper(), None)
-    if isinstance(level, int):
+    level = None
+    with suppress(ValueError):  # the command line says what is wrong; a program is not ended
+        level = log_level.from_environment()
+    if level is not None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("detmode %(levelname)s: %(message)s"))
         logger.addHandler(handler)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
-from detmode.commands import DASHES, UsageError, programs, tables
+from detmode import log_level
+from detmode.commands import UsageError, programs, tables
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
 
@@ -23,9 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     try:
-        options, unknown = parser.parse_known_args(
-            [DASHES if each == "--" else each for each in arguments]
-        )
+        options, unknown = parser.parse_known_args(arguments)
         command: _Command = options.command
         if unknown:
             place = " (a script's own stand after its name)" if "program" in options else ""
@@ -33,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"unrecognized arguments: {' '.join(unknown)}{place}; "
                 f"see 'detmode {command.__name__} --help'"
             )
+        try:
+            log_level.from_environment()
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         return command(options, arguments)
     except UsageError as error:
         print(f"detmode: error: {error}", file=sys.stderr)
@@ -178,22 +181,24 @@ def _simulation() -> _Parser:
 
 def _program() -> _Parser:
     options = _Parser(add_help=False)
-    options.add_argument("-m", dest="is_module", action="store_true", help="run a module")
-    options.add_argument("program", metavar="script.py", help="the script, or the module")
-    rest = options.add_argument(
-        "arguments",
-        nargs=argparse.REMAINDER,
-        metavar="ARGS",
-        help="its own; options for detmode stand before script.py",
+    kind = options.add_mutually_exclusive_group()
+    kind.add_argument("-m", dest="is_module", action="store_true", help="run a module")
+    kind.add_argument("-c", dest="is_code", action="store_true", help="run code")
+    # Unlike other positionals this one keeps every "--" of the program's own.
+    options.add_argument(
+        "program",
+        nargs=argparse.PARSER,
+        metavar="script.py",
+        help="the script, '-' for standard input, the module or the code; then its own arguments: "
+        "options for detmode stand before it",
     )
-    rest.required = False  # argparse would name it where only the program is missing
     return options
 
 
 def _report() -> _Parser:
     options = _Parser(add_help=False)
     options.add_argument(
-        "--report", type=Path, metavar="FILE.json", help="write the report there too"
+        "--report", type=Path, metavar="FILE.json", help="write the report there too; '-': stdout"
     )
     return options
 

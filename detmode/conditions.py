@@ -340,5 +340,11 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
 
 @_pickled_by_name
 def nvls_possible() -> Condition:
-    """The environment leaves NCCL free to reduce inside the NVLink switch (NVLS)."""
-    return Condition("nvls_possible()", lambda call: not nccl.nvls_is_excluded())
+    """The environment leaves NCCL free to reduce inside the NVLink switch (NVLS, NVLSTree)."""
+
+    def holds(call: Call) -> bool:
+        name = str(call.func).replace("_", "")
+        function = next((each for each in nccl.REDUCING if each in name), None)
+        return not nccl.nvls_is_excluded(function)
+
+    return Condition("nvls_possible()", holds)

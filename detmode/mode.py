@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from detmode.call import Call, tensors_in, validate, validations
 from detmode.detours import Detours
 from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
+from detmode.names import Overrides
 from detmode.observers import observer
 from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
 from detmode.plan import Plan, matches, names_of
@@ -69,10 +70,10 @@ class DeterministicMode(TorchDispatchMode):
             warn nor raise, and native paths run in their strict form.
         substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
         rules: the rule table; ``default_rules()`` if left out.
-        overrides: operator or overload names, or globs of them, to ``"allow"``, ``"warn"``,
-            ``"error"``, ``"native"`` or ``"substitute"``; a name wins over a glob. They concern
-            calls that may vary: a call that a rule knows not to vary passes as ever, and a glob
-            over ``aten`` means the operators that the table lists.
+        overrides: operators or overloads, by name or as in ``torch.ops``, or globs of names, to
+            ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
+            a glob. They concern calls that may vary: a call that a rule knows not to vary passes
+            as ever, and a glob over ``aten`` means the operators that the table lists.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
             the block; ``None`` leaves it as it is.
         simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
@@ -94,7 +95,7 @@ class DeterministicMode(TorchDispatchMode):
         *,
         substitute: bool = True,
         rules: RuleTable | None = None,
-        overrides: Mapping[str, str] | None = None,
+        overrides: Overrides | None = None,
         fill_uninitialized_memory: bool | None = None,
         simulate: str | None = None,
         schedule_seed: int | None = None,

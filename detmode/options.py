@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-import torch
-
+from detmode import names
+from detmode.names import Overrides
 from detmode.rule import Substitute
-from detmode.table import RuleTable
+from detmode.table import RuleTable, resolve
 
 ACTIONS = ("allow", "warn", "error", "native", "substitute")
 """What an override can ask for."""
@@ -59,8 +58,8 @@ def check_bool(name: str, value: object) -> None:
         )
 
 
-def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> dict[str, str]:
-    """The overrides as a dict; ``ValueError`` for what no call could ever meet."""
+def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, str]:
+    """The overrides as a dict by name; ``ValueError`` for what no call could ever meet."""
     if overrides is None:
         return {}
     if not isinstance(overrides, Mapping):
@@ -68,7 +67,9 @@ def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> di
             "overrides must be a mapping such as {'aten::histc': 'allow'}, not "
             f"{type(overrides).__name__}"
         )
-    for name, action in overrides.items():
+    named: dict[str, str] = {}
+    for operator, action in overrides.items():
+        name = names.text_of(operator)
         if action not in ACTIONS:
             raise ValueError(
                 f"overrides[{name!r}] must be one of {', '.join(ACTIONS)}, got {action!r}"
@@ -77,24 +78,29 @@ def check_overrides(overrides: Mapping[str, str] | None, table: RuleTable) -> di
             raise ValueError(
                 f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
             )
+        if named.setdefault(name, action) != action:
+            raise ValueError(
+                f"overrides: {name!r} is given two actions: {named[name]!r}, {action!r}"
+            )
         check_operator("overrides", name, table)
-        if action == "substitute" and name.startswith("aten::") and not _is_glob(name):
+        if action == "substitute" and name.startswith("aten::") and not is_glob(name):
             _check_substitute(name, table)
     # A name is more precise than a glob, wherever it stands.
-    return dict(sorted(overrides.items(), key=lambda item: _is_glob(item[0])))
+    return dict(sorted(named.items(), key=lambda item: is_glob(item[0])))
 
 
 def means_unlisted(name: str) -> bool:
     """Whether an override also means operators that are in no rule: aten's the table knows."""
-    return not _is_glob(name) or not fnmatchcase("aten", name.split("::")[0])
+    return not is_glob(name) or not fnmatchcase("aten", name.split("::")[0])
 
 
-def _is_glob(name: str) -> bool:
+def is_glob(name: str) -> bool:
+    """Whether a name has wildcards of :mod:`fnmatch`."""
     return any(wildcard in name for wildcard in "*?[")
 
 
 def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
-    """Refuse a name in aten that means nothing; globs and other namespaces pass.
+    """Refuse a name or a glob that means nothing; one in a namespace that is not loaded passes.
 
     Args:
         where: the argument that has the name.
@@ -103,64 +109,62 @@ def check_operator(where: str, name: str, table: RuleTable | None = None) -> Non
             given.
 
     Raises:
-        ValueError: neither PyTorch nor the table knows it, or no mode ever sees it.
+        ValueError: neither a loaded library nor the table knows it, or no mode ever sees it.
     """
-    if not name.startswith("aten::") or _is_glob(name):
+    namespace = name.partition("::")[0]
+    if is_glob(namespace):
         return
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    overloads = _overloads(base)
-    if overload and overloads and overload not in overloads:
-        raise ValueError(
-            f"{where}: {base!r} has no overload {overload!r}; it has {', '.join(overloads)}"
-        )
-    # Generated for all operators, the out variants are not taken apart.
-    meant = [overload] if overload else [each for each in overloads if "out" not in each]
-    if overloads and not (meant and all(_is_taken_apart(base, each) for each in meant)):
-        return
+    base, _, overload = name.partition(".")
+    overloads = names.overloads_of(name)
+    if is_glob(name):
+        loaded = names.registered(namespace)
+        spelt = {*loaded, *(each.partition(".")[0] for each in loaded)}
+        if not loaded or any(fnmatchcase(each, name) for each in spelt):
+            return
+    elif overload and overloads and overload not in overloads:
+        raise ValueError(f"{where}: {names.misnamed(name)}")
+    elif namespace != "aten":
+        if overloads or names.misnamed(name) is None:
+            return
+    else:
+        # Generated for all operators, the out variants are not taken apart.
+        meant = [overload] if overload else [each for each in overloads if "out" not in each]
+        if overloads and not (meant and all(_is_taken_apart(base, each) for each in meant)):
+            return
     if table is None:
         from detmode.rules import default_rules  # takes a second, and is needed for errors only
 
         table = default_rules()
     listed = {row.rule.op.partition(".")[0] for row in table}
-    if f"aten::{base}" in listed:
+    if any(fnmatchcase(each, base) for each in listed):
         return
+    if is_glob(name):
+        raise ValueError(f"{where}: no operator of {namespace} matches {name!r}")
     if not overloads:
-        hint = near_operator(name, listed)
-        raise ValueError(f"{where}: this PyTorch has no operator {name!r}{hint}")
-    parts = sorted(op for op in listed if re.match(f"aten::_*{base.lstrip('_')}", op))
+        raise ValueError(f"{where}: {names.misnamed(name)}")
+    bare = base.partition("::")[2].lstrip("_")
+    parts = sorted(op for op in listed if re.match(f"aten::_*{bare}", op))
     raise ValueError(
         f"{where}: PyTorch takes {name!r} apart before a mode sees it; name what it is made of"
         + (f", as {' or '.join(map(repr, parts))}" if parts else "")
     )
 
 
-def near_operator(name: str, listed: Iterable[str]) -> str:
-    """A question after the operator that is meant, where one of the listed is near; or nothing."""
-    bare = name.partition("::")[2] or name
-    near = difflib.get_close_matches(f"aten::{bare.partition('.')[0]}", listed, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _overloads(base: str) -> list[str]:
-    packet = getattr(torch.ops.aten, base, None)
-    return packet.overloads() if packet is not None else []
-
-
 def _is_taken_apart(base: str, overload: str) -> bool:
     """Whether autograd replaces an operator by others (``CompositeImplicitAutograd``)."""
+    func = resolve(f"{base}.{overload}")
     try:
-        func = getattr(getattr(torch.ops.aten, base), overload)
-        return bool(func._can_decompose())
+        return func is not None and bool(func._can_decompose())
     except RuntimeError:
         return False  # TorchScript's alone
 
 
 def _check_substitute(name: str, table: RuleTable) -> None:
-    base, _, overload = name.removeprefix("aten::").partition(".")
+    base, _, overload = name.partition(".")
     rows = [row for row in table if name in (row.rule.op, row.rule.op.partition(".")[0])]
-    overloads = _overloads(base)
-    for known in [overload] if overload and overloads else overloads:
-        rows += table.get(getattr(getattr(torch.ops.aten, base), known))
+    for known in [overload] if overload else names.overloads_of(name):
+        func = resolve(f"{base}.{known}")
+        rows += table.get(func) if func is not None else ()
     if not any(isinstance(row.rule.action, Substitute) for row in rows):
         raise ValueError(f"overrides: no rule has a substitute for {name!r}")
 

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 
 from detmode.call import Signature
+from detmode.names import overload_name
 from detmode.table import Row
 from detmode.variants import variant_of
 
@@ -59,11 +60,6 @@ class Plan:
             for key, backend in _BACKENDS.items()
             if composite and func.has_kernel_for_dispatch_key(key)
         }
-
-
-def overload_name(func: torch._ops.OpOverload) -> str:
-    """``"aten::put_.default"``."""
-    return f"{func._schema.name}.{func._overloadname}"
 
 
 def names_of(func: torch._ops.OpOverload, ops: Iterable[str]) -> tuple[str, ...]:

@@ -18,12 +18,13 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 class Program:
-    """A script, a folder or zip file with a ``__main__.py``, or a module.
+    """A script, a folder or zip file with a ``__main__.py``, a module, or code.
 
     Args:
-        target: the path of the script, or the module's name.
+        target: the path of the script, ``"-"`` for standard input, the module's name, or the code.
         arguments: what the program finds in ``sys.argv[1:]``.
         is_module: ``target`` is a module's name, as after ``python -m``.
+        is_code: ``target`` is code, as after ``python -c``.
 
     Raises:
         OSError: the script cannot be read.
@@ -31,36 +32,56 @@ class Program:
         SyntaxError, ValueError: what was found is no Python.
     """
 
-    def __init__(self, target: str, arguments: Sequence[str], *, is_module: bool = False) -> None:
+    def __init__(
+        self,
+        target: str,
+        arguments: Sequence[str],
+        *,
+        is_module: bool = False,
+        is_code: bool = False,
+    ) -> None:
         safe_path = getattr(sys.flags, "safe_path", False)
-        is_container = not is_module and (os.path.isdir(target) or zipfile.is_zipfile(target))
+        is_input = target == "-" and not is_module and not is_code
+        is_path = not (is_module or is_code or is_input)
+        is_container = is_path and (os.path.isdir(target) or zipfile.is_zipfile(target))
         if is_container or not safe_path:
             # In place of what `python` put there for the command `detmode`.
             if is_module:
                 first = os.getcwd()
             elif is_container:
                 first = os.path.abspath(target)
-            else:
+            elif is_path:
                 first = os.path.dirname(os.path.realpath(target))
+            else:
+                first = ""
             sys.path[:] = [first, *(sys.path if safe_path else sys.path[1:])]
         self.module = ModuleType("__main__")
         if is_module or is_container:
             spec, self._code = _find(target, is_container=is_container)
-            self.path = spec.origin or target
+            path = spec.origin or target
             self.module.__spec__ = spec
             self.module.__loader__ = spec.loader
             self.module.__package__ = spec.parent
         else:
-            self.path = os.path.abspath(target)
-            with io.open_code(self.path) as file:
-                self._code = compile(file.read(), self.path, "exec", dont_inherit=True)
-            self.module.__loader__ = importlib.machinery.SourceFileLoader("__main__", self.path)
+            source: str | bytes = target
+            path = "<string>" if is_code else "<stdin>"
+            self.module.__loader__ = importlib.machinery.BuiltinImporter
+            if is_input:
+                with open(0, "rb", closefd=False) as file:
+                    source = file.read()
+            elif is_path:
+                path = os.path.abspath(target)
+                with io.open_code(path) as script:
+                    source = script.read()
+                self.module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+            self._code = compile(source, path, "exec", dont_inherit=True)
             self.module.__package__ = None
-        self.module.__file__ = self.path
-        self.module.__dict__.setdefault("__cached__", None)
+        if not is_code:
+            self.module.__file__ = path
+            self.module.__dict__.setdefault("__cached__", None)
         self.module.__dict__["__builtins__"] = sys.modules["builtins"]
         self.module.__dict__.setdefault("__annotations__", {})
-        self._argv = [self.path if is_module else target, *arguments]
+        self._argv = [path if is_module else "-c" if is_code else target, *arguments]
 
     def become_main(self) -> None:
         """Have its arguments and its module in place, as exit functions expect them too."""

@@ -6,6 +6,7 @@ from contextlib import ContextDecorator
 from types import TracebackType
 
 from detmode.blocks import Undo, leaving, undone_at_end
+from detmode.names import Operator, text_of
 from detmode.options import check_operator
 from detmode.sites import trace
 
@@ -19,23 +20,25 @@ class allow(ContextDecorator):
 
     Args:
         operators: operator or overload names (``"aten::histc"``, ``"aten::put_.default"``),
-            forward or backward, or globs of them (``"torchvision::*"``).
+            forward or backward, or globs of them (``"torchvision::*"``); or the operators and
+            overloads themselves (``torch.ops.aten.histc``).
 
     Raises:
-        TypeError: a name is no text, or none is given.
-        ValueError: a name has no namespace, or aten has no such operator.
+        TypeError: an operator is none of these, or none is given.
+        ValueError: a name has no namespace, or no loaded library has such an operator.
     """
 
-    def __init__(self, *operators: str) -> None:
+    def __init__(self, *operators: Operator) -> None:
         if not operators:
             raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
-        for operator in operators:
+        names = tuple(map(text_of, operators))
+        for operator in names:
             if not isinstance(operator, str):
-                raise TypeError(f"allow() takes names, got {type(operator).__name__}")
+                raise TypeError(f"allow() takes operators, got {type(operator).__name__}")
             if "::" not in operator and operator != "*":
                 raise ValueError(f'allow(): write {operator!r} with its namespace, "aten::histc"')
             check_operator("allow()", operator)
-        self._operators = operators
+        self._operators: tuple[str, ...] = names
 
     def __enter__(self) -> allow:
         trace().open_region(self, self._operators, undone_at_end(self, Undo()))

@@ -114,7 +114,8 @@ class Rule(Value):
             ``out=`` and ``grad_input`` variants follow from the schema and are never named.
         when: the condition on the call's arguments; rows of an operator are tried in order.
         action: ``Substitute(function)``, ``Native()``, ``Refuse()`` or ``Allow()``.
-        guarantee: how far the result's bits reach; required for ``Substitute`` and ``Native``.
+        guarantee: how far the result's bits reach, as a :class:`Guarantee` or its text; required
+            for ``Substitute`` and ``Native``.
         alert: the exact caller name of PyTorch's message, or a pair (functional, out variant) where
             the two differ; ``None`` where PyTorch does not alert.
         since: first PyTorch version for which the row holds, as "2.13"; ``None`` is any.
@@ -147,7 +148,12 @@ class Rule(Value):
             refuse(f"when must be a Condition from detmode.conditions, got {self.when!r}")
         if not isinstance(self.action, Action):
             refuse(f"action must be Substitute, Native, Refuse or Allow, got {self.action!r}")
-        if isinstance(self.action, (Substitute, Native)) != isinstance(self.guarantee, Guarantee):
+        if self.guarantee is not None:
+            if self.guarantee not in tuple(Guarantee):
+                words = " or ".join(repr(each.value) for each in Guarantee)
+                refuse(f"guarantee must be {words}, got {self.guarantee!r}")
+            object.__setattr__(self, "guarantee", Guarantee(self.guarantee))
+        if isinstance(self.action, (Substitute, Native)) != (self.guarantee is not None):
             refuse("guarantee must be given for Substitute and Native, and for them only")
         if isinstance(self.action, Allow) and self.alert is not None:
             refuse("an Allow row has no alert")
@@ -198,7 +204,7 @@ def parse_version(version: str) -> tuple[int, int]:
     Raises:
         ValueError: the text does not begin with ``major.minor``.
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
+    match = re.match(r"(\d+)\.(\d+)(?![^.+])", version)
     if match is None:
         raise ValueError(f"not a PyTorch version: {version!r}; give it as '2.13'")
     return int(match[1]), int(match[2])

@@ -8,11 +8,13 @@ from functools import cached_property
 
 import torch
 
+from detmode.names import misnamed
 from detmode.rule import Rule, parse_version
 from detmode.values import Value
 from detmode.variants import functional_signature, variant_of
 
 TORCH_VERSION = parse_version(torch.__version__)
+_USER = "user"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,9 @@ class RuleTable(Value):
 
     Args:
         rules: the rules, in order; those of one operator form its chain.
-        room: the name that the rows get in reports.
+        room: the name that the rows get in reports. Named rooms cover several versions of PyTorch
+            and of extensions; without a name the rules are for the ones that run, and each must
+            name an operator that is there, or is of a namespace that is not loaded yet.
         forwards: operators whose autograd node later calls a listed operator, where the name does
             not say so (``aten::gather``, whose backward is ``aten::scatter_add``). The mode
             remembers their site for the backward's rows.
@@ -39,14 +43,17 @@ class RuleTable(Value):
     Raises:
         TypeError: an element is no :class:`~detmode.rule.Rule`.
         ValueError: two rows of one operator have the same condition and versions, so that the
-            second can never be met; both places are named.
+            second can never be met; both places are named. Or no loaded library has an operator
+            of the user's.
     """
 
     def __init__(
-        self, rules: Iterable[Rule] = (), *, room: str = "user", forwards: Iterable[str] = ()
+        self, rules: Iterable[Rule] = (), *, room: str = _USER, forwards: Iterable[str] = ()
     ) -> None:
         self._rows = tuple(_row(rule, room) for rule in rules)
         self._forwards = frozenset(forwards)
+        if room == _USER:
+            self._refuse_unknown()
         self._refuse_duplicates()
 
     @classmethod
@@ -137,6 +144,14 @@ class RuleTable(Value):
     @cached_property
     def _forward_bases(self) -> frozenset[str]:
         return frozenset(forward.partition(".")[0] for forward in self._forwards)
+
+    def _refuse_unknown(self) -> None:
+        for row in self._rows:
+            wrong = misnamed(row.rule.op) if row.rule.holds_for(TORCH_VERSION) else None
+            if wrong is not None:
+                raise ValueError(
+                    f"Rule({row.rule.op!r}): {wrong} (a row for other versions says since or until)"
+                )
 
     def _refuse_duplicates(self) -> None:
         seen: dict[tuple[object, ...], Row] = {}

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from detmode import cuda
 from detmode.dispatch import resolve_views
 from detmode.higher_order import let_pass
-from detmode.plan import overload_name
+from detmode.names import overload_name
 from detmode.repeats import Run, Snapshot, differences, first_parting, remember_generators, snapshot
 
 __all__ = ["VARIED", "assert_reproducible"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _C
 from torch.utils._python_dispatch import _disable_current_modes
 
 if TYPE_CHECKING:
     from detmode.rule import Substitute
+
+_HISTC_OUT = torch.ops.aten.histc.out
+"""Its CUDA kernel copies the counts to any dtype, where the one for the CPU refuses."""
 
 
 @cache
@@ -51,8 +55,9 @@ def run_substitute(
         arguments: by schema name, ``out`` arguments included.
 
     Raises:
-        RuntimeError: an ``out`` tensor has a dtype that the result cannot be written to, or several
-            elements of a tensor that is written share memory: which of them stays would vary.
+        RuntimeError: what ATen says where a tensor that is written has another dtype than the
+            result, shares memory with a tensor that it must not, or has elements that share
+            memory: which of them stays would vary.
     """
     function, variant = action.function, variant_of(func)
     if variant == "functional":
@@ -62,22 +67,28 @@ def run_substitute(
     if arguments.get("dtype", ...) is None:
         # Reductions and scans take the dtype of the tensor that they write.
         arguments = {**arguments, "dtype": targets[0].dtype}
+    if _keeps_apart(func):
+        _check_apart(targets[0], arguments, names)
     if variant == "inplace":
         _check_written(targets[0])
         if action.takes_out:
             function(**arguments, out=targets[0])
         else:
-            targets[0].copy_(_cast(function(**arguments), targets[0]))
+            result = function(**arguments)
+            _check_dtype(func, result, targets[0])
+            targets[0].copy_(result)
         return targets[0]
     results = function(**{name: arguments[name] for name in arguments if name not in names})
     results = results if isinstance(results, tuple) else (results,)
     for target, result in zip(targets, results):
+        _check_dtype(func, result, target)
+    for target, result in zip(targets, results):
         if target.shape != result.shape or target.device != result.device:
             # Resizes, with ATen's warning and checks.
-            torch.ops.aten.clone.out(_cast(result, target), out=target)
+            torch.ops.aten.clone.out(result.to(target.dtype), out=target)
         else:
             _check_written(target)
-            target.copy_(_cast(result, target))
+            target.copy_(result)
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
@@ -109,9 +120,66 @@ def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return distinct < offsets.numel()
 
 
-def _cast(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    if not torch.can_cast(result.dtype, target.dtype):
+def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torch.Tensor) -> None:
+    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do."""
+    if target.dtype == result.dtype or (func is _HISTC_OUT and target.is_cuda):
+        return
+    raise RuntimeError(
+        f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead"
+    )
+
+
+@cache
+def _keeps_apart(func: torch._ops.OpOverload) -> bool:
+    """Whether ATen wants what is written apart from what is read, but for ``self``.
+
+    So it is for operators with an in-place variant: they write while they read. The ``out``
+    variants that PyTorch generates copy a whole result, and need not.
+    """
+    if variant_of(func) == "inplace":
+        return True
+    namespace, _, name = func._schema.name.partition("::")
+    generated = func.has_kernel_for_dispatch_key(_C.DispatchKey.CompositeExplicitAutograd)
+    return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
+
+
+def _check_apart(
+    target: torch.Tensor, arguments: Mapping[str, Any], written: Sequence[str]
+) -> None:
+    """Refuse an input that shares memory with ``target``; ``self`` may be all of it."""
+    values = [arguments[name] for name in arguments if name not in ("self", *written)]
+    listed = [each for value in values if isinstance(value, (list, tuple)) for each in value]
+    read = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
+    if "self" not in written and not target.is_set_to(arguments["self"]):
+        read.append(arguments["self"])
+    if any(_overlap(target, each) for each in read):
         raise RuntimeError(
-            f"result type {result.dtype} can't be cast to the desired output type {target.dtype}"
+            "unsupported operation: some elements of the input tensor and the written-to tensor "
+            "refer to a single memory location. Please clone() the tensor before performing the "
+            "operation."
         )
-    return result.to(target.dtype)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two dense tensors share memory; of others ATen does not ask."""
+    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
+        return False
+    (start, end), (first, last) = map(_bytes, (one, other))
+    return start < last and first < end
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the bytes of a dense tensor begin and end in its storage."""
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    return start, start + tensor.numel() * tensor.itemsize
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -36,13 +36,16 @@ needs_compiler = pytest.mark.skipif(
 def run(tmp_path: Path) -> Run:
     """A process that starts in a folder of its own, without the variables that `run` sets."""
 
-    def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def start(
+        *arguments: str, input: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         inherited = {name: os.environ[name] for name in os.environ if name not in ENVIRONMENT}
         inherited["PYTHONPATH"] = str(Path(detmode.__file__).parent.parent)
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=tmp_path,
             env={**inherited, **environment},
+            input=input,
             capture_output=True,
             text=True,
             timeout=300,
@@ -94,6 +97,49 @@ def test_folder_and_zip_file_run_their_main(run: Run, tmp_path: Path) -> None:
         ours = run("-m", "detmode", "run", target, "argument")
         assert ours.returncode == plain.returncode == 0, ours.stderr
         assert ours.stdout == plain.stdout
+
+
+SHOW = """
+import os, sys
+print(sys.argv, sys.path[0], sys.stdin.read(), sorted(globals()), globals().get("__file__"))
+assert sys.modules["__main__"].__dict__ is globals()
+def end():
+    sys.exit(len(sys.argv))
+end()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "input"),
+    [
+        pytest.param(("-", "a", "--", "-b"), SHOW, id="input"),
+        pytest.param(("-c", SHOW, "-c", "--", "-b"), "typed", id="code"),
+        pytest.param(("--", "script.py", "--", "-m"), "typed", id="dashes"),
+        pytest.param(("-c", "def end():\n    1 / 0\nend()"), "", id="error in code"),
+        pytest.param(("-",), "x = = 1", id="error in input"),
+    ],
+)
+def test_input_and_code_see_what_python_shows_them(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], input: str
+) -> None:
+    """`-`, `-c` and a first "--" mean what they mean to Python; stdin survives the restart."""
+    (tmp_path / "script.py").write_text(SHOW)
+    plain = run(*arguments, input=input)
+    ours = run("-m", "detmode", "run", *arguments, input=input)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout), ours.stderr
+    assert ours.stderr.startswith(plain.stderr)
+    assert ours.returncode
+
+
+def test_a_report_on_stdout(run: Run, tmp_path: Path) -> None:
+    """`-` for a file is stdout; `audit` then prints nothing else there."""
+    ours = run("-m", "detmode", "run", "--report", "-", "-c", "print('above')")
+    assert ours.returncode == 0, ours.stderr
+    assert json.loads(ours.stdout.removeprefix("above\n")) == []
+    page = run("-m", "detmode", "audit", "--html", "-", "-c", "print('not a page: \u00ef')")
+    assert page.returncode == 0, page.stderr
+    assert page.stdout.startswith("<!")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -195,7 +241,16 @@ def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
         (("doctor", "now"), "see 'detmode doctor --help'"),
         (("probe", "--skip", "histc", __file__), "'aten::histc'"),
         (("probe", "--skip", "aten::histcc", __file__), "did you mean 'aten::histc'"),
+        (("run", "--"), "script.py"),
+        (("run", "-m", "-c", "x"), "not allowed with"),
+        (("run", "--report", "x", "--html", "./x", "x.py"), "both would be written to x"),
+        (("record", "-o", "-", "x.py"), "a recording is a folder"),
+        (("diff", "--", "nowhere", "-"), "no trace at nowhere"),
         (("rules", "--torch", "new"), "2.13"),
+        (("rules", "--torch", "2.13x"), "2.13"),
+        (("rules", "--torch", "1.0"), "for PyTorch 2.8 to 2.15"),
+        (("rules", "--op", "aten::histcc"), "no rule for 'aten::histcc'; did you mean 'aten::his"),
+        (("rules", "--op", "*histcc*"), "no rule for '*histcc*'"),
         (("verify", "--repeats", "1"), "at least 2"),
         (("verify", "--room", "no_such_room"), "upsample"),
         (("paint",), "paint"),
@@ -221,6 +276,20 @@ def test_wrong_usage_is_one_line_and_2(
     assert printed.out == ""
     assert len(lines_of(printed.err)) == 1
     assert words in printed.err
+
+
+def test_a_level_that_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`DETMODE_LOG` is checked by every command."""
+    monkeypatch.setenv("DETMODE_LOG", "bogus")
+    assert cli.main(["rules"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "detmode: error: DETMODE_LOG='bogus' is no level; give debug, info, warning, error or "
+        "critical\n"
+    )
 
 
 def test_a_report_that_cannot_be_written_is_said_first(
@@ -278,14 +347,6 @@ def test_rules_by_the_name_in_a_message(capsys: pytest.CaptureFixture[str]) -> N
     """Who comes with PyTorch's message has the caller's name, not the operator's."""
     assert cli.main(["rules", "--op", "_histc_cuda*", "--format", "json"]) == 0
     assert {row["op"] for row in json.loads(capsys.readouterr().out)} == {"aten::histc"}
-
-
-def test_rules_of_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt name is no operator that runs as it is."""
-    assert cli.main(["rules", "--op", "aten::histcc", "--format", "json"]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out) == []
-    assert "no rule for 'aten::histcc'; did you mean 'aten::histc'?" in printed.err
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,23 +134,57 @@ def test_cublas_workspace(monkeypatch: pytest.MonkeyPatch, value: str | None, un
 
 
 @pytest.mark.parametrize(
-    ("value", "possible"),
+    ("value", "allreduce", "reduce_scatter"),
     [
-        (None, True),
-        ("", True),
-        ("^NVLS", False),
-        ("^NVLS,NVLSTree", False),
-        ("^Ring", True),
-        ("Ring", False),
-        ("Tree,NVLS", True),
-        ("nvls", True),
+        (None, True, True),
+        ("", True, True),
+        ("^NVLS", True, True),
+        ("^NVLSTree", True, True),
+        ("^NVLS,NVLSTree", False, False),
+        ("^Ring", True, True),
+        ("Ring", False, False),
+        ("Tree,NVLS", True, True),
+        ("nvls", True, True),
+        ("broadcast:ring", True, True),
+        ("allreduce:ring", False, True),
+        ("reducescatter:ring", True, False),
+        ("AllReduce:Tree;ReduceScatter:^nvls,nvlstree", False, False),
+        ("^NVLS,NVLSTree;allreduce:nvls", True, False),
+        ("nvls;allreduce:tree,ring", False, True),
+        ("ring;allreduce:nvls;allreduce:tree", False, False),
+        # What NCCL refuses is no promise.
+        ("Ring,Fast", True, True),
+        ("ring;tree", True, True),
+        ("gather:ring", True, True),
+        (" ring", True, True),
+        ("allreduce:", True, True),
     ],
 )
-def test_nvls(monkeypatch: pytest.MonkeyPatch, value: str | None, possible: bool) -> None:
-    """NVLS is possible unless NCCL_ALGO excludes it, or names others only."""
+def test_nvls(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, allreduce: bool, reduce_scatter: bool
+) -> None:
+    """NCCL_ALGO is read as NCCL reads it, for each function; what it leaves open is possible."""
     monkeypatch.delenv("NCCL_ALGO", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
     if value is not None:
         monkeypatch.setenv("NCCL_ALGO", value)
+    possible = conditions.nvls_possible()
+    functional = torch.ops._c10d_functional
+    assert possible(call(functional.all_reduce.default, X, "sum", "group")) is allreduce
+    scatter = call(functional.reduce_scatter_tensor.default, X, "sum", 2, "group")
+    assert possible(scatter) is reduce_scatter
+
+
+@pytest.mark.parametrize(("ranks", "possible"), [("8", False), ("16", True), (None, True)])
+def test_nvls_tree_needs_several_nodes(
+    monkeypatch: pytest.MonkeyPatch, ranks: str | None, possible: bool
+) -> None:
+    """PyTorch's ``^NVLS`` is enough where its starter says that all ranks are on one node."""
+    monkeypatch.setenv("NCCL_ALGO", "^NVLS")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("WORLD_SIZE", ranks)
     assert conditions.nvls_possible()(call(aten.relu.default, X)) is possible
 
 
@@ -166,7 +200,7 @@ def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch sets the variable in C, where ``os.environ`` does not see it."""
     monkeypatch.delenv("NCCL_ALGO", raising=False)
     libc = ctypes.CDLL(None)
-    libc.setenv(b"NCCL_ALGO", b"^NVLS", 1)
+    libc.setenv(b"NCCL_ALGO", b"^NVLS,NVLSTree", 1)
     try:
         assert not conditions.nvls_possible()(call(aten.relu.default, X))
     finally:

@@ -52,7 +52,8 @@ def test_every_row_is_whole() -> None:
 ENVIRONMENT = [
     ("CUBLAS_WORKSPACE_CONFIG", ":16:8", "CUBLAS_WORKSPACE_CONFIG", "not set"),
     ("PYTHONHASHSEED", "5", "PYTHONHASHSEED", "random"),
-    ("NCCL_ALGO", "^NVLS", "NCCL_ALGO", "NVLS"),
+    ("NCCL_ALGO", "^NVLS,NVLSTree", "NCCL_ALGO", "^NVLS"),
+    ("NCCL_ALGO", "Ring,Tree", "NCCL_ALGO", "allreduce:Ring"),
     ("NCCL_ALGO", "Ring,Tree", "NCCL_ALGO", "^Ring"),
     ("NCCL_NVLS_ENABLE", "0", "NCCL_NVLS_ENABLE", "1"),
     ("MKL_CBWR", "COMPATIBLE", "MKL_CBWR", None),

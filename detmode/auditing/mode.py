@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from detmode.auditing.traffic import Floor
 from detmode.call import Call
 from detmode.mode import DeterministicMode
 from detmode.module_path import ModulePaths
+from detmode.names import Overrides
 from detmode.plan import Plan
 from detmode.report import Record
 from detmode.rule import Native, Substitute
@@ -85,7 +85,7 @@ class Audit(DeterministicMode):
         *,
         substitute: bool = True,
         rules: RuleTable | None = None,
-        overrides: Mapping[str, str] | None = None,
+        overrides: Overrides | None = None,
         fill_uninitialized_memory: bool | None = None,
         log: logging.Logger | int | str | None = None,
     ) -> None:

@@ -22,16 +22,34 @@ if TYPE_CHECKING:
 FILES = ("report", "html", "sarif")
 """The options that name a file for a report: as JSON, as a page, as SARIF."""
 
+STDOUT = Path("-")
+"""Given for a file: the report is written to stdout."""
+
+
+def _files(options: argparse.Namespace) -> dict[str, Path]:
+    """The files that were asked for, by the names of their options."""
+    given = {name: getattr(options, name, None) for name in FILES}
+    return {name: path for name, path in given.items() if path is not None}
+
+
+def stdout_is_taken(options: argparse.Namespace) -> bool:
+    """Whether a file that was asked for stands on stdout, alone."""
+    return STDOUT in _files(options).values()
+
 
 def check_files(options: argparse.Namespace) -> None:
     """Find out before the work whether its report can be written.
 
     Raises:
-        UsageError: the folder of a file is missing, or cannot be written, or the file is a folder.
+        UsageError: the folder of a file is missing, or cannot be written, or the file is a folder;
+            or one file was asked for twice.
     """
-    for name in FILES:
-        path: Path | None = getattr(options, name, None)
-        if path is None:
+    files = _files(options)
+    for name, path in files.items():
+        for other in FILES[: FILES.index(name)]:
+            if files.get(other) == path:
+                raise UsageError(f"--{other} and --{name}: both would be written to {path}")
+        if path == STDOUT:
             continue
         folder = path.absolute().parent
         if not folder.is_dir():
@@ -45,10 +63,8 @@ def check_files(options: argparse.Namespace) -> None:
 def write_files(options: argparse.Namespace, report: Shown) -> None:
     """Write a report to the files that were asked for."""
     texts = {"report": report.to_json, "html": report.to_html, "sarif": report.to_sarif}
-    for name, text in texts.items():
-        path: Path | None = getattr(options, name, None)
-        if path is not None:
-            _write(path, text() + "\n")
+    for name, path in _files(options).items():
+        _write(path, texts[name]() + "\n")
 
 
 def show(text: str) -> None:
@@ -59,6 +75,10 @@ def show(text: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     """All or nothing: a reader never finds half a report."""
+    if path == STDOUT:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(writable(text).encode("utf-8", "surrogateescape"))
+        return
     try:
         descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         try:

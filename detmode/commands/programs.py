@@ -12,16 +12,21 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detmode.commands import DASHES, UsageError
-from detmode.commands.output import check_files, show, write_files
+from detmode.commands import UsageError
+from detmode.commands.output import STDOUT, check_files, show, stdout_is_taken, write_files
+from detmode.nccl import EXCLUDING
 from detmode.program import Program, die_of_interrupt, exit_status
 
 if TYPE_CHECKING:
     from detmode.mode import DeterministicMode
     from detmode.reports.page import Shown
 
-ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
-"""What must be set before Python, or CUDA, starts; a value that the user set wins."""
+ENVIRONMENT = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": EXCLUDING,
+    "PYTHONHASHSEED": "0",
+}
+"""What must be set before Python, CUDA or NCCL starts; a value that the user set wins."""
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -45,6 +50,8 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program and record every call."""
+    if options.output == STDOUT:
+        raise UsageError("-o -: a recording is a folder; give its name")
     _check_schedule(options)
     _restart_with_environment(arguments)
     program = _program(options)
@@ -117,7 +124,8 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
         failure = _execute(program, mode)
     status = exit_status(failure)
     report = mode.report()
-    show(report.to_full_json() if options.format == "json" else str(report))
+    if not stdout_is_taken(options):
+        show(report.to_full_json() if options.format == "json" else str(report))
     write_files(options, report)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
@@ -174,13 +182,14 @@ def _check_schedule(options: argparse.Namespace) -> None:
 
 def _program(options: argparse.Namespace) -> Program | int:
     """The program to run; what to exit with where it is no Python."""
-    arguments = ["--" if each == DASHES else each for each in options.arguments]
+    # Python itself drops a "--" before the program.
+    target, *arguments = options.program[options.program[:1] == ["--"] :]
     try:
-        return Program(options.program, arguments, is_module=options.is_module)
+        return Program(target, arguments, is_module=options.is_module, is_code=options.is_code)
     except OSError as error:
-        raise UsageError(f"cannot open {options.program!r}: {error.strerror}") from error
+        raise UsageError(f"cannot open {target!r}: {error.strerror}") from error
     except ImportError as error:
-        raise UsageError(f"cannot run {options.program!r}: {error}") from error
+        raise UsageError(f"cannot run {target!r}: {error}") from error
     except (SyntaxError, ValueError) as error:
         error.__traceback__ = None
         return exit_status(error)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from detmode.commands import UsageError
-from detmode.commands.output import check_files, print_rows, show, write_files
+from detmode.commands.output import check_files, print_rows, show, stdout_is_taken, write_files
 
 if TYPE_CHECKING:
     from detmode.rule import Rule
@@ -25,29 +25,34 @@ def diff(options: argparse.Namespace, arguments: list[str]) -> int:
     except TraceError as error:
         raise UsageError(str(error)) from error
     write_files(options, comparison)
-    show(comparison.to_json() if options.format == "json" else str(comparison))
+    if not stdout_is_taken(options):
+        show(comparison.to_json() if options.format == "json" else str(comparison))
     return 0 if comparison.identical else 1
 
 
 def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     """Print the rule table."""
-    from detmode.options import near_operator
+    from detmode.doctor.software import SUPPORTED, VERSIONS
+    from detmode.names import near
+    from detmode.options import is_glob
+    from detmode.rule import parse_version
     from detmode.rules import default_rules
 
     table = default_rules()
+    found = [row for row in table if options.op is None or _means(row.rule, options.op)]
+    if not found:
+        known = {row.rule.op.partition(".")[0] for row in table}
+        hint = "" if is_glob(options.op) else near(options.op, known)
+        raise UsageError(f"--op: no rule for {options.op!r}{hint}")
     if options.torch is not None:
         try:
-            table = table.for_version(options.torch)
+            version = parse_version(options.torch)
         except ValueError as error:
             raise UsageError(f"--torch: {error}") from error
-    rows = [
-        {"room": row.room, **row.rule.as_text()}
-        for row in table
-        if options.op is None or _means(row.rule, options.op)
-    ]
-    if not rows and options.op is not None:
-        hint = near_operator(options.op, {row.rule.op.partition(".")[0] for row in table})
-        print(f"detmode: note: no rule for {options.op!r}{hint}", file=sys.stderr)
+        if not SUPPORTED[0] <= version <= SUPPORTED[1]:
+            raise UsageError(f"--torch {options.torch}: the rule table is for PyTorch {VERSIONS}")
+        found = [row for row in found if row.rule.holds_for(version)]
+    rows = [{"room": row.room, **row.rule.as_text()} for row in found]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "room")
     print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
     return 0

@@ -76,19 +76,21 @@ def _nccl() -> Iterator[Finding]:
     if not torch.distributed.is_available():
         return
     algorithms = nccl.algorithms()
-    remedy = None
+    remedy: str | None = f"export NCCL_ALGO={nccl.EXCLUDING}, or NCCL_NVLS_ENABLE=0"
     if nccl.nvls_is_excluded():
+        remedy = None
         effect = "the same bits for the same ranks and links between them: NVLS is not among them"
     elif algorithms is None:
         effect = (
-            "under its flag PyTorch sets ^NVLS when a process group is made; one made before the "
-            "mode is entered may vary"
+            "under its flag PyTorch sets ^NVLS when a process group is made, which leaves NVLSTree "
+            "across nodes; a group made before the mode is entered may vary on one node too"
         )
-        remedy = "make process groups inside the mode, or export NCCL_ALGO=^NVLS"
     else:
-        effect = "NVLS adds in the switch, in any order; PyTorch leaves a given value as it is"
-        remedy = "exclude NVLS: NCCL_ALGO=^NVLS, or NCCL_NVLS_ENABLE=0"
-    yield Finding("NCCL_ALGO", algorithms or "not set", effect, remedy)
+        effect = (
+            "NVLS and NVLSTree add in the switch, in any order, and not every function that "
+            "reduces is kept from them; PyTorch leaves a given value as it is"
+        )
+    yield Finding("NCCL_ALGO", "not set" if algorithms is None else algorithms, effect, remedy)
     nvls = variable("NCCL_NVLS_ENABLE")
     yield Finding(
         "NCCL_NVLS_ENABLE",
@@ -96,7 +98,7 @@ def _nccl() -> Iterator[Finding]:
         "NCCL does not use NVLS"
         if nvls == "0"
         else "NCCL uses NVLS where the machine has it and NCCL_ALGO allows it",
-        None if nccl.nvls_is_excluded() else "export NCCL_NVLS_ENABLE=0, or NCCL_ALGO=^NVLS",
+        remedy,
     )
 
 

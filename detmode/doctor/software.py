@@ -15,19 +15,21 @@ from detmode.rule import parse_version
 SUPPORTED = ((2, 8), (2, 15))
 """The first and the last PyTorch whose alerts the rule table was checked against."""
 
+VERSIONS = " to ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
+"""``SUPPORTED`` as people read it."""
+
 
 def _pytorch() -> Iterator[Finding]:
     version = parse_version(torch.__version__)
     if SUPPORTED[0] <= version <= SUPPORTED[1]:
         yield Finding("PyTorch", torch.__version__, "the rule table was checked against it")
         return
-    first, last = (".".join(map(str, each)) for each in SUPPORTED)
     yield Finding(
         "PyTorch",
         torch.__version__,
-        f"the rule table was checked against {first} to {last}: what another version alerts on "
+        f"the rule table was checked against {VERSIONS}: what another version alerts on "
         "still alerts, but without a substitute",
-        f"use PyTorch {first} to {last}, or a newer detmode",
+        f"use PyTorch {VERSIONS}, or a newer detmode",
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.call import tensors_in
-from detmode.plan import overload_name
+from detmode.names import overload_name
 from detmode.variants import out_names
 
 _ALLOCATIONS = frozenset(

@@ -43,7 +43,14 @@ def test_inside_and_outside(mode):
     ]
 
 
-@pytest.mark.parametrize("name", ["aten::put", "aten::put_", "aten::put_.default", "aten::p*", "*"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("aten::put", "aten::put_", "aten::put_.default", "aten::p*", "*"),
+        *(torch.ops.aten.put, torch.ops.aten.put_.default),
+    ],
+    ids=str,
+)
 def test_names(mode, name):
     """A region names operators as overrides do."""
     with mode() as made, allow("aten::histc", name):
@@ -55,7 +62,8 @@ def test_names(mode, name):
     ("name", "text"),
     [
         ("aten::histcc", "did you mean 'aten::histc'?"),
-        ("aten::put.defualt", "'put' has no overload 'defualt'"),
+        ("aten::put.defualt", "'aten::put' has no overload 'defualt'"),
+        ("aten::putt*", "no operator of aten matches"),
         ("aten::linear", "PyTorch takes 'aten::linear' apart before a mode sees it"),
         ("aten::max_pool3d", "made of, as 'aten::max_pool3d_with_indices_backward'"),
     ],

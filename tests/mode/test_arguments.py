@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from detmode import DeterministicMode, Rule, RuleTable, allow
-from detmode.rule import Allow
+from detmode.rule import GPU_TO_GPU, Allow, Native
 
 EMPTY = RuleTable()
 
@@ -23,7 +23,11 @@ EMPTY = RuleTable()
         ({"overrides": {"aten::histc": ["allow"]}}, ValueError, "must be one of"),
         ({"overrides": {"histc": "allow"}}, ValueError, "'histc' must be an operator such as"),
         ({"overrides": {3: "allow"}}, ValueError, "3 must be an operator"),
-        ({"overrides": {"aten::hitsc": "allow"}}, ValueError, "no operator 'aten::hitsc'"),
+        (
+            {"overrides": {"aten::hitsc": "allow"}},
+            ValueError,
+            "no loaded library has 'aten::hitsc'; did you mean 'aten::histc'",
+        ),
         ({"overrides": {"aten::put.defualt": "allow"}}, ValueError, "no overload 'defualt'"),
         ({"overrides": {"aten::conv2d": "error"}}, ValueError, "takes 'aten::conv2d' apart"),
         ({"overrides": {"aten::histc": "substitute"}}, ValueError, "no rule has a substitute"),
@@ -69,8 +73,8 @@ def test_only_warn_only_is_positional():
     ("operators", "error", "text"),
     [
         ((), TypeError, "at least one operator"),
-        ((3,), TypeError, "takes names, got int"),
-        (("aten::histc", None), TypeError, "takes names, got NoneType"),
+        ((3,), TypeError, "takes operators, got int"),
+        (("aten::histc", None), TypeError, "takes operators, got NoneType"),
         (("histc",), ValueError, "with its namespace"),
     ],
 )
@@ -92,17 +96,21 @@ def test_wrong_arguments_of_allow(operators, error, text):
         ({"until": "new"}, "'major.minor'"),
         ({"because": ""}, "one line"),
         ({"because": "a\nb"}, "one line"),
-        ({"guarantee": "run_to_run"}, None),
+        ({"guarantee": "run_to_run"}, "guarantee must be given .* for them only"),
+        ({"action": Native(), "guarantee": "always"}, "must be 'run_to_run' or 'gpu_to_gpu', got"),
     ],
 )
 def test_a_rule_checks_itself(fields, text):
     """A row that cannot be right is refused, naming the row and the field."""
     whole = {"op": "aten::put", "action": Allow(), "because": "no", **fields}
-    if text is None:
-        assert Rule(**{**whole, "guarantee": None}).guarantee is None
-        return
     with pytest.raises(ValueError, match=text):
         Rule(**whole)
+
+
+def test_a_guarantee_as_text():
+    """It becomes the guarantee that it names."""
+    rule = Rule(op="aten::put", action=Native(), guarantee="gpu_to_gpu", because="no")
+    assert rule.guarantee is GPU_TO_GPU
 
 
 def test_a_table_holds_rules():

@@ -29,16 +29,19 @@ def index_add():
         "*::put_",
         "aten::put[_]",
         "*::*",
+        torch.ops.aten.put,
+        torch.ops.aten.put_.default,
     ],
+    ids=str,
 )
 def test_names(mode, name):
-    """An override names the operator, its functional form, the overload, or a glob of those."""
+    """An override is the operator, its functional form, the overload, or a glob of the names."""
     with mode(overrides={name: "allow"}) as made:
         assert put().tolist() == [1, 0, 0]
     assert [record.action for record in made.records] == ["allow"]
 
 
-@pytest.mark.parametrize("name", ["aten::put.default", "aten::p?", "aten::histc", "torchvision::*"])
+@pytest.mark.parametrize("name", ["aten::put.default", "aten::m?", "aten::histc", "torchvision::*"])
 def test_other_names_do_not_touch_it(mode, name):
     """Another overload's name, another operator's name or a glob without it mean other calls."""
     with mode(overrides={name: "allow"}) as made, pytest.raises(RuntimeError):
@@ -50,6 +53,20 @@ def test_a_typo_is_told_what_was_meant(mode):
     """A name that no operator has is refused with the nearest that is in the table."""
     with pytest.raises(ValueError, match="did you mean 'aten::put'"):
         mode(overrides={"aten::pu": "allow"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        ({"aten::putt*": "allow"}, r"no operator of aten matches 'aten::putt\*'"),
+        ({"prims::sinn": "allow"}, "did you mean 'prims::sin'"),
+        ({"aten::put": "allow", torch.ops.aten.put: "warn"}, "'aten::put' is given two actions"),
+    ],
+)
+def test_what_no_call_could_meet(mode, overrides, text):
+    """A glob or a name that means nothing in a loaded namespace, and two actions for one name."""
+    with pytest.raises(ValueError, match=text):
+        mode(overrides=overrides)
 
 
 @pytest.mark.parametrize(

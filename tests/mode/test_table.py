@@ -77,9 +77,26 @@ def test_variants_are_derived(op, met, unmet):
             assert len(table.get(func)) == expected, name
 
 
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        ("aten::indx_add", "'aten::indx_add'; did you mean 'aten::index_add'"),
+        ("prims::sinn", "'prims::sinn'; did you mean 'prims::sin'"),
+        ("aten::put.defualt", "'aten::put' has no overload 'defualt'; it has default, out"),
+        ("aten::scatter", "'aten::scatter' has no overload 'default'; it has value, src"),
+    ],
+)
+def test_a_name_that_no_library_has(op, text):
+    """A row of the user's that no call could ever meet is refused, with what is near."""
+    with pytest.raises(ValueError, match=text):
+        RuleTable([refuse(op)])
+    with pytest.raises(ValueError, match=text):
+        RuleTable() + [refuse(op)]
+
+
 def test_an_operator_that_this_pytorch_lacks():
     """Rows are resolved late: a table may name operators of other versions and extensions."""
-    table = RuleTable([refuse("aten::of_the_future"), refuse("nowhere::op.overload")])
+    table = RuleTable([refuse("aten::of_the_future", since="99.0"), refuse("nowhere::op.overload")])
     assert len(table) == 2
     assert table.get(aten.put.default) == ()
     with DeterministicMode(rules=table) as mode:

@@ -113,7 +113,7 @@ def test_resizing_out_warns_as_aten_does(monkeypatch):
 
 
 def test_out_of_another_dtype(monkeypatch):
-    """A result goes into an ``out`` of a wider dtype; scans compute in the dtype of ``out``."""
+    """Scans compute in the dtype of ``out``."""
     given = []
 
     def scan(self, dim, dtype=None):
@@ -154,16 +154,16 @@ def test_bad_arguments_raise_what_aten_raises(monkeypatch, call):
     assert type(ours) is type(native)
 
 
-def test_a_result_that_cannot_be_cast(monkeypatch):
-    """A substitute whose result would lose its kind is stopped, in place and with ``out=``."""
-    name = "result type torch.float32 can't be cast to the desired output type torch.int64"
+def test_a_result_of_another_dtype(monkeypatch):
+    """A result of another dtype than the tensor that is written is stopped, as by ATen."""
+    message = "Expected out tensor to have dtype torch.float32, but got torch.int64"
     wrong = mode_with(monkeypatch, cumsum=lambda self, dim, dtype=None: torch.ones(3))
     target = torch.zeros(3, dtype=torch.int64)
     with wrong:
-        with pytest.raises(RuntimeError, match=name):
+        with pytest.raises(RuntimeError, match=message):
             target.cumsum_(0)
         for out in (target, torch.empty(0, dtype=torch.int64)):
-            with pytest.raises(RuntimeError, match=name):
+            with pytest.raises(RuntimeError, match=message):
                 torch.cumsum(torch.ones(3, dtype=torch.int64), 0, out=out)
     assert target.tolist() == [0, 0, 0]
 

@@ -26,7 +26,7 @@ VERSIONS = tuple(FACTS)
 
 _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
     {"CUBLAS_WORKSPACE_CONFIG": None, "NCCL_ALGO": None},
-    {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "^NVLS"},
+    {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "^NVLS,NVLSTree"},
 )
 
 

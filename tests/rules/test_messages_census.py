@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode, cuda
 from detmode.messages import alert_text
-from detmode.plan import overload_name
+from detmode.names import overload_name
 from detmode.rule import parse_version
 from detmode.table import TORCH_VERSION
 

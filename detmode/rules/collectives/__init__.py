@@ -2,14 +2,15 @@
 
 ## What varies
 
-On machines with NVLink switches NCCL may reduce inside the switch (NVLS), where the order of
-additions is the hardware's. Rings and trees add in a fixed order for a fixed set of ranks.
+On machines with NVLink switches NCCL may reduce inside the switch (NVLS, and across nodes
+NVLSTree), where the order of additions is the hardware's. Rings and trees add in a fixed order for
+a fixed set of ranks.
 
 ## What happens instead
 
 If the flag is on when a process group is built, and ``NCCL_ALGO`` is unset, PyTorch sets it to
-``^NVLS``. If NVLS is still possible at the call, because the group was built before the flag was
-turned on, detmode warns in its own words.
+``^NVLS``. NCCL reads that as the one algorithm: NVLSTree stays possible where ranks may be on
+several nodes. Where one of the two is possible at the call, detmode warns in its own words.
 
 ## Cost
 
@@ -17,9 +18,11 @@ PyTorch's own: rings and trees instead of the switch.
 
 ## Limits
 
-Build process groups inside the mode, or set ``NCCL_ALGO=^NVLS`` or ``NCCL_NVLS_ENABLE=0``
-beforehand. They are read at the call: whether they were set when the group was built cannot be
-told. Another number of ranks gives other bits. Symmetric memory is a room of its own.
+Set ``NCCL_ALGO=^NVLS,NVLSTree`` or ``NCCL_NVLS_ENABLE=0`` beforehand, as ``detmode run`` does. On
+one node it is enough to build process groups inside the mode, where ``WORLD_SIZE`` and
+``LOCAL_WORLD_SIZE`` show that it is one (``torchrun`` sets them). All are read at the call: whether
+they were set when the group was built cannot be told. Another number of ranks gives other bits.
+Symmetric memory is a room of its own.
 """
 
 from detmode.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
@@ -52,8 +55,7 @@ RULES = (
             op=op,
             when=on("cuda") & dtype_in(name, FLOATING + COMPLEX) & nvls_possible(),
             action=Refuse(),
-            because="NCCL may reduce inside the NVLink switch; "
-            "build the process group inside the mode, or set NCCL_ALGO=^NVLS",
+            because="NCCL may reduce inside the NVLink switch; set NCCL_ALGO=^NVLS,NVLSTree",
         )
         for op, name in _REDUCING.items()
     ),
