@@ -62,8 +62,33 @@ class Net(torch.nn.Module):
             put_refused_by_pytorch,
             ("aten::put.default", "native", None, "put_"),
         ),
+        (
+            {"overrides": {"aten::index_add": "allow"}},
+            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
+            ("aten::index_add.default", "allow", None, None),
+        ),
+        *(
+            (
+                arguments,
+                lambda: torch.ops.aten.upsample_bilinear2d_backward(
+                    torch.ones(1, 1, 4, 4), [4, 4], [1, 1, 2, 2], False
+                ),
+                (
+                    "aten::upsample_bilinear2d_backward.default",
+                    action,
+                    None,
+                    "upsample_bilinear2d_backward_out_cuda",
+                ),
+            )
+            # The row's guarantee is the substitute's: beside it PyTorch can only refuse.
+            for action, arguments in (
+                ("native", {"overrides": {"aten::upsample_bilinear2d_backward": "native"}}),
+                ("warn", {"substitute": False, "warn_only": True}),
+            )
+        ),
     ],
 )
+@pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 def test_fields(mode, arguments, call, expected):
     """A row says what was called, what was done, and what may be relied on."""
     with mode(**arguments) as made:

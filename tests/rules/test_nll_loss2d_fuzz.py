@@ -85,6 +85,25 @@ def test_forward(data: st.DataObject, dtype: torch.dtype, reduction: int) -> Non
     assert not (wrong & expected.isfinite() & ~overflow).any(), (got, expected)
 
 
+@pytest.mark.parametrize("n", [1, 40, 300, 9000])
+def test_what_is_rounded_away_is_kept(n: int) -> None:
+    """Sums of float64 are rounded once: within a thread, in a block of them, and over blocks."""
+    make = Maker(torch.float64, seed=n)
+    large = make.normal(n) * 2.0**40
+    both = torch.cat([large, -large, make.normal(n)])
+    order = make.normal(3 * n).argsort()
+    scores, target = both[order].view(1, 1, 3, n), torch.zeros(1, 3, n, dtype=torch.int64)
+    output, total = nll_loss2d_forward(scores, target, None, SUM, -100)
+    assert output.item() == pytest.approx(math.fsum((-both).tolist()), rel=1e-13)
+    assert total.item() == 3 * n
+    # Each of these weights is lost beside the first one.
+    target[0] = 1
+    target[0, 1, n // 2] = 0
+    weight = torch.tensor([1.0, 2.0**-54], dtype=torch.float64)
+    _, total = nll_loss2d_forward(scores.expand(1, 2, 3, n), target, weight, SUM, -100)
+    assert total.item() == math.fsum([1.0] + [2.0**-54] * (3 * n - 1))
+
+
 def losses(dims: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (2, 4, 3, ..), classes (2, 3, ..) with some of them ignored, and weights."""
     make = Maker(dtype, seed=dims)

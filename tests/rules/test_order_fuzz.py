@@ -78,21 +78,44 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
     ]
 
 
+# What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared.
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"CAPACITIES": {}},
+    {"CAPACITIES": {}, "CACHE": 0},
+    {"LONG": 32, "SHARE": 40},
+    {"MANY": 0},
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("n", [20, 50, 600])
+def test_each_nan_counts(n: int, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One NaN, wherever it stands, and one number among NaNs, decide in each kernel."""
+    for name, value in way.items():
+        monkeypatch.setattr(launch, name, value)
+    places = (0, n // 2, n - 1)
+    rows = torch.arange(n, 0, -1).repeat(len(places), 1).float()
+    one_number = torch.full_like(rows, math.nan)
+    for row, place in enumerate(places):
+        rows[row, place] = math.nan
+        one_number[row, place] = 7.0
+    for self in (rows, one_number):
+        for kind in ("median", "nanmedian"):
+            values, indices = getattr(launch, kind)(self, 1)
+            wanted = expected(self, 1, kind, 0)
+            assert indices.tolist() == [index for _, index in wanted]
+            torch.testing.assert_close(
+                values, torch.tensor([value for value, _ in wanted]), equal_nan=True
+            )
+
+
 @given(
     data=st.data(),
     dtype=st.sampled_from(FLOATING + INTEGRAL),
     kind=st.sampled_from(["median", "nanmedian", "kthvalue"]),
     keepdim=st.booleans(),
-    # What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared.
-    way=st.sampled_from(
-        [
-            {},
-            {"CAPACITIES": {}},
-            {"CAPACITIES": {}, "CACHE": 0},
-            {"LONG": 32, "SHARE": 40},
-            {"MANY": 0},
-        ]
-    ),
+    way=st.sampled_from(WAYS),
     seed=SEEDS,
 )
 def test_select(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -179,6 +180,33 @@ def test_complex_directions() -> None:
 def scans(mode: DeterministicMode) -> set[str]:
     """What became of the scans."""
     return {each.action for each in mode.records if "cum" in each.overload}
+
+
+FLOAT, LONG = torch.float32, torch.int64
+
+
+@pytest.mark.parametrize("op", OPS[:2])
+@pytest.mark.parametrize(
+    ("dtype", "asked", "out"),
+    [
+        *itertools.product((FLOAT, LONG), (None, FLOAT, LONG), (None,)),
+        *itertools.product((FLOAT, LONG), (None,), (FLOAT, LONG)),
+    ],
+)
+def test_the_results_dtype_decides(
+    op: str, dtype: torch.dtype, asked: torch.dtype | None, out: torch.dtype | None
+) -> None:
+    """Sums of integers that are made in floats vary, and sums of floats that are made in integers
+    do not.
+    """
+    row, more = (
+        torch.ones(9, dtype=dtype),
+        {} if out is None else {"out": torch.empty(9, dtype=out)},
+    )
+    with DeterministicMode(simulate="cuda") as mode:
+        result = getattr(torch, op)(row, 0, dtype=asked, **more)
+    assert result.dtype == (asked or out or dtype)
+    assert scans(mode) == ({"substitute"} if result.dtype == FLOAT else set())
 
 
 def backward(op: str, row: Tensor, weight: Tensor, times: int) -> list[Tensor]:

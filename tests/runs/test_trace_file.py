@@ -72,6 +72,33 @@ def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
     assert str(comparison).count("failed or was killed") == 1
 
 
+@pytest.mark.parametrize("times", [3, 700])
+@pytest.mark.parametrize("full", ["digests.bin", "calls.jsonl"])
+def test_no_line_is_without_its_digests(
+    full: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for either file leaves no line whose digests are missing, nor an end."""
+    path, opened = tmp_path / "run", Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda file, *mode, **more: opened(
+            Path("/dev/full") if file.name == full else file, *mode, **more
+        ),
+    )
+    with pytest.raises(OSError, match="No space left"), record(path):
+        for _ in range(times):
+            torch.ones(8).neg()
+    monkeypatch.undo()
+    for file in ("digests.bin", "calls.jsonl"):
+        (path / file).touch()
+    reader = Reader(path)
+    calls = list(reader.calls())
+    lines = (path / "calls.jsonl").read_text().splitlines()
+    assert len([line for line in lines if "call" in line]) == len(calls)
+    assert not reader.complete
+
+
 def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
     """Its recording is not said to be cut off, which would be a fault of the recording."""
     with pytest.raises(ZeroDivisionError), record(tmp_path / "run"):
