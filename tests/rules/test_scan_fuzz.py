@@ -115,6 +115,18 @@ def test_special_values(op: str, data: st.DataObject, dtype: torch.dtype, seed: 
         assert torch.equal(got[infinite].double(), aten[infinite])
 
 
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_a_nan_in_either_part(op: str, dtype: torch.dtype) -> None:
+    """Beside whatever other part, a NaN makes NaN of what follows, as in ATen, and of no more."""
+    others = (math.nan, math.inf, -math.inf, -0.0, 1.0)
+    for parts in {*itertools.product([math.nan], others), *itertools.product(others, [math.nan])}:
+        for before in (complex(1, 2), complex(-math.inf, 0)):
+            row = torch.tensor([before, complex(*parts), 3, 1j], dtype=dtype)
+            got, aten = getattr(launch, op)(row, 0), getattr(torch, op)(row, 0)
+            assert got.isnan().tolist() == aten.isnan().tolist(), row
+
+
 def test_products_do_not_overflow_on_their_way() -> None:
     """Parts of the row whose own product is out of range, where that of the row is not."""
     for dtype, big in ((torch.float32, 1e30), (torch.float64, 1e300), (torch.complex128, 1e300)):
