@@ -16,6 +16,7 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
+from detmode.rules.nll_loss2d import launch
 from detmode.rules.nll_loss2d.launch import nll_loss2d_forward
 from detmode.sample import Maker
 
@@ -85,9 +86,16 @@ def test_forward(data: st.DataObject, dtype: torch.dtype, reduction: int) -> Non
     assert not (wrong & expected.isfinite() & ~overflow).any(), (got, expected)
 
 
-@pytest.mark.parametrize("n", [1, 40, 300, 9000])
-def test_what_is_rounded_away_is_kept(n: int) -> None:
-    """Sums of float64 are rounded once: within a thread, in a block of them, and over blocks."""
+@pytest.mark.parametrize(
+    ("n", "limits"),
+    [(1, {}), (300, {}), (3000, {"MAX_BLOCKS": 2}), (30_000, {"PER_THREAD": 1})],
+)
+def test_what_is_rounded_away_is_kept(
+    n: int, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of float64 are rounded once: of a thread's turns, of a block, and of blocks by turns."""
+    for name, value in limits.items():
+        monkeypatch.setattr(launch, name, value)
     make = Maker(torch.float64, seed=n)
     large = make.normal(n) * 2.0**40
     both = torch.cat([large, -large, make.normal(n)])
