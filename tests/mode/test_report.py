@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from detmode import DeterminismWarning, Record, Report, allow
+from detmode import DeterminismWarning, DeterministicMode, Record, Report, allow
 
 ROW = Record(
     overload="aten::put_.default",
@@ -121,6 +121,21 @@ def test_one_row_for_overload_action_and_site(mode, line):
         ("aten::cumsum.default", "allow", 2, line(user)[2]),
         ("aten::cumsum_.default", "native", 2, line(user)[3]),
     ]
+
+
+def test_a_backward_has_the_line_of_the_call_that_made_its_node(line):
+    """Not that of a later listed call, which makes no node, nor that of ``backward``."""
+
+    def user():
+        x = torch.ones(1, 1, 4, 4, requires_grad=True)
+        y = F.interpolate(x, scale_factor=2.0, mode="bilinear")  # here
+        torch.empty_like(y)
+        y.square().sum().backward()
+
+    with DeterministicMode(simulate="cuda") as made:
+        user()
+    (site,) = (r.site for r in made.records if "upsample_bilinear2d_backward" in r.overload)
+    assert [site] == line(user)
 
 
 def test_two_calls_on_one_line_are_one_row(mode):
