@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     if not pluginmanager.hasplugin("timeout"):
         # A machine with a GPU may lack pytest-timeout; unknown settings are errors.
         parser.addini("timeout", "read by pytest-timeout")
+        parser.addini("timeout_method", "read by pytest-timeout")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,11 +8,21 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, cuda
+from detmode.rules.index import assign
+from detmode.rules.index.shapes import Rows
 from detmode.sample import Sample
 from detmode.verify import claims, special_values
-from detmode.verify.cases import Case, run_aten
+from detmode.verify.cases import (
+    Case,
+    cases,
+    run_assigned,
+    run_aten,
+    run_substituted,
+    samples_of,
+)
 from detmode.verify.claims import (
     ClaimError,
+    NotCheckedError,
     check_bits,
     check_races,
     check_refused,
@@ -28,6 +38,10 @@ SAMPLE = Sample(
     make=lambda make: {"self": make.normal(3, 40), "dim": 1},
 )
 CASE = Case("scatter", SAMPLE, torch.float32, GPU_TO_GPU)
+
+needs_compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -71,9 +85,7 @@ def test_one_schedule_with_other_bits_is_found(substitute: Callable[[Change], No
         check_bits(CASE)
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs_compiler
 def test_a_race_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two threads write the same value: no schedule changes the bits, and still it is a race."""
     (tmp_path / "race.cu").write_text(
@@ -133,6 +145,45 @@ def test_the_rooms_reference_says_which_integers(
             check_truth(case)
 
 
+ASSIGNED = {
+    case.sample.op: case
+    for case in reversed(cases())
+    if "collisions" in case.sample.covers
+    and run_assigned(case.room, case.sample, case.dtype) is not None
+}
+
+
+@pytest.mark.parametrize("op", ASSIGNED)
+@needs_compiler
+def test_another_winner_than_the_last_source_is_found(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where ATen lets the first source stay, as its CUDA kernels may, and ours is right."""
+    case, elect = ASSIGNED[op], assign._elect
+
+    def elect_first(index: torch.Tensor, shape: Rows, by_row: bool) -> torch.Tensor:
+        owners, places = elect(index, shape, by_row), torch.arange(index.numel())
+        rows, inner = (len(places), 1) if by_row else (shape.rows, shape.inner)
+        to = (places // (rows * inner) * shape.size + index.view(-1)) * inner + places % inner
+        for place in reversed(places.tolist()):
+            owners[to[place]] = place
+        return owners
+
+    monkeypatch.setattr(assign, "elects", lambda shape: True)
+    monkeypatch.setattr(assign, "_elect", elect_first)
+    wrong = run_substituted(case.sample, case.dtype)
+    monkeypatch.setattr(assign, "_elect", elect)
+    for module in (claims, special_values):
+        monkeypatch.setattr(module, "run_aten", lambda *_, **__: wrong)
+    check_truth(case)
+    monkeypatch.setattr(assign, "_elect", elect_first)
+    with pytest.raises(ClaimError, match="another source than the last one"):
+        check_truth(case)
+    if case.dtype.is_floating_point:
+        with pytest.raises(ClaimError, match="with nan, another source than the last one"):
+            check_special_values(case, "nan")
+
+
 @pytest.mark.parametrize(
     ("value", "change", "words"),
     [
@@ -150,6 +201,40 @@ def test_wrong_special_values_are_found(
     substitute(change)
     with pytest.raises(ClaimError, match=words):
         check_special_values(CASE, value)
+
+
+@pytest.mark.parametrize("part", ["real", "imaginary"])
+def test_a_nan_in_one_part_of_a_complex_number_is_looked_for(
+    substitute: Callable[[Change], None], part: str
+) -> None:
+    """A check that looks at the other part alone does not see it."""
+    other = {"real": "imag", "imaginary": "real"}[part]
+
+    def change(result: torch.Tensor) -> torch.Tensor:
+        return torch.where(getattr(result, other).isnan(), result, torch.nan_to_num(result))
+
+    substitute(change)
+    with pytest.raises(ClaimError, match="NaN differs at element"):
+        check_special_values(
+            Case("scatter", SAMPLE, torch.complex64, GPU_TO_GPU), f"nan_in_{part}_part"
+        )
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "dtype", "reason"),
+    [
+        ("ctc_loss", "large", torch.float32, "ATen's CUDA kernels leave classes"),
+        ("avg_pool3d", "overlap", torch.float16, "ATen has no CPU kernel for float16"),
+        ("put", "empty_last", torch.float32, "no argument of the dtype has 1 to 4096"),
+    ],
+)
+def test_what_cannot_be_checked_is_no_pass(
+    room: str, name: str, dtype: torch.dtype, reason: str
+) -> None:
+    """A claim that is neither kept nor broken here says why; a plain return would say it holds."""
+    (sample,) = (each for each in samples_of(room).SAMPLES if each.name == name)
+    with pytest.raises(NotCheckedError, match=reason):
+        check_special_values(Case(room, sample, dtype, GPU_TO_GPU), "nan")
 
 
 def test_special_values_that_aten_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

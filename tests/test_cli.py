@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import detmode
-from detmode import cli, cuda
+from detmode import cli, cuda, verify
 from detmode.commands.programs import ENVIRONMENT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -387,6 +387,24 @@ def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["room"] for row in rows} == {"adaptive_avg_pool"}
     assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64"}
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
+
+
+@needs_compiler
+def test_verify_says_what_it_skips(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be checked here is in the matrix with its reason, and a line on stderr."""
+    every = verify.cases("ctc_loss")
+    chosen = tuple(case for case in every if case.sample.name in ("large", "one_label"))
+    monkeypatch.setattr(verify, "cases", lambda room: chosen)
+    arguments = ["verify", "--device", "host", "--room", "ctc_loss", "--repeats", "2"]
+    assert cli.main([*arguments, "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    why = "2 of 8 checks of special values: in large calls ATen's CUDA kernels leave classes"
+    for row in json.loads(printed.out):
+        (skipped,) = row["skipped"]
+        assert skipped.startswith(why)
+        assert f"detmode: note: ctc_loss {row['dtype']}: skipped {why}" in printed.err
 
 
 @needs_compiler

@@ -9,8 +9,10 @@ import torch
 from detmode import conditions
 from detmode.call import Call, Signature
 from detmode.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
-from detmode.rules import default_rules
+from detmode.rules import default_rules, rooms
 from detmode.settings import flag
+from detmode.table import resolve
+from detmode.verify.cases import samples_of
 
 aten = torch.ops.aten
 X = torch.ones(3, 4)
@@ -22,6 +24,38 @@ def call(func: Any, *args: Any, pretend: str | None = None, **kwargs: Any) -> Ca
 
 def evaluated(text: str) -> Condition:
     return eval(text, {**vars(conditions), "torch": torch, "always": ALWAYS})  # type: ignore[no-any-return]
+
+
+def odd_tensors() -> tuple[torch.Tensor | None, ...]:
+    """Tensors without strides, elements or data, and none."""
+    parts = [torch.ones(2), torch.ones(3)]
+    return (
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.nested.nested_tensor(parts),
+        torch.nested.nested_tensor(parts, layout=torch.jagged),
+        torch.tensor(1.0),
+        torch.empty(0),
+        torch.empty(2, device="meta"),
+        None,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # such tensors are in beta state
+@pytest.mark.parametrize("name", rooms())
+def test_whatever_the_arguments_a_row_answers(name: str) -> None:
+    """A condition that raised would hide what ATen says of arguments that it rejects."""
+    for op, sample in {sample.op: sample for sample in samples_of(name).SAMPLES}.items():
+        func = resolve(op)
+        if func is None:
+            continue
+        given = Signature(func).bind((), sample.arguments(sample.dtypes[0]))
+        for argument, value in given.items():
+            odd = odd_tensors() if isinstance(value, torch.Tensor) else (-99, *range(8))
+            for other in odd if isinstance(value, (torch.Tensor, int)) else ():
+                odd_call = Call(func, {**given, argument: other}, "cuda")
+                for row in default_rules().get(func):
+                    assert row.rule.when(odd_call) in (True, False)
 
 
 def test_prints_as_written() -> None:

@@ -96,6 +96,9 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
         print(f"detmode: note: nothing to verify: {reason}", file=sys.stderr)
     columns = ("room", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
     print_rows([outcome.as_text() for outcome in outcomes], options.format, columns)
+    for outcome in outcomes:
+        for what in outcome.skipped:
+            print(f"detmode: note: {outcome.room} {outcome.dtype}: skipped {what}", file=sys.stderr)
     failed = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failed:
         print(f"detmode: {failure}", file=sys.stderr)

@@ -122,8 +122,8 @@ class record(Observer):
         assert self._writer is not None
         self._pending.clear()
         self._flushed = self._calls
-        self._writer.flush(self._digests.take(self._taken))
-        self._taken.clear()
+        taken, self._taken = self._taken, []
+        self._writer.flush(self._digests.take(taken))
         self._undefined = {
             address: storage
             for address, storage in self._undefined.items()

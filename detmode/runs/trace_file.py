@@ -11,6 +11,7 @@ import json
 import os
 import reprlib
 from collections.abc import Container, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate, count
 from pathlib import Path
@@ -147,6 +148,7 @@ class Writer:
             raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
         self._numbers: dict[str, int] = {}
         self._lines: list[str] = []
+        self._failed = False
 
     def number(self, text: str) -> int:
         """The number that stands for a text in later lines."""
@@ -165,19 +167,29 @@ class Writer:
         self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
 
     def flush(self, digests: bytes) -> None:
-        """Write the lines so far, after the digests that they have added."""
+        """Write the lines so far, after the digests that they have added.
+
+        Raises:
+            OSError: they cannot be written. Nothing is any more: a digest is known by its place.
+        """
+        if self._failed:
+            return
+        self._failed = True
         self._digests.write(digests)
         self._digests.flush()
         if self._lines:
             self._calls.write("\n".join(self._lines) + "\n")
             self._calls.flush()
             self._lines.clear()
+        self._failed = False
 
     def close(self, ended: bool) -> None:
         """Write how the run ended, and close the files."""
-        self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
-        self._calls.close()
-        self._digests.close()
+        with ExitStack() as files:
+            files.callback(self._digests.close)
+            files.callback(self._calls.close)
+            if not self._failed:
+                self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
 
 
 class Reader:

@@ -162,6 +162,43 @@ def run_truth(
         return tensors_of(call(sample, wide))
 
 
+def run_assigned(
+    room: str, sample: Sample, dtype: torch.dtype, *, prepare: Prepare | None = None
+) -> torch.Tensor | None:
+    """What an assignment gives where the last source of each destination stays, bit for bit.
+
+    ``None`` for an operator that the room's ``ASSIGNMENTS`` do not name, or that adds here. ATen is
+    not asked: where destinations repeat, any of the sources may stay.
+    """
+    places = getattr(samples_of(room), "ASSIGNMENTS", {}).get(sample.op)
+    func = resolve(sample.op)
+    if places is None or func is None:
+        return None
+    arguments = sample.arguments(dtype)
+    if prepare is not None:
+        prepare(arguments)
+    assigned = places(**Signature(func).bind((), arguments))
+    return None if assigned is None else last_stays(*assigned)
+
+
+def last_stays(
+    before: torch.Tensor, destinations: torch.Tensor, source: torch.Tensor
+) -> torch.Tensor:
+    """``before`` with ``source`` written to it one element after the other.
+
+    Args:
+        before: of any shape and dtype, on the CPU.
+        destinations: row-major positions in ``before``, of the shape of ``source``.
+        source: what is written, in row-major order.
+    """
+    places = enumerate(destinations.flatten().tolist())
+    last = {destination: place for place, destination in places}
+    result = before.clone(memory_format=torch.contiguous_format)
+    to, kept = (torch.tensor(list(each), dtype=torch.int64) for each in (last, last.values()))
+    result.view(-1)[to] = source.reshape(-1)[kept]
+    return result
+
+
 def has_reference(case: Case) -> bool:
     """Whether the room has its own reference for the case's operator."""
     return _reference(case.room, case.sample) is not None

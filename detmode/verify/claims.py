@@ -24,6 +24,7 @@ from detmode.verify.cases import (
     call,
     has_reference,
     name_of,
+    run_assigned,
     run_aten,
     run_substituted,
     run_truth,
@@ -40,6 +41,10 @@ ROUNDINGS_OF_REFERENCE = 8.0
 
 class ClaimError(AssertionError):
     """A claim of the table does not hold; the message names the case and where to look."""
+
+
+class NotCheckedError(Exception):
+    """A claim that nothing here can check: neither kept nor broken; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +120,19 @@ def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> b
 def check_truth(case: Case, device: str = "host") -> Errors:
     """The error against float64 is at most :data:`FACTOR` times ATen's, plus roundings.
 
-    Integers must be exactly those of the room's reference or, without one, ATen's; dtypes, shapes
-    and strides must be what the operator gives.
+    Integers must be exactly those of the room's reference or, without one, ATen's; assignments must
+    be exactly those of the last source of each destination; dtypes, shapes and strides must be what
+    the operator gives.
 
     Raises:
         ClaimError: they are not.
     """
     ours = run_substituted(case.sample, case.dtype, device)
+    assigned = run_assigned(case.room, case.sample, case.dtype)
+    if assigned is not None:
+        _check_form(case, ours, (assigned,), (assigned,))
+        check_last_stays(case, ours, assigned)
+        return Errors(0.0, None)
     aten = run_aten(case.sample, case.dtype, device)
     truth = run_truth(case.room, case.sample, case.dtype)
     magnitudes = run_truth(case.room, case.sample, case.dtype, prepare=_take_magnitudes)
@@ -149,6 +160,21 @@ def check_truth(case: Case, device: str = "host") -> Errors:
         else:
             worst = Errors(max(worst.ours, errors.ours), None)
     return worst
+
+
+def check_last_stays(
+    case: Case, ours: Sequence[torch.Tensor], assigned: torch.Tensor, inputs: str = ""
+) -> None:
+    """An assignment gives ``assigned``, bit for bit: on a GPU ATen may let any source stay.
+
+    Raises:
+        ClaimError: it does not.
+    """
+    if not same_bits([each.cpu() for each in ours], [assigned]):
+        raise ClaimError(
+            f"{case}:{inputs} another source than the last one of its destination stays, or its "
+            f"bits change; see how detmode/rules/{case.room}/launch.py finds the last ones"
+        )
 
 
 def _check_form(
@@ -259,18 +285,23 @@ def _largest(values: torch.Tensor) -> float:
 def special_difference(
     ours: torch.Tensor, aten: torch.Tensor, *, zeros: bool = False
 ) -> str | None:
-    """Where NaNs, infinities or, if asked, signs of zeros are not ATen's; ``None`` if nowhere."""
-    if not ours.is_floating_point():
+    """Where NaNs, infinities or, if asked, signs of zeros are not ATen's; ``None`` if nowhere.
+
+    Of complex numbers NaNs alone, in either part.
+    """
+    if _counts(ours):
         return None
 
     def first(differs: torch.Tensor, what: str) -> str:
         place = int(differs.reshape(-1).nonzero()[0])
-        mine, theirs = float(ours.reshape(-1)[place]), float(aten.reshape(-1)[place])
+        mine, theirs = ours.reshape(-1)[place].item(), aten.reshape(-1)[place].item()
         return f"{what} at element {place}: {mine} where ATen gives {theirs}"
 
     differs = torch.isnan(ours) != torch.isnan(aten)
     if differs.any():
         return first(differs, "NaN differs")
+    if ours.is_complex():
+        return None
     # An overflow on ATen's way need not be one of ours.
     differs = torch.isinf(ours) & (ours != aten)
     if differs.any():

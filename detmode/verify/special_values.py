@@ -8,18 +8,29 @@ from typing import Any
 
 import torch
 
+from detmode.conditions import COMPLEX, FLOATING
 from detmode.verify.cases import (
     Case,
     Prepare,
+    name_of,
+    run_assigned,
     run_aten,
     run_substituted,
     run_truth,
     samples_of,
 )
-from detmode.verify.claims import ClaimError, special_difference
+from detmode.verify.claims import (
+    ClaimError,
+    NotCheckedError,
+    check_last_stays,
+    special_difference,
+)
+
+Plant = Callable[[torch.Tensor, torch.Generator], None]
+"""Puts special values into a tensor."""
 
 
-def _plant(*values: float) -> Callable[[torch.Tensor, torch.Generator], None]:
+def _plant(*values: float) -> Plant:
     def plant(tensor: torch.Tensor, generator: torch.Generator) -> None:
         places = torch.randperm(tensor.numel(), generator=generator)[: len(values)].tolist()
         for place, value in zip(places, values):
@@ -56,13 +67,33 @@ def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-SPECIAL_VALUES: Mapping[str, Callable[[torch.Tensor, torch.Generator], None]] = {
+def _nan_in(part: str) -> Plant:
+    plant = _plant(math.nan)
+    return lambda tensor, generator: plant(getattr(tensor, part), generator)
+
+
+SPECIAL_VALUES: Mapping[str, Plant] = {
     "nan": _plant(math.nan),
     "infinities": _plant(math.inf, -math.inf),
     "negative_zeros": _negative_zeros,
     "denormals": _denormals,
 }
 """What is put into every floating-point tensor of a sample, by name."""
+COMPLEX_VALUES: Mapping[str, Plant] = {
+    "nan_in_real_part": _nan_in("real"),
+    "nan_in_imaginary_part": _nan_in("imag"),
+}
+"""The same for complex tensors. Signs of zeros, and which products of infinities are NaN, are those
+of the intermediate terms, which the order of the factors chooses."""
+_NOT_FINITE = ("nan", "infinities")
+
+
+def values_for(dtype: torch.dtype) -> Mapping[str, Plant]:
+    """What :func:`check_special_values` puts into tensors of ``dtype``, by name."""
+    if dtype.is_complex:
+        return COMPLEX_VALUES
+    return SPECIAL_VALUES if dtype.is_floating_point else {}
+
 
 _MOST = 4096
 """Tensors with more elements are left as they are: the small ones show it all."""
@@ -71,45 +102,61 @@ _MOST = 4096
 def check_special_values(case: Case, value: str, device: str = "host") -> None:
     """NaN, infinities, signs of zeros and denormals come out as ATen gives them, or are refused.
 
+    An assignment moves them, each with its bits.
+
     Args:
-        case: what to run. Dtypes for which ATen has no kernel, and integers, pass unseen; on the
-            host so do the samples that the room names in ``UNLIKE_CPU``, with the reason, because
-            ATen's CUDA kernel treats special values otherwise than its CPU kernel.
-        value: one of :data:`SPECIAL_VALUES`.
+        case: what to run.
+        value: one of :func:`values_for` of the case's dtype.
         device: ``"cuda"`` or ``"host"``.
 
     Raises:
         ClaimError: they do not.
+        NotCheckedError: ATen has no kernel for the dtype; on the host, the room names the sample in
+            ``UNLIKE_CPU``, because ATen's CUDA kernel treats NaN and infinities otherwise than its
+            CPU kernel; or no tensor of the sample can hold them.
     """
     reasons = getattr(samples_of(case.room), "UNLIKE_CPU", {})
-    if not case.dtype.is_floating_point or (device == "host" and case.sample.name in reasons):
-        return
+    if device == "host" and value in _NOT_FINITE and case.sample.name in reasons:
+        raise NotCheckedError(reasons[case.sample.name])
+    planted = 0
 
     def prepare(arguments: dict[str, Any]) -> None:
+        nonlocal planted
         generator = torch.Generator().manual_seed(0)
         for argument in arguments.values():
-            if not isinstance(argument, torch.Tensor) or not argument.is_floating_point():
+            if not isinstance(argument, torch.Tensor) or not 0 < argument.numel() <= _MOST:
                 continue
-            if 0 < argument.numel() <= _MOST:
-                SPECIAL_VALUES[value](argument, generator)
+            plant = values_for(argument.dtype).get(value)
+            if plant is not None:
+                plant(argument, generator)
+                planted += 1
 
+    prepare(case.sample.arguments(case.dtype))
+    if not planted:
+        raise NotCheckedError(f"no argument of the dtype has 1 to {_MOST} elements")
+    assigned = run_assigned(case.room, case.sample, case.dtype, prepare=prepare)
+    if assigned is not None:
+        ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
+        check_last_stays(case, ours, assigned, f" with {value},")
+        return
     try:
         aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
     except (RuntimeError, ValueError) as error:
         _check_refused(case, value, device, prepare, error)
         return
     if aten is None:
-        return
+        where = "CUDA" if device == "cuda" else "CPU"
+        raise NotCheckedError(f"ATen has no {where} kernel for {name_of(case.dtype)}")
     ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
     truth = run_truth(case.room, case.sample, case.dtype, prepare=prepare)
     for mine, theirs, true in zip(ours, aten, truth):
-        if not mine.is_floating_point():
+        if mine.dtype not in (*FLOATING, *COMPLEX):
             continue
         mine, theirs = mine.detach().cpu(), theirs.detach().cpu()
         what = special_difference(mine, theirs, zeros=value == "negative_zeros")
         # ATen may overflow where a substitute does not, but what is infinite in truth stays so.
         infinite = torch.isinf(true) & torch.isinf(theirs)
-        if what is None and bool((infinite & (mine != theirs)).any()):
+        if what is None and not mine.is_complex() and bool((infinite & (mine != theirs)).any()):
             what = "an infinity is lost"
         if what is None and value == "denormals" and _are_lost(mine, true):
             what = "results are lost"

@@ -48,6 +48,7 @@ FAULTS = Source(
         "null_write",
         "divide_by_zero",
         "overflow_stack",
+        "endless",
     ),
 )
 

@@ -73,3 +73,7 @@ static __device__ __noinline__ int64_t descend(int64_t depth) {
 __global__ void overflow_stack(float* __restrict__ output, int64_t n) {
   output[0] = static_cast<float>(descend(n));
 }
+__global__ void endless(float* __restrict__ output, int64_t n) {
+  volatile int64_t step = 0;
+  for (int64_t i = thread_index(); i < n; i += step) output[0] = 1.0f;
+}

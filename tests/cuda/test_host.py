@@ -47,6 +47,35 @@ def test_faults_are_errors(entry: str, message: str, seed: int | None) -> None:
     assert torch.equal(output, torch.zeros(100))
 
 
+ENDLESS = """
+import torch
+from cuda_sources import FAULTS
+from detmode.cuda import launch_blocks
+
+def test_endless():
+    print("begins", flush=True)
+    launch_blocks(FAULTS, "endless", 1, 1, torch.zeros(1), 1)
+"""
+
+
+def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
+    """It returns to no signal handler: the suite's time limit does not count on one."""
+    root, test = Path(__file__).parents[2], tmp_path / "test_endless.py"
+    test.write_text(ENDLESS)
+    launch_blocks(FAULTS, "assert_small", 1, 1, torch.zeros(1), 1)  # compiles them, for both
+    settings = ("-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider", "-s", "--timeout=5")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *settings, "-n0", str(test)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "begins" in ended.stdout
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stdout + ended.stderr
+
+
 def test_null_pointers_fault() -> None:
     """A write through the null pointer of a None argument ends the launch, not the process."""
     with pytest.raises(host.LaunchError, match=r"thread .*: access to memory that is not there"):

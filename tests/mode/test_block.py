@@ -162,18 +162,6 @@ def test_a_block_that_waits_at_the_end_of_the_process(tmp_path):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_settings_inside(mode):
-    """Inside, the flags are those that deterministic results need."""
-    import torch._inductor.config as inductor
-
-    with mode(warn_only=True, fill_uninitialized_memory=False):
-        assert torch.get_deterministic_debug_mode() == 1
-        assert torch.utils.deterministic.fill_uninitialized_memory is False
-        assert torch.backends.cudnn.deterministic is True
-        assert torch.backends.cudnn.benchmark is False
-        assert getattr(inductor, "deterministic", True) is True
-
-
 @pytest.mark.parametrize("fill", [None, True, False])
 @pytest.mark.parametrize("before", [True, False])
 def test_fill_is_left_alone_unless_given(mode, fill, before):
@@ -216,6 +204,18 @@ def start(request):
     torch._C._set_cudnn_benchmark(saved[2])
     if saved[3] is not None:
         inductor.deterministic = saved[3]
+
+
+def test_settings_inside(mode, start):
+    """Inside, the flags are those that deterministic results need, whatever they were before."""
+    import torch._inductor.config as inductor
+
+    with mode(warn_only=True, fill_uninitialized_memory=False):
+        assert torch.get_deterministic_debug_mode() == 1
+        assert torch.utils.deterministic.fill_uninitialized_memory is False
+        assert torch.backends.cudnn.deterministic is True
+        assert torch.backends.cudnn.benchmark is False
+        assert getattr(inductor, "deterministic", True) is True
 
 
 def meddle():

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from detmode import DeterminismWarning, Record, Report, allow
+from detmode import DeterminismWarning, DeterministicMode, Record, Report, allow
 
 ROW = Record(
     overload="aten::put_.default",
@@ -63,8 +63,33 @@ class Net(torch.nn.Module):
             put_refused_by_pytorch,
             ("aten::put.default", "native", None, "put_"),
         ),
+        (
+            {"overrides": {"aten::index_add": "allow"}},
+            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
+            ("aten::index_add.default", "allow", None, None),
+        ),
+        *(
+            (
+                arguments,
+                lambda: torch.ops.aten.upsample_bilinear2d_backward(
+                    torch.ones(1, 1, 4, 4), [4, 4], [1, 1, 2, 2], False
+                ),
+                (
+                    "aten::upsample_bilinear2d_backward.default",
+                    action,
+                    None,
+                    "upsample_bilinear2d_backward_out_cuda",
+                ),
+            )
+            # The row's guarantee is the substitute's: beside it PyTorch can only refuse.
+            for action, arguments in (
+                ("native", {"overrides": {"aten::upsample_bilinear2d_backward": "native"}}),
+                ("warn", {"substitute": False, "warn_only": True}),
+            )
+        ),
     ],
 )
+@pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 def test_fields(mode, arguments, call, expected):
     """A row says what was called, what was done, and what may be relied on."""
     with mode(**arguments) as made:
@@ -97,6 +122,21 @@ def test_one_row_for_overload_action_and_site(mode, line):
         ("aten::cumsum.default", "allow", 2, line(user)[2]),
         ("aten::cumsum_.default", "native", 2, line(user)[3]),
     ]
+
+
+def test_a_backward_has_the_line_of_the_call_that_made_its_node(line):
+    """Not that of a later listed call, which makes no node, nor that of ``backward``."""
+
+    def user():
+        x = torch.ones(1, 1, 4, 4, requires_grad=True)
+        y = F.interpolate(x, scale_factor=2.0, mode="bilinear")  # here
+        torch.empty_like(y)
+        y.square().sum().backward()
+
+    with DeterministicMode(simulate="cuda") as made:
+        user()
+    (site,) = (r.site for r in made.records if "upsample_bilinear2d_backward" in r.overload)
+    assert [site] == line(user)
 
 
 def test_two_calls_on_one_line_are_one_row(mode):

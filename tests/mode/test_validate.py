@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from detmode import DeterministicMode
+from detmode import GPU_TO_GPU, DeterministicMode, Rule, RuleTable, Substitute
 from detmode.call import validate
 from detmode.messages import alert_text
 
@@ -53,6 +53,50 @@ def test_errors_of_meta_functions(error, expected):
             with pytest.raises(expected) as caught:
                 validate(func, {"self": torch.ones(2)})
             assert str(error) in str(caught.value)
+
+
+ONES = torch.ones(3, 3)
+DIFFERING = {
+    "shape": ((ONES, []), (torch.ones(9, 1), [])),
+    "strides": ((ONES, []), (ONES.t(), [])),
+    "dtype": ((ONES, []), (ONES.double(), [])),
+    "shape in a list": ((ONES, [ONES]), (ONES, [ONES[0]])),
+    "strides in a list": ((ONES, [ONES]), (ONES, [ONES.t()])),
+    "dtype in a list": ((ONES, [ONES]), (ONES, [ONES.int()])),
+    "length of a list": ((ONES, [ONES]), (ONES, [ONES, ONES])),
+    "number": ((ONES, [], 1), (ONES, [], 2)),
+    "type of a number": ((ONES, [], 1), (ONES, [], True)),
+    "optional": ((ONES, [], 1), (ONES, [], 1, 1)),
+    "text": ((ONES, [], 1, None, "sum"), (ONES, [], 1, None, "mean")),
+}
+
+
+@pytest.mark.parametrize("differing", DIFFERING)
+def test_a_call_that_passed_speaks_for_its_like_only(differing):
+    """A call is validated that differs from one that passed in anything but its tensors' values."""
+
+    def shapes(*given):
+        seen.append(given)
+        if len(seen) > 1:
+            raise RuntimeError("refused by its shapes")
+        return given[0].clone()
+
+    seen, (passes, fails) = [], DIFFERING[differing]
+    action = Substitute(lambda self, *_, **__: self, launches=False)
+    rule = Rule(
+        op="detmode_validate_test::chosen", action=action, guarantee=GPU_TO_GPU, because="a test"
+    )
+    schema = "chosen(Tensor self, Tensor[] more, Scalar n=1, int? k=None, str s='') -> Tensor"
+    with torch.library._scoped_library("detmode_validate_test", "FRAGMENT") as library:
+        library.define(schema)
+        library.impl("chosen", shapes, "Meta")
+        call = torch.ops.detmode_validate_test.chosen
+        with DeterministicMode(simulate="cuda", rules=RuleTable([rule])):
+            call(*passes)
+            call(passes[0] + 1, *passes[1:])
+            assert len(seen) == 1
+            with pytest.raises(RuntimeError, match="refused by its shapes"):
+                call(*fails)
 
 
 def test_a_custom_operator_without_a_fake_implementation():

@@ -14,6 +14,7 @@ from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.cuda import host
 from detmode.rules.index import assign
 from detmode.sample import Maker
+from detmode.verify.cases import last_stays
 
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
 # Raw words of every width; the others differ from these in nothing that a move of bits can see.
@@ -46,15 +47,10 @@ def assert_last_wins(
         source: what was written.
         case: for the message.
     """
-    last: dict[int, int] = {}
-    for place, destination in enumerate(destinations.flatten().tolist()):
-        last[destination] = place
-    expected = self.clone(memory_format=torch.contiguous_format).view(-1)
-    to, places = (torch.tensor(list(x), dtype=torch.int64) for x in (last, last.values()))
-    expected[to] = source.reshape(-1)[places]
+    expected = last_stays(self, destinations, source)
     assert got.dtype == self.dtype
     assert got.shape == self.shape
-    assert same_bits(got.reshape(-1), expected), case
+    assert same_bits(got, expected), case
 
 
 def in_schedules(run: Callable[[], Tensor], elects: bool | None, seed: int) -> Tensor:

@@ -229,7 +229,9 @@ def small() -> dict[str, Any]:
 
 
 def test_a_large_call_leaves_classes_without_labels() -> None:
-    """What ATen's CUDA kernels do with classes that cannot occur: finite in large calls alone."""
+    """What ATen's CUDA kernels make of infinities: no NaN in large calls, neither of classes that
+    cannot occur nor of an infinite share beside another one.
+    """
     problem = small()
     problem["log_probs"][:, :, 3] = -INF
     problem["targets"][:] = torch.tensor([[1, 2], [2, 1]])
@@ -237,11 +239,15 @@ def test_a_large_call_leaves_classes_without_labels() -> None:
         problem["log_probs"], problem["targets"], [6, 5], [2, 2]
     )
     problem |= {"neg_log_likelihood": loss, "log_alpha": log_alpha}
+    log_alpha[0, 2, 4] = 1000.0
     got = ctc_loss_backward(**problem)
     assert got[:5, :, 3].isnan().all()
+    assert got[2, 0, 0].isnan()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "_is_large", lambda *_: True)
-        assert not ctc_loss_backward(**problem)[:, :, 3].any()
+        got = ctc_loss_backward(**problem)
+        assert not got[:, :, 3].any()
+        assert got[2, 0, 0] == -INF
     assert launch._is_large(1000, 32, 32)
     assert not launch._is_large(100, 32, 32)
 

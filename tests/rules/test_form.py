@@ -15,6 +15,7 @@ from detmode.rule import Substitute
 from detmode.rules import default_rules, room_table, rooms
 from detmode.table import Row, resolve
 from detmode.variants import functional_signature, variant_of
+from detmode.verify.cases import samples_of
 
 HEADINGS = ("What varies", "What happens instead", "Cost", "Limits")
 BUDGET = {"__init__.py": 80, "samples.py": 160, ".py": 150, ".cu": 300, ".cuh": 300}
@@ -119,6 +120,16 @@ def test_budgets(room: ModuleType) -> None:
             f"detmode/rules/{name(room)}/{path.name} has {lines} lines where {budget} are meant: "
             "make two rooms of it, or say it shorter"
         )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_assignments_are_named(room: ModuleType) -> None:
+    """A room that assigns says where its sources go: ATen is no measure of the one that stays."""
+    assigns = any("assign_rows" in path.read_text() for path in folder(room).glob("*.py"))
+    assert assigns == hasattr(samples_of(name(room)), "ASSIGNMENTS"), (
+        f"detmode/rules/{name(room)}/samples.py: ASSIGNMENTS maps each operator that assigns to "
+        "what is written to, where each element goes, and the elements"
+    )
 
 
 @pytest.mark.parametrize("version", facts.VERSIONS)

@@ -16,6 +16,7 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
+from detmode.rules.nll_loss2d import launch
 from detmode.rules.nll_loss2d.launch import nll_loss2d_forward
 from detmode.sample import Maker
 
@@ -83,6 +84,32 @@ def test_forward(data: st.DataObject, dtype: torch.dtype, reduction: int) -> Non
     overflow = expected.abs() > torch.finfo(dtype).max
     wrong = (got - expected).abs() > bound + 2 * torch.finfo(dtype).smallest_normal
     assert not (wrong & expected.isfinite() & ~overflow).any(), (got, expected)
+
+
+@pytest.mark.parametrize(
+    ("n", "limits"),
+    [(1, {}), (300, {}), (3000, {"MAX_BLOCKS": 2}), (30_000, {"PER_THREAD": 1})],
+)
+def test_what_is_rounded_away_is_kept(
+    n: int, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of float64 are rounded once: of a thread's turns, of a block, and of blocks by turns."""
+    for name, value in limits.items():
+        monkeypatch.setattr(launch, name, value)
+    make = Maker(torch.float64, seed=n)
+    large = make.normal(n) * 2.0**40
+    both = torch.cat([large, -large, make.normal(n)])
+    order = make.normal(3 * n).argsort()
+    scores, target = both[order].view(1, 1, 3, n), torch.zeros(1, 3, n, dtype=torch.int64)
+    output, total = nll_loss2d_forward(scores, target, None, SUM, -100)
+    assert output.item() == pytest.approx(math.fsum((-both).tolist()), rel=1e-13)
+    assert total.item() == 3 * n
+    # Each of these weights is lost beside the first one.
+    target[0] = 1
+    target[0, 1, n // 2] = 0
+    weight = torch.tensor([1.0, 2.0**-54], dtype=torch.float64)
+    _, total = nll_loss2d_forward(scores.expand(1, 2, 3, n), target, weight, SUM, -100)
+    assert total.item() == math.fsum([1.0] + [2.0**-54] * (3 * n - 1))
 
 
 def losses(dims: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,7 +24,7 @@ from detmode.sample import Maker
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
-lengths = st.one_of(st.integers(1, 9), st.integers(10, 40), st.sampled_from([63, 65, 130, 600]))
+lengths = st.one_of(st.integers(1, 9), st.integers(10, 40), st.sampled_from([63, 130, 600, 2100]))
 leading = st.lists(st.integers(0, 4), max_size=2)
 
 
@@ -78,21 +78,46 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
     ]
 
 
+# What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared by
+# many blocks, and by so few that each thread takes several turns.
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"CAPACITIES": {}},
+    {"CAPACITIES": {}, "CACHE": 0},
+    {"LONG": 32, "SHARE": 40},
+    {"LONG": 32, "SHARE": 2000},
+    {"MANY": 0},
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("n", [20, 50, 3000])
+def test_each_nan_counts(n: int, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One NaN, wherever it stands, and one number among NaNs, decide in each kernel."""
+    for name, value in way.items():
+        monkeypatch.setattr(launch, name, value)
+    places = (0, n // 2, n - 1)
+    rows = torch.arange(n, 0, -1).repeat(len(places), 1).float()
+    one_number = torch.full_like(rows, math.nan)
+    for row, place in enumerate(places):
+        rows[row, place] = math.nan
+        one_number[row, place] = 7.0
+    for self in (rows, one_number):
+        for kind in ("median", "nanmedian"):
+            values, indices = getattr(launch, kind)(self, 1)
+            wanted = expected(self, 1, kind, 0)
+            assert indices.tolist() == [index for _, index in wanted]
+            torch.testing.assert_close(
+                values, torch.tensor([value for value, _ in wanted]), equal_nan=True
+            )
+
+
 @given(
     data=st.data(),
     dtype=st.sampled_from(FLOATING + INTEGRAL),
     kind=st.sampled_from(["median", "nanmedian", "kthvalue"]),
     keepdim=st.booleans(),
-    # What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared.
-    way=st.sampled_from(
-        [
-            {},
-            {"CAPACITIES": {}},
-            {"CAPACITIES": {}, "CACHE": 0},
-            {"LONG": 32, "SHARE": 40},
-            {"MANY": 0},
-        ]
-    ),
+    way=st.sampled_from(WAYS),
     seed=SEEDS,
 )
 def test_select(

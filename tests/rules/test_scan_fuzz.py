@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -114,6 +115,18 @@ def test_special_values(op: str, data: st.DataObject, dtype: torch.dtype, seed: 
         assert torch.equal(got[infinite].double(), aten[infinite])
 
 
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_a_nan_in_either_part(op: str, dtype: torch.dtype) -> None:
+    """Beside whatever other part, a NaN makes NaN of what follows, as in ATen, and of no more."""
+    others = (math.nan, math.inf, -math.inf, -0.0, 1.0)
+    for parts in {*itertools.product([math.nan], others), *itertools.product(others, [math.nan])}:
+        for before in (complex(1, 2), complex(-math.inf, 0)):
+            row = torch.tensor([before, complex(*parts), 3, 1j], dtype=dtype)
+            got, aten = getattr(launch, op)(row, 0), getattr(torch, op)(row, 0)
+            assert got.isnan().tolist() == aten.isnan().tolist(), row
+
+
 def test_products_do_not_overflow_on_their_way() -> None:
     """Parts of the row whose own product is out of range, where that of the row is not."""
     for dtype, big in ((torch.float32, 1e30), (torch.float64, 1e300), (torch.complex128, 1e300)):
@@ -179,6 +192,33 @@ def test_complex_directions() -> None:
 def scans(mode: DeterministicMode) -> set[str]:
     """What became of the scans."""
     return {each.action for each in mode.records if "cum" in each.overload}
+
+
+FLOAT, LONG = torch.float32, torch.int64
+
+
+@pytest.mark.parametrize("op", OPS[:2])
+@pytest.mark.parametrize(
+    ("dtype", "asked", "out"),
+    [
+        *itertools.product((FLOAT, LONG), (None, FLOAT, LONG), (None,)),
+        *itertools.product((FLOAT, LONG), (None,), (FLOAT, LONG)),
+    ],
+)
+def test_the_results_dtype_decides(
+    op: str, dtype: torch.dtype, asked: torch.dtype | None, out: torch.dtype | None
+) -> None:
+    """Sums of integers that are made in floats vary, and sums of floats that are made in integers
+    do not.
+    """
+    row, more = (
+        torch.ones(9, dtype=dtype),
+        {} if out is None else {"out": torch.empty(9, dtype=out)},
+    )
+    with DeterministicMode(simulate="cuda") as mode:
+        result = getattr(torch, op)(row, 0, dtype=asked, **more)
+    assert result.dtype == (asked or out or dtype)
+    assert scans(mode) == ({"substitute"} if result.dtype == FLOAT else set())
 
 
 def backward(op: str, row: Tensor, weight: Tensor, times: int) -> list[Tensor]:

@@ -4,8 +4,8 @@ import pytest
 
 from detmode import cuda
 from detmode.verify.cases import Case, cases
-from detmode.verify.claims import check_truth
-from detmode.verify.special_values import SPECIAL_VALUES, check_special_values
+from detmode.verify.claims import NotCheckedError, check_truth
+from detmode.verify.special_values import check_special_values, values_for
 
 CASES = cases()
 DEVICES = (
@@ -27,8 +27,17 @@ def test_error_is_no_larger_than_atens(case: Case, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("value", SPECIAL_VALUES)
-@pytest.mark.parametrize("case", [case for case in CASES if case.dtype.is_floating_point], ids=str)
+@pytest.mark.parametrize(
+    ("case", "value"),
+    [
+        pytest.param(case, value, id=f"{case}-{value}")
+        for case in CASES
+        for value in values_for(case.dtype)
+    ],
+)
 def test_special_values_are_atens(case: Case, value: str, device: str) -> None:
     """NaN, infinities, -0.0 and denormals come out as ATen gives them."""
-    check_special_values(case, value, device)
+    try:
+        check_special_values(case, value, device)
+    except NotCheckedError as reason:
+        pytest.skip(str(reason))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from detmode import cuda
 from detmode.cuda.digest import SOURCE, add_digest, add_digests, finish_digests
 from detmode.cuda.launch import launch
+from detmode.runs.digests import Digests
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int8, torch.bool)
 needs_compiler = pytest.mark.skipif(
@@ -113,6 +116,41 @@ def test_order_counts() -> None:
             changed[[place, other]] = base[[other, place]]
             found.add(digest(changed))
     assert len(found) == 1 + 60 * 59 // 2
+
+
+def expected(content: bytes) -> bytes:
+    """The digest of bytes, word by word in Python's integers, which have no chunks and no lanes."""
+    most, sums = (1 << 64) - 1, [0, 0]
+    for position, (word,) in enumerate(
+        struct.iter_unpack("<Q", content + bytes(-len(content) % 8))
+    ):
+        x = (word + (position + 1) * 0x9E3779B97F4A7C15) & most
+        x = ((x ^ x >> 32) * 0xBF58476D1CE4E5B9) & most
+        x ^= x >> 29
+        for lane, constant in enumerate((0x94D049BB133111EB, 0xD6E8FEB86659FD93)):
+            mixed = x * constant & most
+            sums[lane] += mixed ^ mixed >> 32
+    found = []
+    for total, constant in zip(sums, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)):
+        x = (total + (len(content) + 1) * constant) & most
+        x = ((x ^ x >> 32) * 0xD6E8FEB86659FD93) & most
+        found.append(x ^ x >> 29)
+    return struct.pack("<2Q", *found)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 7, 8, 4095, 131064, 131071, 131072, 131073, 400_003])
+def test_every_form_is_the_definition(n_bytes: int) -> None:
+    """Around the 128 KiB that are digested at once, and beyond: alone, together, and recorded."""
+    tensor = values(n_bytes, torch.int8)
+    true = expected(tensor.numpy().tobytes())
+    assert digest(tensor) == true
+    words = torch.cat([tensor, torch.zeros(-n_bytes % 8, dtype=torch.int8)]).view(torch.int64)
+    sums = torch.zeros(2, 2, dtype=torch.int64)
+    add_digests(sums, words.repeat(2), torch.tensor([len(words)] * 2))
+    assert finished(sums[1], tensor) == true
+    batch = Digests()
+    numbers = [batch.add(each) for each in (tensor[:5], tensor, tensor[:0])]
+    assert batch.take([numbers[1], numbers[1], numbers[0]])[:32] == true * 2
 
 
 def test_length_counts() -> None:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import detmode
 from detmode import TraceError, cli, diff, record
+from detmode.runs.digests import Digests
 from detmode.runs.trace_file import Reader
 
 ENDLESS = """
@@ -45,6 +46,45 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(5):
             x = (x + 1).sin()
     return path
+
+
+def digest_of(tensor: torch.Tensor) -> bytes:
+    digests = Digests()
+    return digests.take([digests.add(tensor)])
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+
+def test_what_is_recorded_is_read(tmp_path: Path) -> None:
+    """Each field of a call, which digest is whose, and that the run has ended."""
+    x = torch.ones(3)
+    with record(tmp_path / "run"):
+        Doubled()(x)
+        y = torch.rand(2)
+        torch.cat([x, y])
+    reader = Reader(tmp_path / "run")
+    doubled, rand, cat = reader.calls()
+    assert reader.complete
+    assert [call.number for call in (doubled, rand, cat)] == [0, 1, 2]
+    assert (doubled.overload, doubled.arguments) == ("aten::mul_.Tensor", "_, 2")
+    assert (doubled.module, rand.module) == ("Doubled", None)
+    lines = [int(call.site.removeprefix(f"{__file__}:")) for call in (doubled, rand, cat)]
+    assert [line - lines[1] for line in lines[1:]] == [0, 1]
+    assert (rand.generator is None, cat.generator is None) == (False, True)
+    ones, twos = (digest_of(torch.full((3,), float(n))) for n in (1, 2))
+    assert (doubled.inputs.digests, doubled.mutated.digests) == ((ones,), (twos,))
+    assert doubled.inputs.forms == doubled.mutated.forms
+    assert doubled.outputs.digests == ()
+    assert cat.inputs.digests == (twos, digest_of(y))
+    assert cat.inputs.forms != cat.inputs.forms[::-1]
+    assert cat.outputs.digests == (digest_of(torch.cat([x, y])),)
+    shapes = [shape for shape, _, _ in reader.scan()]
+    assert [shape.in_place for shape in shapes] == [True, False, False]
+    assert [shape.is_random for shape in shapes] == [False, True, False]
+    assert [call.number for call in reader.calls({2})] == [2]
 
 
 @pytest.mark.parametrize("after", [0.05, 0.3, 0.6])
@@ -75,6 +115,33 @@ def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
     assert comparison.identical
     assert comparison.incomplete == (str(path), str(path))
     assert str(comparison).count("failed or was killed") == 1
+
+
+@pytest.mark.parametrize("times", [3, 700])
+@pytest.mark.parametrize("full", ["digests.bin", "calls.jsonl"])
+def test_no_line_is_without_its_digests(
+    full: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for either file leaves no line whose digests are missing, nor an end."""
+    path, opened = tmp_path / "run", Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda file, *mode, **more: opened(
+            Path("/dev/full") if file.name == full else file, *mode, **more
+        ),
+    )
+    with pytest.raises(OSError, match="No space left"), record(path):
+        for _ in range(times):
+            torch.ones(8).neg()
+    monkeypatch.undo()
+    for file in ("digests.bin", "calls.jsonl"):
+        (path / file).touch()
+    reader = Reader(path)
+    calls = list(reader.calls())
+    lines = (path / "calls.jsonl").read_text().splitlines()
+    assert len([line for line in lines if "call" in line]) == len(calls)
+    assert not reader.complete
 
 
 def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:

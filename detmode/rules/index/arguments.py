@@ -31,6 +31,23 @@ def add(
     return {**arguments, "source": make.normal(*source), **more}
 
 
+Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What an assignment writes to, where each element goes (row-major), and the elements."""
+
+
+def places(tensor: torch.Tensor) -> torch.Tensor:
+    """The row-major position of each element."""
+    return torch.arange(tensor.numel()).view(tensor.shape)
+
+
+def assigned(
+    self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool, **unread: Any
+) -> Assigned | None:
+    """What ``index_put`` writes; ``None`` where it adds."""
+    to = torch.ops.aten.index(places(self), indices)
+    return None if accumulate else (self, to, values.expand(to.shape))
+
+
 def reverse(tensor: torch.Tensor) -> torch.Tensor:
     """The same values, stored back to front."""
     back = tuple(reversed(range(tensor.dim())))

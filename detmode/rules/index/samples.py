@@ -10,6 +10,7 @@ from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index.arguments import (
     add,
     assign,
+    assigned,
     last,
     mask,
     masked,
@@ -23,6 +24,7 @@ from detmode.rules.index.arguments import (
 )
 from detmode.sample import Sample
 
+PUTS = ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put")
 SUMS = FLOATING + COMPLEX
 EVERY = (torch.float16, torch.float32, torch.complex128, torch.int64, torch.bool)
 
@@ -40,9 +42,7 @@ SAMPLES: tuple[Sample, ...] = (
     _adds("one_destination_wide", lambda m: add(m, [3, 40], 0, 1000, 1), "collisions"),
     _adds("long_runs", lambda m: add(m, [3, 16], 0, 5000, 2), "collisions", dtypes=SUMS[2:4]),
     _adds(
-        "zipf",
-        lambda m: {**add(m, [500, 33], 0, 2000), "index": zipf(m, 2000, 500)},
-        "collisions",
+        "zipf", lambda m: add(m, [500, 33], 0, 2000) | {"index": zipf(m, 2000, 500)}, "collisions"
     ),
     _adds("odd_1", lambda m: add(m, [1], 0, 1), "odd_sizes"),
     _adds("odd_63", lambda m: add(m, [63, 63], 0, 63, 9), "odd_sizes", "collisions"),
@@ -109,7 +109,7 @@ SAMPLES: tuple[Sample, ...] = (
     ),
     *(
         Sample(name=f"{name}_{number}", op=op, make=make, dtypes=dtypes, device=device)
-        for op in ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put")
+        for op in PUTS
         for number, (name, make, dtypes, device) in enumerate(
             (
                 ("add", lambda m: put(m, [6, 40], [m.integers(0, 6, 90)], 90, 40), SUMS, "cuda"),
@@ -133,6 +133,7 @@ SAMPLES: tuple[Sample, ...] = (
         for dtypes, device in ((SUMS, "cuda"), (SUMS, "cpu"), (SUMS, "mps"), (INTEGRAL, "cuda"))
     ),
 )
+ASSIGNMENTS = dict.fromkeys(PUTS, assigned)
 
 ERRORS: tuple[Sample, ...] = (
     _adds("index_too_large", lambda m: add(m, [4, 3], 0, 9) | {"index": m.integers(4, 5, 9)}),

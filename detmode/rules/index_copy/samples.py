@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.rules.index.arguments import add, last, shifted, strided, zipf
+from detmode.rules.index.arguments import Assigned, add, last, places, shifted, strided, zipf
 from detmode.sample import Sample
 
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
@@ -48,6 +48,14 @@ SAMPLES: tuple[Sample, ...] = (
     _copies("channels_last", lambda m: last(add(m, [2, 6, 3, 5], 1, 9), "source"), "channels_last"),
     _copies("self_non_contiguous", lambda m: strided(add(m, [6, 5], 0, 30), "self")),
 )
+
+
+def _assigned(self: Any, dim: Any, index: Any, source: Any) -> Assigned:
+    whole = places(self) if self.dim() else places(self).view(1)
+    return self, whole.index_select(dim, index), source
+
+
+ASSIGNMENTS = {"aten::index_copy": _assigned}
 
 ERRORS: tuple[Sample, ...] = (
     _copies("index_too_large", lambda m: add(m, [4, 3], 0, 9) | {"index": m.integers(4, 5, 9)}),

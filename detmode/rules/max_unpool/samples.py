@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detmode.conditions import FLOATING, INTEGRAL
-from detmode.rules.index.arguments import reverse
+from detmode.rules.index.arguments import Assigned, places, reverse
 from detmode.sample import Maker, Sample
 
 FEW = (torch.bfloat16, torch.float64, torch.uint8)
@@ -127,14 +127,13 @@ SAMPLES = (
 NOT_APPLICABLE = {"negative_dim": "max unpooling takes no dimension"}
 
 
-def _reference(self: Any, indices: Any, output_size: Any, **unread: Any) -> torch.Tensor:
+def _assigned(self: Any, indices: Any, output_size: Any, **unread: Any) -> Assigned:
     dims = len(output_size)
-    planes = torch.zeros((*self.shape[:-dims], prod(output_size)), dtype=self.dtype)
-    flat = planes.scatter(-1, indices.flatten(-dims), self.flatten(-dims))
-    return flat.view(*self.shape[:-dims], *output_size)
+    before = self.new_zeros((*self.shape[:-dims], *output_size))
+    return before, places(before).flatten(-dims).gather(-1, indices.flatten(-dims)), self
 
 
-REFERENCE = {TWO: _reference, THREE: _reference}
+ASSIGNMENTS = {TWO: _assigned, THREE: _assigned}
 
 ERRORS = tuple(
     _unpools(op, name, make, dtypes=FLOATING[2:])

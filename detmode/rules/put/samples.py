@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.rules.index.arguments import last, special, strided, zipf
+from detmode.rules.index.arguments import Assigned, last, places, special, strided, zipf
 from detmode.sample import Maker, Sample
 
 SUMS = FLOATING + COMPLEX
@@ -102,6 +102,13 @@ SAMPLES = (
 )
 
 NOT_APPLICABLE = {"negative_dim": "put takes no dimension; its negative positions are in samples"}
+
+
+def _assigned(self: Any, index: Any, source: Any, accumulate: Any) -> Assigned | None:
+    return None if accumulate else (self, places(self).take(index), source)
+
+
+ASSIGNMENTS = {"aten::put": _assigned}
 
 ERRORS = (
     _lasts("index_too_large", lambda m: put(m, [4], [9], (4, 5)), dtypes=SUMS),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.rules.index.arguments import Assigned, places
 from detmode.rules.scatter.arguments import batched, expanded, last, narrow, onto, strided
 from detmode.sample import Sample
 
@@ -64,6 +65,13 @@ SAMPLES: tuple[Sample, ...] = (
         for device in ("cuda", "cpu", "mps")
     ),
 )
+
+
+def _assigned(self: Any, dim: Any, index: Any, src: Any) -> Assigned:
+    return self, places(self).gather(dim, index.long()), src[tuple(map(slice, index.shape))]
+
+
+ASSIGNMENTS = {"aten::scatter.src": _assigned}
 
 ERRORS: tuple[Sample, ...] = (
     _assigns("index_too_large", lambda m: onto(m, [4], 0, [9]) | {"index": m.integers(4, 5, 9)}),
