@@ -23,12 +23,21 @@ def test_wheel_contains_every_source(tmp_path: Path) -> None:
     package = ROOT / "detmode"
     expected = {
         str(path.relative_to(ROOT))
-        for suffix in ("cu", "cuh", "h", "py", "pyi", "html", "css", "js")
+        for suffix in ("cu", "cuh", "h", "py", "pyi", "typed", "html", "css", "js")
         for path in package.rglob(f"*.{suffix}")
     }
     assert sorted(expected - names) == []
     assert "[pytest11]\ndetmode = detmode.pytest_plugin" in points
     assert not {name for name in names if name.startswith(("tests", "docs", "tools"))}
+
+
+def test_users_have_our_types(cache: pytest.Cache, tmp_path: Path) -> None:
+    """What our names are, mypy knows in a user's program, and sees every wrong use in it."""
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir"]
+    command += [str(cache.mkdir("mypy")), str(ROOT / "tests" / "typed_program.py")]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (found.stdout, found.returncode) == ("Success: no issues found in 1 source file\n", 0)
 
 
 def test_import_brings_nothing_heavy() -> None:

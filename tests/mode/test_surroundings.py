@@ -415,7 +415,10 @@ def test_anomaly_mode_and_profiler(mode):
         mode() as made,
         pytest.warns(UserWarning, match="Anomaly Detection"),
         torch.autograd.detect_anomaly(),
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+        # PyTorch 2.11 warns of cycles without acc_events.
+        torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+        ) as profile,
     ):
         up(x).sum().backward()
     assert [action for _, action, _ in actions(made)] == ["substitute"]

@@ -1,0 +1,72 @@
+"""A program as users write it: what mypy must know of our names, and what it must refuse."""
+
+from typing import Any
+
+import torch
+from typing_extensions import assert_type
+
+import detmode
+from detmode import (
+    RUN_TO_RUN,
+    DeterministicMode,
+    Guarantee,
+    Native,
+    Record,
+    Report,
+    Rule,
+    RuleTable,
+    Substitute,
+)
+from detmode.testing import assert_reproducible
+
+
+@DeterministicMode(warn_only=True)
+def decorated(number: int) -> str:
+    return str(number)
+
+
+@detmode.allow("aten::histc")
+def allowed(input: torch.Tensor, bins: int) -> torch.Tensor:
+    return torch.histc(input, bins)
+
+
+def step(model: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+    with DeterministicMode(overrides={"aten::histc": "allow"}) as mode:
+        assert_type(mode, DeterministicMode)
+        with detmode.allow("aten::put_"):
+            loss: torch.Tensor = model(input).sum()
+    assert_type(mode.records, tuple[Record, ...])
+    assert_type(mode.report(), Report)
+    assert_type(mode.report().to_json(), str)
+    assert_type(mode.records[0].module, str | None)
+    return loss
+
+
+assert_type(decorated(1), str)
+assert_type(allowed(torch.ones(3), 2), torch.Tensor)
+
+rule = Rule(op="mine::scale", action=Native(), guarantee=RUN_TO_RUN, because="one thread a row")
+assert_type(rule.guarantee, Guarantee | None)
+assert_type(detmode.default_rules() + [rule], RuleTable)
+
+assert_type(detmode.audit(step, torch.nn.ReLU(), torch.ones(1)).raises, bool)
+assert_type(detmode.probe(decorated, 1, repeats=2).to_json(), str)
+assert_type(detmode.diff("first", "second").identical, bool)
+assert_type(detmode.seed_everything(0), torch.Generator)
+assert_type(detmode.rng_state(), dict[str, Any])
+assert_type(detmode.are_deterministic_algorithms_enabled(), bool)
+assert_type(detmode.cuda.unavailable("cuda"), str | None)
+assert_type(detmode.testing.VARIED, tuple[str, str, str, str])
+assert_reproducible(decorated, 1, runs=2, vary=["threads"])
+
+DeterministicMode(warn_only="yes")  # type: ignore[arg-type]
+DeterministicMode(rules=[rule])  # type: ignore[arg-type]
+DeterministicMode(simulated="cuda")  # type: ignore[call-arg]
+Rule("aten::put_")  # type: ignore[call-arg]
+Substitute("aten::put_")  # type: ignore[arg-type]
+detmode.allow(torch.histc)  # type: ignore[arg-type]
+detmode.seed_everything("0")  # type: ignore[arg-type]
+assert_reproducible(decorated, 1, runs="2")  # type: ignore[arg-type]
+decorated("1")  # type: ignore[arg-type]
+allowed(torch.ones(3), bins="2")  # type: ignore[arg-type]
+print(detmode.no_such_name)  # type: ignore[attr-defined]
