@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # imported with detmode, NVRTC would be another one: see `loa
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "kernels"
+OWN = ROOT / "build" / "cache"
 TESTS = ROOT / "tests" / "cuda"
 
 Entry = tuple[str, str]
@@ -135,19 +136,19 @@ def missing(wanted: Iterable[Entry], arch: str) -> Iterator[Entry]:
 
 
 def install(built: Path) -> Path:
-    """Copy a cache that came from elsewhere into this user's own; the folder of that.
+    """Copy a cache that came from elsewhere into one of this user's; the folder of that.
 
-    The copies belong to this user, who alone may write them, whoever had the files and whatever
-    rights they travelled with: a cache that others could write is not to be trusted.
+    It is ``DETMODE_CACHE``, else one beside the built kernels. The copies belong to this user, who
+    alone may write them, whoever had the files and whatever rights they travelled with: a cache
+    that others could write is not to be trusted.
     """
-    from detmode.cuda.source import cache_directory
-
-    own = cache_directory("cuda").parent
+    own = Path(os.environ.get("DETMODE_CACHE") or OWN)
     for file in built.rglob("*"):
         copy = own / file.relative_to(built)
         if file.is_file() and not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
+            copy.chmod(0o644)
     return own
 
 
@@ -216,14 +217,13 @@ def run(options: argparse.Namespace) -> int:
         jobs = [pool.submit(compiled, entry, arch) for entry in lacking]
         for job in progress(jobs, "compiling", "kernels"):
             job.result()
-    files = [file for file in _cache().rglob("*") if file.is_file()]
-    size = sum(file.stat().st_size for file in files) / (1 << 20)
-    print(f"{what}: {len(lacking)} compiled now; {_cache()} has {size:.1f} MiB")
+    folder = Path(os.environ["DETMODE_CACHE"])
+    left = sum(1 for _ in missing(lacking, arch))
+    if left:
+        raise OSError(f"{left} kernels did not stay in {folder}; can this user alone write it?")
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / (1 << 20)
+    print(f"{what}: {len(lacking)} compiled now; {folder} has {size:.1f} MiB")
     return 0
-
-
-def _cache() -> Path:
-    return Path(os.environ["DETMODE_CACHE"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -82,6 +82,7 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
 def test_another_nvrtc_is_refused(library: Path, tmp_path: Path) -> None:
     """Kernels of an NVRTC that the other machine does not have would never be found there."""
     given = ("--arch", "sm_90", "--nvrtc", "12.9", "--output", str(tmp_path))
+    given += ("--folder", "counting")
     found = run(*given, "--library", str(library))
     version = ".".join(map(str, nvrtc.getVersion()))
     message = f"cannot prebuild: NVRTC 12.9 was asked for, but CuPy has {version}\n"
