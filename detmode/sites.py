@@ -191,7 +191,10 @@ class Trace:
 
     def place_of_call(self, paths: ModulePaths) -> Place:
         """Where the call is made that is being dispatched; of a backward operator, its forward."""
-        return _place(paths, self.current_note()) or Place(backward_site(), None)
+        place = here(paths)
+        if place is None or (place.module is None and _current_node() is not None):
+            place = _with_note(place, self.current_note())
+        return place or Place(backward_site(), None)
 
     def remember_call(self, names: tuple[str, ...], paths: ModulePaths) -> Place | None:
         """Note place and allow regions of a forward call, for the backward of the node it makes.
@@ -217,7 +220,7 @@ class Trace:
             ]
             if not self._notes.foreign:
                 allowed += self._allowed_in(node._sequence_nr())
-        place = _place(paths, note)
+        place = _with_note(here(paths), note)
         if place is not None:
             self._notes.keep(number, Note(place, names, tuple(dict.fromkeys(allowed))))
         return place
@@ -347,9 +350,8 @@ def here(paths: ModulePaths) -> Place | None:
     return Place(site_of(user), path)
 
 
-def _place(paths: ModulePaths, note: Note | None) -> Place | None:
-    """Where the user's code makes a call, in a backward with what its forward call has noted."""
-    place = here(paths)
+def _with_note(place: Place | None, note: Note | None) -> Place | None:
+    """Where a call is made, with what the note of its forward call knows beside it."""
     if note is None or (place is not None and place.module is not None):
         return place
     # A function's own backward, and a hook: of the module whose forward made the node.
