@@ -123,8 +123,13 @@ def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torch.Tensor) -> None:
-    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do."""
+    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do.
+
+    Pointwise operators cast to a dtype of the same or a wider kind.
+    """
     if target.dtype == result.dtype or (func is _HISTC_OUT and target.is_cuda):
+        return
+    if torch.Tag.pointwise in func.tags and torch.can_cast(result.dtype, target.dtype):
         return
     raise RuntimeError(
         f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead"
