@@ -141,8 +141,11 @@ def _keeps_apart(func: torch._ops.OpOverload) -> bool:
     """Whether ATen wants what is written apart from what is read, but for ``self``.
 
     So it is for operators with an in-place variant: they write while they read. The ``out``
-    variants that PyTorch generates copy a whole result, and need not.
+    variants that PyTorch generates copy a whole result, and need not; pointwise operators read an
+    element before they write it.
     """
+    if torch.Tag.pointwise in func.tags:
+        return False
     if variant_of(func) == "inplace":
         return True
     namespace, _, name = func._schema.name.partition("::")
