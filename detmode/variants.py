@@ -121,8 +121,13 @@ def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torch.Tensor) -> None:
-    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do."""
+    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do.
+
+    Pointwise operators cast to a dtype of the same or a wider kind.
+    """
     if target.dtype == result.dtype or (func is _HISTC_OUT and target.is_cuda):
+        return
+    if torch.Tag.pointwise in func.tags and torch.can_cast(result.dtype, target.dtype):
         return
     raise RuntimeError(
         f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead"
@@ -134,8 +139,11 @@ def _keeps_apart(func: torch._ops.OpOverload) -> bool:
     """Whether ATen wants what is written apart from what is read, but for ``self``.
 
     So it is for operators with an in-place variant: they write while they read. The ``out``
-    variants that PyTorch generates copy a whole result, and need not.
+    variants that PyTorch generates copy a whole result, and need not; pointwise operators read an
+    element before they write it.
     """
+    if torch.Tag.pointwise in func.tags:
+        return False
     if variant_of(func) == "inplace":
         return True
     namespace, _, name = func._schema.name.partition("::")
