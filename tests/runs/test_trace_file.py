@@ -117,6 +117,7 @@ def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
     assert str(comparison).count("failed or was killed") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is Linux's")
 @pytest.mark.parametrize("times", [3, 700])
 @pytest.mark.parametrize("full", ["digests.bin", "calls.jsonl"])
 def test_no_line_is_without_its_digests(
@@ -176,6 +177,37 @@ def refusal(trace: Path, other: Path) -> str | None:
     except TraceError as error:
         return str(error)
     return None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [-1, 2, None, [], [0], [], 0, ""],
+        [0.0, 2, None, [], [0], [], 0, ""],
+        [True, 2, None, [], [0], [], 0, ""],
+        [0, 9999, None, [], [0], [], 0, ""],
+        [0, 2, -1, [], [0], [], 0, ""],
+        [0, 2, None, [], [-1], [], 0, ""],
+        [0, 2, None, [], 0, [], 0, ""],
+        [0, 2, None, [], [0], 0, ""],
+        [0, 2, None, [], [0], [], 2, ""],
+        [0, 2, None, [], [0], [], 0, 7],
+        [],
+    ],
+    ids=str,
+)
+def test_a_line_that_means_nothing_is_refused(
+    fields: list[object], trace: Path, tmp_path: Path
+) -> None:
+    """A number that stands for no text is not taken for one that stands for another."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trace, copy)
+    lines = (copy / "calls.jsonl").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if "call" in line)
+    lines[first] = json.dumps({"call": fields})
+    (copy / "calls.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(TraceError, match=rf"calls.jsonl:{first + 1} is not a line of a trace"):
+        list(Reader(copy).calls())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
