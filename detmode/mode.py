@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from detmode import cuda, messages
 from detmode.call import Call, tensors_in, validate
 from detmode.detours import Detours
-from detmode.dispatch import resolve_views
+from detmode.dispatch import autocast_inside, resolve_views
 from detmode.higher_order import let_pass
 from detmode.observers import observer
 from detmode.options import check_arguments, check_overrides, logger_for, means_unlisted
@@ -322,7 +322,8 @@ class DeterministicMode(TorchDispatchMode):
                     return plan.func(*args, **kwargs)
         TorchDispatchMode.__enter__(self)
         try:
-            return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
+            with autocast_inside(plan.func):
+                return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
         finally:
             TorchDispatchMode.__exit__(self, None, None, None)
 
