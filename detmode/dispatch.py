@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE = torch._C.DispatchKey.Conjugate
 _NEGATIVE = torch._C.DispatchKey.Negative
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+# Autocast's keys, by the type of device.
+_AUTOCAST = {
+    device_type: getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
+    for device_type in ("cpu", "cuda", "mps", "xpu")
+}
 
 
 def resolve_views() -> None:
@@ -21,3 +31,38 @@ def resolve_views() -> None:
     """
     _set_excluded(_CONJUGATE, False)
     _set_excluded(_NEGATIVE, False)
+
+
+class _Thread(threading.local):
+    is_cast: bool = False
+    """Whether the thread is in an operator whose arguments autocast has cast."""
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def autocast_inside(func: torch._ops.OpOverload) -> Iterator[None]:
+    """Have autocast act in a composite operator that came whole, as it does without a mode.
+
+    In inference mode a composite operator comes whole, and autocast's keys are among those that
+    are excluded: what ``torch.einsum`` calls would not be cast. An operator that autocast itself
+    knows was cast before it came, and what it is made of is not cast again.
+    """
+    if _thread.is_cast or not torch.is_inference_mode_enabled():
+        yield
+        return
+    # The state in which the program made the call.
+    with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types
+        keys = [key for name, key in _AUTOCAST.items() if torch.is_autocast_enabled(name)]
+    _thread.is_cast = any(_has_kernel(func.name(), key) for key in keys)
+    if _thread.is_cast:
+        keys.clear()
+    try:
+        for key in keys:
+            _set_excluded(key, False)
+        yield
+    finally:
+        for key in keys:
+            _set_excluded(key, True)
+        _thread.is_cast = False

@@ -20,7 +20,7 @@ from detmode import cuda, messages
 from detmode.blocks import Undo, leaving, undone_at_end
 from detmode.call import Call, tensors_in, validate, validations
 from detmode.detours import Detours
-from detmode.dispatch import resolve_views
+from detmode.dispatch import autocast_inside, resolve_views
 from detmode.higher_order import let_pass
 from detmode.names import Overrides
 from detmode.observers import observer
@@ -351,7 +351,7 @@ class DeterministicMode(TorchDispatchMode):
             for tensor in tensors_in((*args, *kwargs.values())):
                 if (tensor.device.type, tensor.is_nested) in plan.kernels:
                     return plan.func(*args, **kwargs)
-        with _acting(self):
+        with _acting(self), autocast_inside(plan.func):
             return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
 
     def _act(

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from detmode.dispatch import autocast_inside
+
 __all__ = ["Observer", "is_repeated", "observer", "repeated"]
 
 
@@ -49,7 +51,8 @@ class Observer(TorchDispatchMode):
             return run(*args, **kwargs)
         self._thread.is_inside = True
         try:
-            return self._observe(func, args, kwargs, run)
+            with autocast_inside(func):
+                return self._observe(func, args, kwargs, run)
         finally:
             self._thread.is_inside = False
 

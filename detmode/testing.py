@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode import cuda
-from detmode.dispatch import resolve_views
+from detmode.dispatch import autocast_inside, resolve_views
 from detmode.higher_order import let_pass
 from detmode.names import overload_name
 from detmode.repeats import Run, Snapshot, differences, first_parting, remember_generators, snapshot
@@ -196,10 +196,12 @@ class _Filled(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         resolve_views()
-        result = func(*args, **(kwargs or {}))
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **(kwargs or {}))
+        with autocast_inside(func):
+            result = func(*args, **(kwargs or {}))
         if (
-            isinstance(func, torch._ops.OpOverload)
-            and overload_name(func) in _ALLOCATIONS
+            overload_name(func) in _ALLOCATIONS
             and type(result) is Tensor
             and not result.is_meta
             and result.layout == torch.strided

@@ -24,6 +24,21 @@ def _autocorrelation(x: torch.Tensor) -> torch.Tensor:
     return torch.fft.irfft(spectrum * spectrum.conj()) + spectrum.conj().imag.sum()
 
 
+torch.library.define("detmode_views::precise_product", "(Tensor x) -> Tensor")
+
+
+@torch.library.impl("detmode_views::precise_product", "CompositeImplicitAutograd")
+def _product(x: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("ij,kj->ik", x, x)
+
+
+@torch.library.impl("detmode_views::precise_product", "AutocastCPU")
+def _precise_product(x: torch.Tensor) -> torch.Tensor:
+    """Autocast has it made in float32."""
+    with torch.autocast("cpu", enabled=False):
+        return torch.ops.detmode_views.precise_product(x.float())
+
+
 def _complex() -> torch.Tensor:
     return torch.randn(3, 4, dtype=torch.complex64)
 
@@ -68,6 +83,26 @@ def test_views_inside_a_kernel_are_resolved(mode: str, call: str, tmp_path: Path
             given = make()
     # LAPACK rounds by where its buffers lie.
     torch.testing.assert_close(given, expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_autocast_acts_in_a_composite_operator(mode: str, tmp_path: Path) -> None:
+    """In inference mode what a composite operator is made of is cast as without a mode, once."""
+    rows, columns, images = torch.randn(3, 4), torch.randn(4, 5), torch.randn(2, 3, 8, 8)
+
+    def run() -> list[torch.Tensor]:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            return [
+                torch.einsum("ij,jk->ik", rows, columns),
+                torch.linalg.multi_dot([rows, columns, columns.mT]),
+                torch.nn.functional.conv2d(images, images).flatten(1),
+                torch.ops.detmode_views.precise_product(columns.bfloat16()),
+            ]
+
+    expected = run()
+    with MODES[mode](tmp_path):
+        given = run()
+    torch.testing.assert_close(given, expected, rtol=0, atol=0)
 
 
 def test_they_are_resolved_in_a_mode_below_another(tmp_path: Path) -> None:
