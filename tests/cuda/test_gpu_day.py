@@ -63,7 +63,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_stages_on_the_host(tmp_path: Path) -> None:
     """Every stage that can runs and holds, in the order of the table; few files have it all."""
     first, second = tmp_path / "first", tmp_path / "second"
-    command = [sys.executable, gpu_day.__file__, "--device", "host", "--output"]
+    command = [sys.executable, gpu_day.__file__, "--device", "host", "--commit", "abc", "--output"]
     run = subprocess.run([*command, str(first)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     lines = run.stdout.splitlines()
