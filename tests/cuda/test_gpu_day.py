@@ -63,7 +63,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_stages_on_the_host(tmp_path: Path) -> None:
     """Every stage that can runs and holds, in the order of the table; few files have it all."""
     first, second = tmp_path / "first", tmp_path / "second"
-    command = [sys.executable, gpu_day.__file__, "--device", "host", "--output"]
+    command = [sys.executable, gpu_day.__file__, "--device", "host", "--commit", "abc", "--output"]
     run = subprocess.run([*command, str(first)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     lines = run.stdout.splitlines()
@@ -223,6 +223,39 @@ def test_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().err
     assert said.startswith("cannot begin: PyTorch")
     assert said.endswith("--device host needs none\n")
+
+
+PROFILE = """==PROF== Disconnected
+  cumsum_row (65536, 1, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 9.0
+    Section: GPU Speed Of Light Throughput
+    ----------------------- ----------- ------------
+    Metric Name             Metric Unit Metric Value
+    ----------------------- ----------- ------------
+    Duration                         us       812.40
+    DRAM Throughput                   %        81.20
+"""
+VERIFIED = [
+    {"samples": 7, "error_over_aten": 0.5, "failures": []},
+    {"samples": 2, "error_over_aten": None, "failures": ["scan-float32-cumsum-row: other bits"]},
+]
+
+
+def test_what_programs_print_is_read(tmp_path: Path) -> None:
+    """The figures of a profile, and the failures of a family, whatever is printed around them."""
+    tried, job = stage(), Job("scan", ())
+
+    def run(text: str) -> gpu_day.Run:
+        return gpu_day.Run(tried, job, tmp_path, 0, gpu_day.OK, text)
+
+    (profile,) = gpu_day.read_profile(run(PROFILE))
+    assert profile.found == "Duration 812.40 us, DRAM Throughput 81.20 %"
+    warned = "a warning\n{}\ndetmode: scan-float32\n"
+    for rows, found in (
+        (VERIFIED, ("failed", "1 samples: scan-float32-cumsum-row: other bits", 0)),
+        (VERIFIED[:1], ("ok", "7 samples, error at most 0.50 of ATen's", 7)),
+    ):
+        (read,) = gpu_day.read_verified(run(warned.format(json.dumps(rows, indent=2))))
+        assert (read.outcome, read.found, read.checks) == found
 
 
 def test_commands_are_understood(tmp_path: Path) -> None:
