@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
+
+from detmode.blocks import Undo, leaving, undone_at_end
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _CONJUGATE = torch._C.DispatchKey.Conjugate
@@ -41,28 +42,34 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@contextmanager
-def autocast_inside(func: torch._ops.OpOverload) -> Iterator[None]:
+class autocast_inside(Undo):
     """Have autocast act in a composite operator that came whole, as it does without a mode.
 
     In inference mode a composite operator comes whole, and autocast's keys are among those that
     are excluded: what ``torch.einsum`` calls would not be cast. An operator that autocast itself
     knows was cast before it came, and what it is made of is not cast again.
     """
-    if _thread.is_cast or not torch.is_inference_mode_enabled():
-        yield
-        return
-    # The state in which the program made the call.
-    with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types
-        keys = [key for name, key in _AUTOCAST.items() if torch.is_autocast_enabled(name)]
-    _thread.is_cast = any(_has_kernel(func.name(), key) for key in keys)
-    if _thread.is_cast:
-        keys.clear()
-    try:
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        Undo.__init__(self)
+        self._func = func
+
+    def __enter__(self) -> None:
+        if _thread.is_cast or not torch.is_inference_mode_enabled():
+            return
+        undone_at_end(self, self)
+        # The state in which the program made the call.
+        with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types
+            keys = [key for name, key in _AUTOCAST.items() if torch.is_autocast_enabled(name)]
+        if any(_has_kernel(self._func.name(), key) for key in keys):
+            self.note(functools.partial(setattr, _thread, "is_cast", False))
+            _thread.is_cast = True
+            return
         for key in keys:
+            self.note(functools.partial(_set_excluded, key, True))
             _set_excluded(key, False)
-        yield
-    finally:
-        for key in keys:
-            _set_excluded(key, True)
-        _thread.is_cast = False
+
+    def _leave(self, *error: object) -> None:
+        self.run()
+
+    __exit__ = leaving(_leave)
