@@ -26,13 +26,21 @@ UNWRITTEN = {
 
 _VECTORS = "under any mode PyTorch computes the vectors too, for a backward (isTensorSubclassLike)"
 _OUT_OF_PLACE = "under any mode PyTorch's backward is the one for subclasses (isTensorSubclassLike)"
+_FOLDED = "under any mode PyTorch makes one product of matrices of a batch with one matrix"
 ROUNDED = {
     "linalg.cond": _VECTORS,
     "linalg.eigvalsh": _VECTORS,
+    "linalg.matrix_norm": _VECTORS,
+    "linalg.norm": _VECTORS,
     "linalg.svdvals": _VECTORS,
     "norm.nuc": _VECTORS,
+    "__rmatmul__": _FOLDED,
+    "matmul": _FOLDED,
+    "masked.prod": _OUT_OF_PLACE,
     "max.reduction_no_dim": _OUT_OF_PLACE,
+    "median": _OUT_OF_PLACE,
     "min.reduction_no_dim": _OUT_OF_PLACE,
+    "nanmedian": _OUT_OF_PLACE,
     "ormqr": _OUT_OF_PLACE,
     "prod": _OUT_OF_PLACE,
 }
