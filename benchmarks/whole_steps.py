@@ -19,7 +19,7 @@ from models import MODELS, Make, Training
 from timing import Clock, Spread, Timed, interleaved
 
 from detmode import DeterministicMode
-from detmode.settings import FILL, flag
+from detmode.settings import FILL, flag, holding
 from detmode.verify.claims import same_bits
 
 PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"
@@ -141,12 +141,8 @@ def _sides(clock: Clock) -> dict[str, Around]:
 @contextmanager
 def _pytorch(fill: bool) -> Iterator[None]:
     """PyTorch's flag, with and without the filling of memory that comes with it."""
-    saved = FILL.save(fill)
-    try:
-        with flag(True):
-            yield
-    finally:
-        FILL.restore(saved)
+    with flag(True), holding(FILL, fill):
+        yield
 
 
 def _step(
