@@ -17,6 +17,12 @@ from detmode.testing import _Filled
 torch.library.define("detmode_views::autocorrelation", "(Tensor x) -> Tensor")
 
 
+@pytest.fixture(autouse=True)
+def cublas(monkeypatch):
+    """What PyTorch 2.8 and 2.9 ask for, where CUDA is simulated."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @torch.library.impl("detmode_views::autocorrelation", "CPU")
 def _autocorrelation(x: torch.Tensor) -> torch.Tensor:
     """Complex numbers, and a negative view of real ones, are inside only."""
