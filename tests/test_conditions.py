@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from detmode import conditions
+from detmode.blocks import Undo
 from detmode.call import Call, Signature
 from detmode.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
 from detmode.rules import default_rules, rooms
-from detmode.settings import flag
+from detmode.settings import FLAG, flag
 from detmode.table import resolve
 from detmode.verify.cases import samples_of
 
@@ -143,12 +144,15 @@ def test_joined_conditions() -> None:
 
 
 def test_flag_and_fill() -> None:
-    """The settings are read when the call is made."""
+    """Settings are read when the call is made: what the program chose, not what a call holds."""
     given = call(aten.empty.memory_format, [3])
     for value in (True, False):
-        with flag(value):
+        undo = Undo()
+        FLAG.choose((value, False), undo)
+        with flag(not value):
             assert conditions.deterministic_flag(value)(given)
             assert not conditions.deterministic_flag(not value)(given)
+        undo.run()
     filled = torch.utils.deterministic.fill_uninitialized_memory
     assert conditions.fill_uninitialized_memory(filled)(given)
     assert not conditions.fill_uninitialized_memory(not filled)(given)

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from detmode.blocks import Undo
 from detmode.call import Call, Signature
 from detmode.rule import Rule, parse_version
 from detmode.rules import room_table, rooms
 from detmode.sample import Sample
-from detmode.settings import flag
+from detmode.settings import FILL, FLAG
 from detmode.table import Row, RuleTable, resolve
 from detmode.verify.cases import samples_of
 
@@ -94,15 +95,15 @@ def _bound(sample: Sample, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
 @contextmanager
 def _settings(environment: dict[str, str | None], fill: bool, on: bool) -> Iterator[None]:
     saved = {name: os.environ.get(name) for name in environment}
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    undo = Undo()
     try:
         _set_environment(environment)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-        with flag(on):
-            yield
+        FILL.choose(fill, undo)
+        FLAG.choose((on, False), undo)
+        yield
     finally:
         _set_environment(saved)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        undo.run()
 
 
 def _set_environment(values: dict[str, str | None]) -> None:
