@@ -54,6 +54,18 @@ def test_inplace_returns_self(monkeypatch):
     assert mode.records[0].overload == "aten::cumsum_.default"
 
 
+def test_a_pointwise_operator_casts_to_a_wider_out(monkeypatch):
+    """It may write what it reads, and an ``out`` of a wider kind; of a narrower one it may not."""
+    with mode_with(monkeypatch, sin=lambda self: aten.sin.default(self) + 100):
+        wide = torch.sin(x, out=torch.empty(3, dtype=torch.complex128))
+        same = x.clone()
+        torch.sin(same, out=same)
+        with pytest.raises(RuntimeError, match="dtype"):
+            torch.sin(x, out=torch.empty(3, dtype=torch.int64))
+    assert torch.equal(wide, (x.sin() + 100).to(torch.complex128))
+    assert torch.equal(same, x.sin() + 100)
+
+
 def test_inplace_hands_self_to_a_substitute_that_takes_out(monkeypatch):
     """A substitute with a keyword ``out`` writes there itself."""
     given = []

@@ -30,6 +30,8 @@ def written() -> Iterator[Any]:
                 continue
             if "cudnn" in sample.op:
                 continue  # ATen has it on CUDA alone: there is nothing to compare with
+            if torch.Tag.pointwise in func.tags:
+                continue  # ATen's differ: ``sin`` casts to a wider dtype, ``neg`` refuses
             tensors = [t for t in sample.arguments(dtype).values() if isinstance(t, torch.Tensor)]
             size = min(t.numel() for t in tensors) or 1 << 60
             if func not in found or size < found[func][0]:
