@@ -31,7 +31,10 @@ _AMD = "MIOpen runs on AMD's GPUs, which no row speaks of"
 _GATHERS = "on CUDA one thread owns an element of the result and gathers what belongs there"
 _BY_RANK = "each GPU adds what it reads from its peers in an order that its rank fixes"
 _MADE_OF_LISTED = "it is made of listed operators, and adds nothing itself"
+_NAMED = "a named tensor's, which PyTorch refuses under any dispatch mode"
 REASONS = {
+    "aten::*.dimname*": _NAMED,
+    "aten::*.names*": _NAMED,
     "*hacked_twin": _TORCHSCRIPT,
     "aten::empty*.out": _UNFILLED,
     "aten::new_empty*.out": _UNFILLED,
