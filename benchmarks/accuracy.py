@@ -15,9 +15,9 @@ import torch
 from compositions import COMPOSITIONS
 from torch import Tensor
 
-from detmode.call import Signature
-from detmode.settings import flag
-from detmode.table import resolve
+from detmode.environment.settings import flag
+from detmode.table.call import Signature
+from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, run_aten, run_substituted, tensors_of
 from detmode.verify.claims import (
     FACTOR,

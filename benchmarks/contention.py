@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from detmode.rules.index.arguments import zipf
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 KINDS = ("distinct", "zipf", "one")
 """All destinations as often as one another, the k-th about 1/k as often, a single one."""

@@ -22,12 +22,13 @@ import torch
 from timing import Spread
 
 from detmode import cuda
-from detmode.call import Call, validate
 from detmode.cuda import digest, launch
-from detmode.plan import Plan
-from detmode.recorder import Recorder
+from detmode.mode.plan import Plan
+from detmode.mode.recorder import Recorder
+from detmode.mode.validation import validate
 from detmode.rules import default_rules
-from detmode.sites import trace
+from detmode.sites.forward_memory import trace
+from detmode.table.call import Call
 
 OP = torch.ops.aten.index_add.default
 LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from detmode import DeterministicMode
-from detmode.call import Signature
-from detmode.rule import Substitute
+from detmode.environment.settings import flag
 from detmode.rules import rooms
-from detmode.sample import Maker, Sample
-from detmode.settings import flag
-from detmode.table import resolve
+from detmode.table.call import Signature
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
+from detmode.table.samples import Maker, Sample
 from detmode.verify.cases import Case, matching_row, name_of, samples_of
 from detmode.verify.claims import ClaimError, check_bits
 

@@ -28,9 +28,9 @@ from torch.utils._pytree import tree_map_only
 
 from detmode import cuda
 from detmode.cuda.digest import add_digest
+from detmode.environment.settings import flag
 from detmode.rules import rooms
-from detmode.settings import flag
-from detmode.table import resolve
+from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, name_of, samples_of, tensors_of
 
 FOLDER = ROOT / "benchmarks" / "results" / "variation"

@@ -19,7 +19,7 @@ from models import MODELS, Make, Training
 from timing import Clock, Spread, Timed, interleaved
 
 from detmode import DeterministicMode
-from detmode.settings import FILL, flag, holding
+from detmode.environment.settings import FILL, flag, holding
 from detmode.verify.claims import same_bits
 
 PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"

@@ -6,17 +6,54 @@ pytest imports in every run, costs next to nothing. PYTEST_DONT_REWRITE: no asse
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import lazy_loader
 
-from detmode import log_level
+from detmode.environment import log_level
 
 __version__ = "0.1.0"
 
 # __init__.pyi is the one list of the public names.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+_ALIASES = {
+    "auditing": "audit",
+    "conditions": "table.conditions",
+    "doctor": "environment.doctor",
+    "pytest_plugin": "testing.pytest_plugin",
+    "rule": "table.rule",
+    "sample": "table.samples",
+    "suite": "testing.suite",
+}
+"""Modules that programs and plugins import by a shorter or an earlier name."""
+
+
+class _Aliases(MetaPathFinder, Loader):
+    """Import what :data:`_ALIASES` names as the module itself, not as a second one."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        package, _, alias = name.partition(".")
+        known = package == __name__ and alias in _ALIASES
+        return ModuleSpec(name, type(self)()) if known else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(f"{__name__}.{_ALIASES[spec.name.partition('.')[2]]}")
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the alias there.
+        module.__spec__ = self._spec
+
+
+sys.meta_path.append(_Aliases())
 
 
 def _configure_logging() -> None:

@@ -1,14 +1,36 @@
 """The public names, and the modules that give them; each is imported when it is first used."""
 
 from . import cuda as cuda
-from . import doctor as doctor
 from . import rules as rules
 from . import testing as testing
-from .auditing import audit
-from .mode import DeterminismWarning, DeterministicMode
-from .regions import allow
-from .report import Record, Report
-from .rule import (
+from .audit import audit
+from .environment import doctor as doctor
+from .environment.seeding import (
+    dataloader_kwargs,
+    rng_state,
+    seed_everything,
+    seed_worker,
+    set_rng_state,
+)
+from .mode.allow import allow
+from .mode.deterministic_mode import DeterminismWarning, DeterministicMode
+from .mode.torch_api import (
+    are_deterministic_algorithms_enabled,
+    get_deterministic_debug_mode,
+    is_deterministic_algorithms_warn_only_enabled,
+    set_deterministic_debug_mode,
+    use_deterministic_algorithms,
+)
+from .reports.report import Record, Report
+from .rules import default_rules
+from .runs.comparison import Comparison
+from .runs.diff import diff
+from .runs.probe_report import ProbeReport
+from .runs.probing import probe
+from .runs.recording import record
+from .runs.trace_file import TraceError
+from .table import conditions as conditions
+from .table.rule import (
     GPU_TO_GPU,
     RUN_TO_RUN,
     Allow,
@@ -18,28 +40,7 @@ from .rule import (
     Rule,
     Substitute,
 )
-from .rules import default_rules
-from .runs.comparison import Comparison
-from .runs.diff import diff
-from .runs.probe_report import ProbeReport
-from .runs.probing import probe
-from .runs.recording import record
-from .runs.trace_file import TraceError
-from .seeding import (
-    dataloader_kwargs,
-    rng_state,
-    seed_everything,
-    seed_worker,
-    set_rng_state,
-)
-from .switch import (
-    are_deterministic_algorithms_enabled,
-    get_deterministic_debug_mode,
-    is_deterministic_algorithms_warn_only_enabled,
-    set_deterministic_debug_mode,
-    use_deterministic_algorithms,
-)
-from .table import RuleTable
+from .table.rule_table import RuleTable
 
 __version__: str
 

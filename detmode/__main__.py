@@ -2,6 +2,6 @@
 
 import sys
 
-from detmode.cli import main
+from detmode.cli.parser import main
 
 sys.exit(main())

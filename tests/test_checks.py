@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from detmode.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
 
 FLOAT, LONG = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
 META = torch.zeros(1, device="meta")

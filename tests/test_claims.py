@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, cuda
-from detmode.rules.index import assign
-from detmode.rules.index.shapes import Rows
-from detmode.sample import Sample
+from detmode.cuda.rows import assign
+from detmode.cuda.rows.shapes import Rows
+from detmode.table.samples import Sample
 from detmode.verify import claims, special_values
 from detmode.verify.cases import (
     Case,

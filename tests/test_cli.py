@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import detmode
-from detmode import cli, cuda, verify
-from detmode.commands.programs import ENVIRONMENT
+from detmode import cuda, verify
+from detmode.cli import parser as cli
+from detmode.cli.commands.programs import ENVIRONMENT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from detmode import conditions
-from detmode.blocks import Undo
-from detmode.call import Call, Signature
-from detmode.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
+from detmode.cuda.undo import Undo
+from detmode.environment.settings import FLAG, flag
 from detmode.rules import default_rules, rooms
-from detmode.settings import FLAG, flag
-from detmode.table import resolve
+from detmode.table import conditions
+from detmode.table.call import Call, Signature
+from detmode.table.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
+from detmode.table.rule_table import resolve
 from detmode.verify.cases import samples_of
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import detmode
-from detmode.doctor import Finding, findings, numerics, software
+from detmode.environment.doctor import Finding, findings, numerics, software
 
 
 def finding(subject: str) -> Finding:
@@ -133,7 +133,7 @@ def test_recurrent_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PRECISION = """
 import torch
-from detmode.doctor import findings
+from detmode.environment.doctor import findings
 def state():
     print(*[each.state for each in findings() if each.subject == "float32 precision"])
 state()

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from detmode import RUN_TO_RUN, DeterministicMode, Rule, RuleTable, Substitute, cuda, default_rules
-from detmode.conditions import argument, on
 from detmode.cuda import Source, launch
+from detmode.table.conditions import argument, on
 
 pytest.importorskip("sklearn")
 

@@ -10,9 +10,10 @@ import types
 import pytest
 import torch
 
-import detmode.suite
-from detmode import baseline, cuda, pytest_plugin
-from detmode.report import Record, Report
+import detmode.testing.suite
+from detmode import cuda
+from detmode.reports.report import Record, Report
+from detmode.testing import baseline, pytest_plugin
 
 _calls = itertools.count()
 
@@ -45,7 +46,7 @@ def suite(pytester, monkeypatch):
         if text is not None:
             pytester.makepyfile(**{name.removesuffix(".py"): HEAD + text})
         return pytester.runpytest_inprocess(
-            "-p", "detmode.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers",
+            "-p", "detmode.testing.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers",
             "-W", "error", "-W", "ignore::DeprecationWarning:torch.*", *options,
         )  # fmt: skip
 
@@ -281,7 +282,7 @@ def test_a_failing_assertion_shows_the_test(suite):
     """What pytest prints is the line of the test and the reason, not the source of detmode."""
     result = suite(
         """
-from detmode.testing import assert_reproducible
+from detmode.testing.reproducible import assert_reproducible
 
 def test_vary():
     assert_reproducible(vary, torch.zeros(2))
@@ -438,7 +439,7 @@ def test_wrong_options(suite, options, message):
 def test_workers_of_xdist(pytester, monkeypatch):
     """A worker hands its rows on; the process that distributes tests enters no mode, and adds."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    config = pytester.parseconfig("-p", "detmode.pytest_plugin")
+    config = pytester.parseconfig("-p", "detmode.testing.pytest_plugin")
     sin = ("aten::sin.default", None, "warn", None, None)
     rows = [Record(*sin, 3, "/a.py:1", None, {"Net.a": 1}), Record(*sin, 1, "/a.py:1", "Net.b")]
     config.option.dist = "load"
@@ -474,11 +475,19 @@ def test_other_lines_are_untouched(suite):
 def test_the_plugin_imports_nothing_heavy(tmp_path):
     """Loaded and not used, the plugin brings neither PyTorch nor the mode."""
     (tmp_path / "test_it.py").write_text(
-        "import sys\ndef test_it():\n    assert 'detmode.pytest_plugin' in sys.modules\n"
+        "import sys\ndef test_it():\n    assert 'detmode.testing.pytest_plugin' in sys.modules\n"
         "    assert not {'torch', 'detmode.mode', 'tabulate', 'numpy'} & set(sys.modules)\n"
     )
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "detmode.pytest_plugin", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "detmode.testing.pytest_plugin",
+            str(tmp_path),
+        ],
         check=True,
         timeout=120,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import detmode
-from detmode import seeding
+from detmode.environment import seeding
 
 PROGRAM = Path(__file__).parent / "resuming.py"
 

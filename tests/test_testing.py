@@ -12,8 +12,8 @@ from torch import Tensor
 
 import detmode
 from detmode import cuda
-from detmode.repeats import differences, snapshot
-from detmode.testing import VARIED, assert_reproducible
+from detmode.testing.repeats import differences, snapshot
+from detmode.testing.reproducible import VARIED, assert_reproducible
 
 WITHOUT_THREADS = ("addresses", "memory", "schedule")
 _calls = itertools.count()

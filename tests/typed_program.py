@@ -17,7 +17,7 @@ from detmode import (
     RuleTable,
     Substitute,
 )
-from detmode.testing import assert_reproducible
+from detmode.testing.reproducible import assert_reproducible
 
 
 @DeterministicMode(warn_only=True)

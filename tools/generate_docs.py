@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from detmode.rule import Rule, Substitute, version_range
+from detmode.environment.versions import version_range
 from detmode.rules import room_table, rooms
+from detmode.table.rule import Rule, Substitute
 from detmode.verify.cases import name_of, samples_of
 
 ROOT = Path(__file__).parent.parent

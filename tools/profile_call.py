@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from detmode import DeterministicMode, cuda
-from detmode.sample import Sample
+from detmode.table.samples import Sample
 from detmode.verify.cases import call, samples_of
 
 CALLS = 3

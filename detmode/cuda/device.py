@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.blocks import Lock
 from detmode.cuda.cache import Kept, take
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
+from detmode.cuda.undo import Lock
 
 __all__ = ["extra", "launch_blocks", "unavailable"]
 

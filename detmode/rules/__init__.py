@@ -1,4 +1,8 @@
-"""The rooms: a folder for each family of operators; to list them is to see what is covered."""
+"""The rooms: a folder for each family of operators; to list them is to see what is covered.
+
+They may import what a row is made of and what launches kernels (:mod:`detmode.table`,
+:mod:`detmode.environment`, :mod:`detmode.cuda`), but no family another. They do not know the mode.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 
-from detmode.table import RuleTable
+from detmode.table.rule_table import RuleTable
 
 ENTRY_POINTS = "detmode.rules"
 """The entry-point group of third parties: each names an iterable of rules or a RuleTable."""

@@ -1,4 +1,5 @@
 """Recording runs, finding where two of them part, and probing one for what varies.
 
-Nothing is imported here: who compares bytes needs no recording.
+It may import :mod:`detmode.mode` and what is below. Nothing is imported here: who compares bytes
+needs no recording.
 """

@@ -22,12 +22,12 @@ from detmode.reports.page import (
     shortened,
 )
 from detmode.reports.timeline import Timeline
-from detmode.rule import Allow
 from detmode.rules import default_rules
 from detmode.runs.dump_diff import CallDifference
 from detmode.runs.dump_file import CallName
 from detmode.runs.trace_file import UNDEFINED, CallRecord
-from detmode.table import resolve
+from detmode.table.rule import Allow
+from detmode.table.rule_table import resolve
 
 KINDS = {
     "outputs": "the same inputs gave other outputs: this call varies, or a fault is in it",

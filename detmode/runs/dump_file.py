@@ -27,7 +27,7 @@ from detmode.runs.difference import parts, plain
 from detmode.runs.files import text_of
 from detmode.runs.tensors import form_of, has_data
 from detmode.runs.trace_file import TraceError, read_head
-from detmode.table import resolve
+from detmode.table.rule_table import resolve
 
 FORMAT = "detmode-dump"
 VERSION = 1

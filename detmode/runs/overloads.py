@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.call import tensors_in
-from detmode.names import overload_name
-from detmode.variants import out_names
+from detmode.table.call import tensors_in
+from detmode.table.names import overload_name
+from detmode.table.variants import out_names
 
 _ALLOCATIONS = frozenset(
     f"aten::{name}"

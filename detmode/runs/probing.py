@@ -11,13 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from detmode.call import Call, Signature, tensors_in
-from detmode.dispatch import resolve_views
-from detmode.higher_order import let_pass
-from detmode.observers import Observer, repeated
-from detmode.options import check_operator
-from detmode.places import Places
-from detmode.plan import matches, names_of
+from detmode.environment.dispatch import resolve_views
+from detmode.mode.higher_order import let_pass
+from detmode.mode.options import check_operator
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference
 from detmode.runs.disturbance import Disturbance
@@ -25,7 +21,11 @@ from detmode.runs.overloads import UNDEFINED_OUTPUTS, Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
 from detmode.runs.tensors import has_data, is_capturing, is_foreign
-from detmode.sites import Place
+from detmode.sites.observers import Observer, repeated
+from detmode.sites.places import Places
+from detmode.table.call import Call, Signature, tensors_in
+from detmode.table.call_site import Place
+from detmode.table.names import matches, names_of
 
 _logger = logging.getLogger("detmode")
 _COLLECTIVES = frozenset(

@@ -19,17 +19,17 @@ from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from detmode.call import tensors_in
-from detmode.dispatch import resolve_views
-from detmode.higher_order import let_pass
-from detmode.observers import Observer
-from detmode.places import Places
+from detmode.environment.dispatch import resolve_views
+from detmode.mode.higher_order import let_pass
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.overloads import Overload
 from detmode.runs.tensors import form_of, has_data, is_capturing, is_foreign
 from detmode.runs.trace_file import Writer
+from detmode.sites.observers import Observer
+from detmode.sites.places import Places
+from detmode.table.call import tensors_in
 
 NO_DUMP = "detmode.record: no dump of"
 """How the warning begins that a call of ``dump`` was not written."""

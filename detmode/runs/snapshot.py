@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.call import tensors_in
+from detmode.table.call import tensors_in
 
 _ALIGNMENT = 512
 """What kernels look at in an address; the CUDA allocator's alignment."""

@@ -1,4 +1,8 @@
-"""``detmode verify``: every claim of every room on this machine, as a matrix."""
+"""``detmode verify``: every claim of every room on this machine, as a matrix.
+
+It may import :mod:`detmode.mode` and what is below, and what compares bytes in
+:mod:`detmode.runs`. It knows no operator by name.
+"""
 
 from __future__ import annotations
 

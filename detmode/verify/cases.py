@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from detmode.call import Call, Signature
-from detmode.mode import DeterministicMode
-from detmode.rule import Guarantee, Substitute
+from detmode.environment.settings import flag
+from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.rules import default_rules, rooms
-from detmode.sample import Sample
-from detmode.settings import flag
-from detmode.table import Row, resolve
+from detmode.table.call import Call, Signature
+from detmode.table.rule import Guarantee, Substitute
+from detmode.table.rule_table import Row, resolve
+from detmode.table.samples import Sample
 
 Prepare = Callable[[dict[str, Any]], None]
 """Changes a sample's arguments before the call."""

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from detmode.cuda import host
-from detmode.mode import DeterministicMode
+from detmode.environment.settings import flag
+from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.runs import difference
-from detmode.sample import Sample
-from detmode.settings import flag
+from detmode.table.samples import Sample
 from detmode.verify.cases import (
     Case,
     call,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING
+from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.verify.cases import (
     Case,
     Prepare,

@@ -6,8 +6,8 @@ from compositions import COMPOSITIONS
 from sides import timed_rooms
 
 from detmode import DeterministicMode
-from detmode.call import Signature
-from detmode.table import resolve
+from detmode.table.call import Signature
+from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, cases, run_substituted, run_truth, samples_of, tensors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")

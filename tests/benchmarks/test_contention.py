@@ -7,7 +7,7 @@ import pytest
 import torch
 from contention import INDICES, KINDS, contended
 
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 from detmode.verify.cases import call, cases, tensors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")

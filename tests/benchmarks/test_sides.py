@@ -21,7 +21,7 @@ from sides import (
 )
 from timing import HostClock, Spread, bytes_of
 
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 from detmode.verify.cases import cases, samples_of
 from detmode.verify.claims import ClaimError
 

@@ -9,7 +9,7 @@ import variation
 from variation import NOT_MEASURED, Line, Results
 
 from detmode import cuda
-from detmode.sample import Sample
+from detmode.table.samples import Sample
 from detmode.verify.cases import Case
 
 

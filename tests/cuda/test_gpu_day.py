@@ -23,7 +23,8 @@ import torch
 import variation
 from gpu_day import STAGES, Job, Stage
 
-from detmode import cli, cuda
+from detmode import cuda
+from detmode.cli import parser as cli
 
 PROVENANCE = {"gpu": "some GPU", "commit": "abc", "date": "today"}
 

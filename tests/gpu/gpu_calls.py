@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detmode import DeterministicMode
-from detmode.table import resolve
+from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, tensors_of
 
 CYCLES = 20_000_000

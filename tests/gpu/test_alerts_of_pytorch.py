@@ -7,12 +7,13 @@ from functools import cache
 import pytest
 import torch
 
-from detmode.messages import CUBLAS, alert_text
-from detmode.rule import parse_version
+from detmode.environment.settings import flag
+from detmode.environment.versions import parse_version
+from detmode.mode.messages import alert_text
 from detmode.rules import default_rules, rooms
-from detmode.sample import Sample
-from detmode.settings import flag
-from detmode.table import Row, resolve
+from detmode.table.rule import CUBLAS
+from detmode.table.rule_table import Row, resolve
+from detmode.table.samples import Sample
 from detmode.verify.cases import call, matching_row, name_of, samples_of
 
 pytestmark = pytest.mark.cuda

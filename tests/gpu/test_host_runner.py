@@ -7,7 +7,7 @@ import torch
 from gpu_calls import mapped, substituted
 
 from detmode import DeterministicMode, cuda
-from detmode.rule import GPU_TO_GPU
+from detmode.table.rule import GPU_TO_GPU
 from detmode.verify.cases import Case, call, cases, tensors_of
 from detmode.verify.claims import same_bits
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-import detmode
+import detmode.mode.deterministic_mode
 from detmode import (
     GPU_TO_GPU,
     RUN_TO_RUN,
@@ -18,8 +18,8 @@ from detmode import (
     Substitute,
     cuda,
 )
-from detmode.conditions import ALWAYS, on
-from detmode.settings import CUDNN_BENCHMARK, CUDNN_DETERMINISTIC, FILL, FLAG
+from detmode.environment.settings import CUDNN_BENCHMARK, CUDNN_DETERMINISTIC, FILL, FLAG
+from detmode.table.conditions import ALWAYS, on
 
 aten = torch.ops.aten
 
@@ -160,7 +160,7 @@ def _nothing_left_behind() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
     assert after == before
     assert not any(setting._open for setting in left)
-    assert detmode.mode.current_mode() is None
+    assert detmode.mode.deterministic_mode.current_mode() is None
 
 
 @pytest.fixture

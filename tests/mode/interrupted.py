@@ -27,11 +27,11 @@ from detmode import (
     Substitute,
     allow,
 )
-from detmode.blocks import _locks
-from detmode.call import validations
-from detmode.detours import Detours
-from detmode.settings import _native_calls, _settings
-from detmode.sites import trace
+from detmode.cuda.undo import _locks
+from detmode.environment.settings import _native_calls, _settings
+from detmode.mode.detours import Detours
+from detmode.mode.validation import validations
+from detmode.sites.forward_memory import trace
 
 x = torch.ones(4)
 RULES = RuleTable(

@@ -350,7 +350,7 @@ def test_torch_func_grad(mode):
 
 def test_many_regions_are_forgotten_on_the_safe_side(mode, monkeypatch):
     """When too many regions have ended, the oldest are forgotten, and their backward is refused."""
-    monkeypatch.setattr("detmode.sites._INTERVALS", 8)
+    monkeypatch.setattr("detmode.sites.forward_memory._INTERVALS", 8)
     outside = torch.ones(3, requires_grad=True)
     with allow(BACKWARD):
         y = up(image())
@@ -363,7 +363,7 @@ def test_many_regions_are_forgotten_on_the_safe_side(mode, monkeypatch):
 
 def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
     """When too many calls are noted, the oldest are forgotten; backward still runs or refuses."""
-    monkeypatch.setattr("detmode.sites._NOTES", 8)
+    monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
     with mode() as made:
         y = up(image())
         for _ in range(32):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from detmode import DeterministicMode, Rule, RuleTable, allow
-from detmode.rule import GPU_TO_GPU, Allow, Native
+from detmode.table.rule import GPU_TO_GPU, Allow, Native
 
 EMPTY = RuleTable()
 

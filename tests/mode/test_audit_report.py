@@ -9,11 +9,11 @@ from torch import nn
 
 import detmode
 from detmode import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Rule, RuleTable, Substitute
-from detmode.auditing import Audit, AuditReport
-from detmode.auditing.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
-from detmode.rule import Allow
+from detmode.audit import Audit, AuditReport
+from detmode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
 from detmode.rules import default_rules, rooms
-from detmode.table import resolve
+from detmode.table.rule import Allow
+from detmode.table.rule_table import resolve
 
 
 def rule(action, op="aten::neg", alert="neg_cuda"):

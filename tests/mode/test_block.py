@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import DeterministicMode, RuleTable
-from detmode.mode import current_mode
-from detmode.settings import FILL, FLAG, flag, unfilled
+from detmode.environment.settings import FILL, FLAG, flag, unfilled
+from detmode.mode.deterministic_mode import current_mode
 
 x = torch.ones(4)
 
@@ -361,7 +361,7 @@ def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
     "name",
     [
         "torch.use_deterministic_algorithms",
-        "detmode.mode.Detours",
+        "detmode.mode.deterministic_mode.Detours",
         "detmode.cuda.host.choose_schedule",
     ],
 )

@@ -17,9 +17,9 @@ from detmode import (
     Substitute,
     default_rules,
 )
-from detmode.auditing import Audit
-from detmode.conditions import Condition, argument, on
-from detmode.suite import CheckedMode
+from detmode.audit import Audit
+from detmode.table.conditions import Condition, argument, on
+from detmode.testing.suite import CheckedMode
 
 
 def again(value):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import detmode
 from detmode import DeterministicMode
-from detmode.variants import functional_signature, variant_of
+from detmode.table.variants import functional_signature, variant_of
 
 
 def overloads():

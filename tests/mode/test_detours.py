@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import GPU_TO_GPU, Refuse, Rule, RuleTable, Substitute
-from detmode.conditions import ALWAYS
-from detmode.detours import _DETOURS
+from detmode.mode.detours import _DETOURS
 from detmode.rules import default_rules
-from detmode.table import TORCH_VERSION
+from detmode.table.conditions import ALWAYS
+from detmode.table.rule_table import TORCH_VERSION
 
 
 class Seen(TorchDispatchMode):

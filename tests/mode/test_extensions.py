@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import detmode
-from detmode import Refuse, Rule, RuleTable, cli
+from detmode import Refuse, Rule, RuleTable
 from detmode import rules as rules_package
+from detmode.cli import parser as cli
 
 RULE = Rule(op="aten::put", action=Refuse(), alert="theirs", because="their reason")
 

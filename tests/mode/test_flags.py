@@ -15,7 +15,7 @@ from detmode import (
     Substitute,
     allow,
 )
-from detmode.conditions import ALWAYS
+from detmode.table.conditions import ALWAYS
 
 NAME = "detmode_flags_test::probe"
 

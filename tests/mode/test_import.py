@@ -24,7 +24,7 @@ def refuse(*args, **kwargs):
 subprocess.Popen.__init__ = refuse
 flags = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
 import detmode
-assert "detmode.mode" not in sys.modules
+assert "detmode.mode.deterministic_mode" not in sys.modules
 detmode.DeterministicMode
 assert flags == (torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark)
 assert not torch.cuda.is_initialized()

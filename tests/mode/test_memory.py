@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, Rule, RuleTable, Substitute
-from detmode.auditing import Audit
+from detmode.audit import Audit
 from detmode.runs.probing import Probe
 
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
@@ -18,9 +18,9 @@ SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().
 def test_generated_code(mode, table, looking, monkeypatch):
     """Code that is generated for each call is freed after its use."""
     # These have bounds, which are too far away for a test.
-    monkeypatch.setattr("detmode.recorder._FIRST_CALLS", 8)
-    monkeypatch.setattr("detmode.sites._NOTES", 8)
-    monkeypatch.setattr("detmode.auditing.mode._NODES", 8)
+    monkeypatch.setattr("detmode.mode.recorder._FIRST_CALLS", 8)
+    monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
+    monkeypatch.setattr("detmode.audit.mode._NODES", 8)
     x = torch.ones(2, requires_grad=True)
     names = {"index": torch.tensor([0]), "source": torch.ones(1)}
     entered = mode() if looking is None else looking(rules=table) if looking is Audit else Probe(1)

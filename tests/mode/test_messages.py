@@ -16,8 +16,8 @@ from detmode import (
     Rule,
     RuleTable,
 )
-from detmode.conditions import ALWAYS
-from detmode.messages import CUBLAS
+from detmode.table.conditions import ALWAYS
+from detmode.table.rule import CUBLAS
 
 
 def put():
@@ -296,7 +296,7 @@ def test_alert_names_of_variants():
 
 def test_every_message_is_pure_text():
     """The templates hold nothing but the caller's name to fill in."""
-    from detmode import messages
+    from detmode.mode import messages
 
     for warn in (False, True):
         assert messages.alert_text("a{b}c", warn=warn).startswith("a{b}c does not have")

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from detmode import DeterminismWarning
-from detmode.mode import current_mode
+from detmode.mode.deterministic_mode import current_mode
 
 aten = torch.ops.aten
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import detmode
-from detmode import Refuse, Rule, default_rules, switch
-from detmode.mode import current_mode
+from detmode import Refuse, Rule, default_rules
+from detmode.mode import torch_api as switch
+from detmode.mode.deterministic_mode import current_mode
 
 
 @pytest.fixture(autouse=True)

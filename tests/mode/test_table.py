@@ -14,7 +14,7 @@ from detmode import (
     RuleTable,
     Substitute,
 )
-from detmode.conditions import (
+from detmode.table.conditions import (
     ALWAYS,
     FLOATING,
     INTEGRAL,

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import detmode
-from detmode import settings
-from detmode.blocks import Lock
-from detmode.settings import FILL, FLAG, flag, holding, strictly, unfilled
+from detmode.cuda.undo import Lock
+from detmode.environment import settings
+from detmode.environment.settings import FILL, FLAG, flag, holding, strictly, unfilled
 
 WAITS = 0.05
 

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from detmode import allow
-from detmode.blocks import Undo
-from detmode.module_path import ModulePaths
-from detmode.sites import Trace, trace
+from detmode.cuda.undo import Undo
+from detmode.sites.forward_memory import Trace, trace
+from detmode.sites.module_path import ModulePaths
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def numbered(monkeypatch):
     """A trace whose next node, and whose node in backward, has the number that the test sets."""
     memory = Trace()
     state = {"next": 0, "current": None}
-    monkeypatch.setattr("detmode.sites._get_sequence_nr", lambda: state["next"])
-    monkeypatch.setattr("detmode.sites._current_node", lambda: state["current"])
+    monkeypatch.setattr("detmode.sites.forward_memory._get_sequence_nr", lambda: state["next"])
+    monkeypatch.setattr("detmode.sites.forward_memory._current_node", lambda: state["current"])
     return memory, state
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, DeterministicMode, Rule, RuleTable, Substitute
-from detmode.call import validate
-from detmode.messages import alert_text
+from detmode.mode.messages import alert_text
+from detmode.mode.validation import validate
 
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
 INDEX, TABLE = torch.tensor([0, 1]), torch.tensor([[0, 1]])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, DeterministicMode, Rule, RuleTable, Substitute
-from detmode.conditions import ALWAYS
+from detmode.table.conditions import ALWAYS
 
 aten = torch.ops.aten
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from detmode import DeterministicMode
-from detmode.auditing import Audit
+from detmode.audit import Audit
 from detmode.runs.probing import Probe
 from detmode.runs.recording import record
-from detmode.suite import SuiteMode
-from detmode.testing import _Filled
+from detmode.testing.reproducible import _Filled
+from detmode.testing.suite import SuiteMode
 
 torch.library.define("detmode_views::autocorrelation", "(Tensor x) -> Tensor")
 

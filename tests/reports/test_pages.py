@@ -14,7 +14,7 @@ from training import Fault, Training
 
 import detmode
 from detmode import DeterministicMode, Record, Report
-from detmode.commands.output import show, write_files
+from detmode.cli.commands.output import show, write_files
 from detmode.reports.page import Fact, Shown, shortened
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow

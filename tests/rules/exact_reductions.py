@@ -11,8 +11,8 @@ from exact_sums import LAYOUTS, SEEDS, laid_out, same_bits, tensors
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.conditions import FLOATING, INTEGRAL
-from detmode.sample import Maker
+from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.table.samples import Maker
 
 DTYPES = st.sampled_from(FLOATING + INTEGRAL)
 

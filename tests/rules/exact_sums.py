@@ -10,9 +10,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.conditions import COMPLEX, FLOATING
 from detmode.cuda import host
-from detmode.sample import Maker
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Maker
 
 DTYPES = st.sampled_from(FLOATING + COMPLEX)
 SEEDS = st.integers(0, 2**32 - 1)

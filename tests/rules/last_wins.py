@@ -10,10 +10,10 @@ from exact_sums import same_bits
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.cuda import host
-from detmode.rules.index import assign
-from detmode.sample import Maker
+from detmode.cuda.rows import assign
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Maker
 from detmode.verify.cases import last_stays
 
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)

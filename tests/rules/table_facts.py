@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from detmode.blocks import Undo
-from detmode.call import Call, Signature
-from detmode.rule import Rule, parse_version
+from detmode.cuda.undo import Undo
+from detmode.environment.settings import FILL, FLAG
+from detmode.environment.versions import parse_version
 from detmode.rules import room_table, rooms
-from detmode.sample import Sample
-from detmode.settings import FILL, FLAG
-from detmode.table import Row, RuleTable, resolve
+from detmode.table.call import Call, Signature
+from detmode.table.rule import Rule
+from detmode.table.rule_table import Row, RuleTable, resolve
+from detmode.table.samples import Sample
 from detmode.verify.cases import samples_of
 
 TESTS = Path(__file__).parents[1]

@@ -3,8 +3,8 @@
 import pytest
 import table_facts as facts
 
-from detmode.messages import CUBLAS
-from detmode.rule import Refuse, parse_version
+from detmode.environment.versions import parse_version
+from detmode.table.rule import CUBLAS, Refuse
 
 UNREACHABLE = {
     "adaptive_avg_pool2d_backward_out_cuda": "the out variant is a wrapper of the functional one, "

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.conditions import INTEGRAL
 from detmode.cuda import host, unavailable
 from detmode.rules.counting import launch
-from detmode.sample import Maker
+from detmode.table.conditions import INTEGRAL
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

@@ -18,7 +18,7 @@ from detmode import DeterministicMode
 from detmode.cuda import host, unavailable
 from detmode.rules.ctc_loss import launch
 from detmode.rules.ctc_loss.launch import ctc_loss_backward
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import unavailable
 from detmode.rules.deform_conv2d import launch, reference
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

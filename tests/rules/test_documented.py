@@ -6,7 +6,7 @@ import pytest
 import table_facts as facts
 import torch
 
-from detmode.rule import Allow
+from detmode.table.rule import Allow
 
 CONVOLUTION = ("aten::convolution", "aten::convolution_backward")
 INTERPOLATE = (

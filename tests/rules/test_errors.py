@@ -5,7 +5,7 @@ import torch
 
 from detmode import cuda
 from detmode.rules import rooms
-from detmode.sample import Sample
+from detmode.table.samples import Sample
 from detmode.verify.cases import name_of, samples_of
 from detmode.verify.claims import check_refused
 

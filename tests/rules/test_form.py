@@ -10,11 +10,11 @@ import table_facts as facts
 import torch
 
 from detmode import rules
-from detmode.conditions import ALWAYS
-from detmode.rule import Substitute
 from detmode.rules import default_rules, room_table, rooms
-from detmode.table import Row, resolve
-from detmode.variants import functional_signature, variant_of
+from detmode.table.conditions import ALWAYS
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import Row, resolve
+from detmode.table.variants import functional_signature, variant_of
 from detmode.verify.cases import samples_of
 
 HEADINGS = ("What varies", "What happens instead", "Cost", "Limits")

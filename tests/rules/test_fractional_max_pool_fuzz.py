@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detmode import DeterministicMode
-from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.fractional_max_pool import launch
 from detmode.rules.max_pool3d import gather
-from detmode.sample import Maker
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

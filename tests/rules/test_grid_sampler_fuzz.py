@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.grid_sampler import gradients, launch, reference
 from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
-from detmode.sample import Maker
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

@@ -11,10 +11,10 @@ from last_wins import DTYPES, LAYOUTS, WAYS, assert_last_wins, filled, in_schedu
 
 from detmode import DeterministicMode
 from detmode.cuda import unavailable
-from detmode.rules.index import assign
+from detmode.cuda.rows import assign
 from detmode.rules.index.put import index_put_last
 from detmode.rules.index_copy.launch import index_copy
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

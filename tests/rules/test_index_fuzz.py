@@ -23,7 +23,7 @@ from torch import Tensor
 
 from detmode.cuda import unavailable
 from detmode.rules.index import launch, shapes, sums
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from detmode.rules import default_rules
-from detmode.table import resolve
+from detmode.table.rule_table import resolve
 
 if torch.distributed.is_available():
     import torch.distributed._functional_collectives

@@ -13,10 +13,10 @@ from last_wins import WAYS, assert_last_wins, filled, in_schedules
 from torch import nn
 
 from detmode import DeterministicMode
-from detmode.conditions import FLOATING, INTEGRAL
 from detmode.cuda import unavailable
 from detmode.rules.max_unpool import launch
-from detmode.sample import Maker
+from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.table.samples import Maker
 
 needs_compiler = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 sizes = st.sampled_from([1, 2, 3, 7])

@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode, cuda
-from detmode.messages import alert_text
-from detmode.names import overload_name
-from detmode.rule import parse_version
-from detmode.table import TORCH_VERSION
+from detmode.environment.versions import parse_version
+from detmode.mode.messages import alert_text
+from detmode.table.names import overload_name
+from detmode.table.rule_table import TORCH_VERSION
 
 aten = torch.ops.aten
 

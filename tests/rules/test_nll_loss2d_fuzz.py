@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.nll_loss2d import launch
 from detmode.rules.nll_loss2d.launch import nll_loss2d_forward
-from detmode.sample import Maker
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

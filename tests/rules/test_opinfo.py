@@ -15,8 +15,8 @@ from hypothesis import settings
 from opinfo import name_of, op_db, run, samples_of
 
 from detmode import DeterministicMode, cuda
-from detmode.rule import Substitute
-from detmode.table import TORCH_VERSION
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 
 pytestmark = pytest.mark.skipif(

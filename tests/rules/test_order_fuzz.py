@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode import DeterministicMode, default_rules, table
-from detmode.conditions import FLOATING, INTEGRAL
+from detmode import DeterministicMode, default_rules
 from detmode.cuda import host, unavailable
 from detmode.rules.order import launch
 from detmode.rules.order.ties import SMALLEST_INDEX
-from detmode.sample import Maker
+from detmode.table import rule_table as table
+from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

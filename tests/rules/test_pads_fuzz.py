@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import unavailable
+from detmode.cuda.rows import padding as gather
 from detmode.rules.reflection_pad import launch as reflection_pad
-from detmode.rules.replication_pad import gather
 from detmode.rules.replication_pad import launch as replication_pad
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))

@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.conditions import FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
 from detmode.rules.avg_pool3d import launch as avg_pool3d
-from detmode.sample import Maker
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

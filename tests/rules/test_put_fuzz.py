@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from last_wins import EVERY, LAYOUTS, WAYS, assert_last_wins, filled, in_schedules
 
 from detmode import DeterministicMode, Substitute
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.cuda import unavailable
 from detmode.rules.put import RULES, launch
-from detmode.sample import Maker
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Maker
 
 needs_compiler = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 shapes = st.lists(st.sampled_from([1, 2, 3, 7, 30]), max_size=3)

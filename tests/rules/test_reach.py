@@ -3,9 +3,9 @@
 import pytest
 import table_facts as facts
 
-from detmode.rule import Substitute
-from detmode.sample import COVERS
-from detmode.table import Row
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import Row
+from detmode.table.samples import COVERS
 from detmode.verify.cases import samples_of
 
 ROWS = [

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import settings
 
 from detmode.cuda import CompileError, host
-from detmode.rule import Substitute
 from detmode.rules import room_table, rooms
-from detmode.table import resolve
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
 
 ROOMS = [
     name

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.conditions import COMPLEX, FLOATING
 from detmode.cuda import host, unavailable
 from detmode.rules.scan import launch, reference
-from detmode.sample import Maker
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

@@ -12,7 +12,7 @@ from last_wins import DTYPES, LAYOUTS, WAYS, assert_last_wins, filled, in_schedu
 from detmode import DeterministicMode
 from detmode.cuda import unavailable
 from detmode.rules.scatter_assign.launch import scatter
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

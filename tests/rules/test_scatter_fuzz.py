@@ -21,10 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detmode.cuda import unavailable
-from detmode.rules.index import shapes, sums
+from detmode.cuda.rows import shapes, sums
 from detmode.rules.scatter import launch
 from detmode.rules.scatter_reduce import launch as reducing
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

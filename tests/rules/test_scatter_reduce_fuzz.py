@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from detmode.cuda import unavailable
 from detmode.rules.scatter import launch as scatter
 from detmode.rules.scatter_reduce import launch
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 

@@ -16,13 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision_operators import INSTALLED, ROOMS, operators
 
 from detmode import DeterministicMode, Refuse, RuleTable, Substitute
-from detmode.call import Call, Signature
 from detmode.cuda import CompileError, host, unavailable
-from detmode.messages import alert_text
+from detmode.environment.settings import flag
+from detmode.mode.messages import alert_text
 from detmode.rules import default_rules, room_table
-from detmode.sample import Sample
-from detmode.settings import flag
-from detmode.table import resolve
+from detmode.table.call import Call, Signature
+from detmode.table.rule_table import resolve
+from detmode.table.samples import Sample
 from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_bits, check_races, check_truth
 

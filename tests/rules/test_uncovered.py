@@ -2,7 +2,7 @@
 
 import table_facts as facts
 
-from detmode.rule import Refuse
+from detmode.table.rule import Refuse
 
 LEDGER = facts.TESTS / "expect" / "uncovered.txt"
 

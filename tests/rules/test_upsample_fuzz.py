@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detmode import cuda
-from detmode.conditions import FLOATING
 from detmode.cuda import host
-from detmode.rule import Substitute
+from detmode.cuda.rows import interpolation as gather
 from detmode.rules import upsample, upsample_aa
-from detmode.rules.upsample import gather, samples
+from detmode.rules.upsample import samples
 from detmode.rules.upsample_aa import samples as samples_aa
-from detmode.table import resolve
+from detmode.table.conditions import FLOATING
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
 
 SUBSTITUTES = {
     rule.op: rule.action.function

@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from detmode import DeterministicMode, table
-from detmode.messages import CUBLAS, alert_text
-from detmode.mode import DeterminismWarning
+from detmode import DeterministicMode
+from detmode.mode.deterministic_mode import DeterminismWarning
+from detmode.mode.messages import alert_text
+from detmode.table import rule_table as table
+from detmode.table.rule import CUBLAS
 
 X = torch.ones(3, 4)
 BATCH = torch.ones(2, 3, 4)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from detmode import DeterministicMode, cuda
-from detmode.call import Signature
 from detmode.rules import default_rules, rooms
-from detmode.table import resolve
-from detmode.variants import out_names, variant_of
+from detmode.table.call import Signature
+from detmode.table.rule_table import resolve
+from detmode.table.variants import out_names, variant_of
 from detmode.verify.cases import matching_row, samples_of
 
 OTHER = (torch.float64, torch.float16, torch.int32, torch.complex64)

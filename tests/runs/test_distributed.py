@@ -17,7 +17,8 @@ from torch import Tensor, distributed
 from torch.distributed import HashStore
 
 import detmode
-from detmode import cli, diff, record
+from detmode import diff, record
+from detmode.cli import parser as cli
 from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
 
 pytestmark = pytest.mark.skipif(

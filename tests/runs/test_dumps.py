@@ -25,8 +25,9 @@ from torch import Tensor
 from training import Fault, bits
 
 import detmode
-from detmode import TraceError, cli, diff, record
-from detmode.commands.programs import ENVIRONMENT
+from detmode import TraceError, diff, record
+from detmode.cli import parser as cli
+from detmode.cli.commands.programs import ENVIRONMENT
 from detmode.runs import dump_file
 from detmode.runs.difference import parts, same_bits
 from detmode.runs.dump_diff import ArrayDifference, compare_dumps

@@ -24,12 +24,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
-from detmode import DeterministicMode, Rule, Substitute, cli, cuda, default_rules, probe
-from detmode.commands.programs import ENVIRONMENT
-from detmode.conditions import argument, on
+from detmode import DeterministicMode, Rule, Substitute, cuda, default_rules, probe
+from detmode.cli import parser as cli
+from detmode.cli.commands.programs import ENVIRONMENT
 from detmode.cuda import host, launch
 from detmode.runs.probe_report import ProbeRow
 from detmode.runs.probing import Probe
+from detmode.table.conditions import argument, on
 
 needs_compiler = pytest.mark.skipif(
     cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"

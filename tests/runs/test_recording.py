@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 import detmode
 from detmode import DeterministicMode, allow, cuda, diff, record
-from detmode.module_path import ModulePaths
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
+from detmode.sites.module_path import ModulePaths
 
 needs_compiler = pytest.mark.skipif(
     cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"

@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import detmode
-from detmode import TraceError, cli, diff, record
+from detmode import TraceError, diff, record
+from detmode.cli import parser as cli
 from detmode.runs.digests import Digests
 from detmode.runs.trace_file import Reader
 

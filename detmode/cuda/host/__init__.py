@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from detmode.blocks import Undo
 from detmode.cuda.host.library import (
     Build,
     Library,
@@ -27,6 +26,7 @@ from detmode.cuda.host.library import (
     unavailable,
 )
 from detmode.cuda.source import Source
+from detmode.cuda.undo import Undo
 
 __all__ = [
     "Build",

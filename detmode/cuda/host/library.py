@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detmode.blocks import Lock
 from detmode.cuda.cache import Kept, take
 from detmode.cuda.source import CompileError, Source
+from detmode.cuda.undo import Lock
 
 __all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitizer_environment"]
 

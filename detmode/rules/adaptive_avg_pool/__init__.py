@@ -37,9 +37,9 @@ beyond ``grad_output`` when its batch or channels differ from those of ``self``;
 ``RuntimeError``.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
 from detmode.rules.adaptive_avg_pool import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.checks import check_devices, check_implemented
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda.checks import check_devices, check_implemented
+from detmode.table.conditions import FLOATING
 
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""

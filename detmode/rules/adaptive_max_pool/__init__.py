@@ -43,9 +43,9 @@ their shapes do not go with ``self``; here that is a ``RuntimeError``. ATen's 3d
 as contiguous even where they are not; here their strides count. There is no substitute on MPS.
 """
 
-from detmode.conditions import on, uneven_windows
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.adaptive_max_pool import launch
+from detmode.table.conditions import on, uneven_windows
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

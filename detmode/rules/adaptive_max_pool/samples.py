@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OP2D = "aten::adaptive_max_pool2d_backward"
 OP3D = "aten::adaptive_max_pool3d_backward"

@@ -25,8 +25,8 @@ There is no substitute. ``_efficient_attention_backward`` with ``num_splits_key`
 under the flag: so PyTorch.
 """
 
-from detmode.conditions import on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.conditions import on
+from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
 
 _STRICT = (
     "aten::_flash_attention_backward",

@@ -35,9 +35,9 @@ that of ``self``; here that is a ``RuntimeError``. Large windows with stride 1 r
 neighbourhood in full: the work grows with the window's volume.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.avg_pool3d import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from detmode.checks import check_devices, check_implemented, check_scalar_type
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.table.conditions import FLOATING
 
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""

@@ -25,8 +25,8 @@ they were set when the group was built cannot be told. Another number of ranks g
 Symmetric memory is a room of its own.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
+from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
 
 # Of each collective, the argument with the tensors that it reduces.
 _REDUCING = {

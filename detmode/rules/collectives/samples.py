@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Maker, Sample
 
 _GROUP = {"process_group": None, "reduce_op": None}
 

@@ -26,8 +26,8 @@ PyTorch's own: the best algorithm that does not vary, chosen without timing.
 ATen's own convolutions (depthwise, and without cuDNN) are not switched; they add in a fixed order.
 """
 
-from detmode.conditions import argument, on
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.conditions import argument, on
+from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
 
 _CALLER_DECIDES = (
     "aten::_convolution",

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 
 def _convolution(make: Maker, *, transposed: bool = False, **more: object) -> dict[str, Any]:

@@ -44,9 +44,9 @@ CPU only.
 
 import torch
 
-from detmode.conditions import argument_given, dtype_in, on
-from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
 from detmode.rules.counting import launch
+from detmode.table.conditions import argument_given, dtype_in, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

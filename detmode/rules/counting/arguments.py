@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 
 def grid(make: Maker, *shape: int) -> torch.Tensor:

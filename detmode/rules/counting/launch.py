@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented
-from detmode.conditions import INTEGRAL
 from detmode.cuda import Source, ctype, launch_blocks
-from detmode.rules.index.shapes import Rows
-from detmode.rules.index.sums import add_rows
+from detmode.cuda.checks import check_implemented
+from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.sums import add_rows
+from detmode.table.conditions import INTEGRAL
 
 DTYPES = (torch.float32, torch.float64)
 SHARED_BINS = 12 * 1024

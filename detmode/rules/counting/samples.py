@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import INTEGRAL
 from detmode.rules.counting.arguments import (
     counts,
     grid,
@@ -18,7 +17,8 @@ from detmode.rules.counting.arguments import (
     wrong,
 )
 from detmode.rules.index.arguments import zipf
-from detmode.sample import Sample
+from detmode.table.conditions import INTEGRAL
+from detmode.table.samples import Sample
 
 HISTC, BINCOUNT = "aten::histc", "aten::bincount"
 REAL = (torch.float32, torch.float64)

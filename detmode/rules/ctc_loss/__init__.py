@@ -46,9 +46,9 @@ label with all others of its target. There is no double backward, as in ATen. cu
 own.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
 from detmode.rules.ctc_loss import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 
 RULES = (
     Rule(

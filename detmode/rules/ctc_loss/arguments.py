@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented, check_scalar_type
 from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda.checks import check_implemented, check_scalar_type
 
 TARGETS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)

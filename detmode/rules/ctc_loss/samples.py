@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 OP, TENSOR = "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"
 FLOATS = (torch.float32, torch.float64)

@@ -22,8 +22,8 @@ None.
 The argument is not changed on the way: who calls the operator can give ``deterministic=True``.
 """
 
-from detmode.conditions import argument, on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.table.conditions import argument, on
+from detmode.table.rule import Allow, Refuse, Rule
 
 _OPS = ("aten::_cudnn_ctc_loss", "aten::_cudnn_ctc_loss.Tensor")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 
 def _call(make: Maker, deterministic: bool, in_tensors: bool) -> dict[str, Any]:

@@ -36,9 +36,9 @@ products follow PyTorch's settings, ``torch.backends.cuda.matmul`` among them; u
 asks for ``CUBLAS_WORKSPACE_CONFIG``. torchvision does not alert on MPS.
 """
 
-from detmode.conditions import on
-from detmode.rule import RUN_TO_RUN, Allow, Rule, Substitute
 from detmode.rules.deform_conv2d import launch
+from detmode.table.conditions import on
+from detmode.table.rule import RUN_TO_RUN, Allow, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

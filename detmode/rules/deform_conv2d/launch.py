@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented
 from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, headroom, launch
+from detmode.cuda.checks import check_implemented
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
 """What torchvision's CUDA kernels take."""

@@ -8,7 +8,7 @@ import torch
 
 from detmode.rules.deform_conv2d import reference
 from detmode.rules.deform_conv2d.launch import DTYPES
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 OP = "torchvision::_deform_conv2d_backward"
 NAN, INF = float("nan"), float("inf")

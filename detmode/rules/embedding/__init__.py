@@ -41,9 +41,9 @@ GPU and skips it on the CPU; the forward rejects it. That holds also for an inde
 the forward with an operator of its own, which does not vary.
 """
 
-from detmode.conditions import FLOATING, dtype_in, on
-from detmode.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.embedding import launch
+from detmode.table.conditions import FLOATING, dtype_in, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.rules.index.positions import check_on_host
-from detmode.rules.index.shapes import Rows
-from detmode.rules.index.sums import add_rows
+from detmode.cuda.rows.positions import check_on_host
+from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.sums import add_rows
 
 
 def embedding_dense_backward(

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
 from detmode.rules.index.arguments import zipf
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OP = "aten::embedding_dense_backward"
 INF, NAN = float("inf"), float("nan")

@@ -44,9 +44,9 @@ of intermediate values beyond the dtype's range gives the sum where ATen may giv
 Sparse gradients (``sparse=True``) are not added here, and pass.
 """
 
-from detmode.conditions import argument, on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.embedding_bag import launch
+from detmode.table.conditions import argument, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -7,12 +7,12 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.checks import check_devices, check_implemented
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty_like, launch
-from detmode.rules.index.positions import check_on_host
-from detmode.rules.index.shapes import Rows
-from detmode.rules.index.sums import add_rows
+from detmode.cuda.checks import check_devices, check_implemented
+from detmode.cuda.rows.positions import check_on_host
+from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.sums import add_rows
+from detmode.table.conditions import FLOATING
 
 INDICES = (torch.int64, torch.int32)
 

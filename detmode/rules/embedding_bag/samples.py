@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 BAG, DENSE = "aten::_embedding_bag_backward", "aten::_embedding_bag_dense_backward"
 WEIGHTS = "aten::_embedding_bag_per_sample_weights_backward"

@@ -43,9 +43,9 @@ themselves are drawn from the random generator: without a seed they differ from 
 rule concerns that.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
 from detmode.rules.fractional_max_pool import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

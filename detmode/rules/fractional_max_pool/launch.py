@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented, check_scalar_type
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, index_ctype, launch
-from detmode.rules.index.positions import check_on_host
-from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
+from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
+from detmode.cuda.rows.positions import check_on_host
+from detmode.table.conditions import FLOATING
 
 KERNEL = "fractional_max_pool_backward"
 STRAYS = tuple(f"fractional_max_pool_strays<{index}>" for index in ("int32_t", "int64_t"))

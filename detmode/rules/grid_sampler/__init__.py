@@ -51,9 +51,9 @@ gradient of the grid is computed also where autograd needs that of the input onl
 is no substitute on MPS.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.grid_sampler import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 BILINEAR, NEAREST, BICUBIC = range(3)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, accumulator_buffers, ctype, empty, headroom, launch, launch_blocks
+from detmode.table.conditions import FLOATING
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 TAPS = {BILINEAR: 2, NEAREST: 1, BICUBIC: 4}

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented, check_scalar_type
-from detmode.conditions import FLOATING
+from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.rules.grid_sampler.gradients import BILINEAR, TAPS, Sampling, grad_grid, grad_input
+from detmode.table.conditions import FLOATING
 
 ZEROS = 0
 PADDINGS = range(3)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
 from detmode.rules.grid_sampler import reference
 from detmode.rules.grid_sampler.arguments import (
     BICUBIC,
@@ -22,7 +21,8 @@ from detmode.rules.grid_sampler.arguments import (
     last,
     strided,
 )
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OPS = {2: "aten::grid_sampler_2d_backward", 3: "aten::grid_sampler_3d_backward"}
 CUDNN = "aten::cudnn_grid_sampler_backward"

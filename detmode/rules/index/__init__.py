@@ -56,10 +56,10 @@ GPU (``nonzero``), as in ATen. A sum of intermediate values beyond the dtype's r
 where ATen may give an infinity.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.index import launch
 from detmode.rules.index.put import index_put_last
+from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 
 FORWARDS: tuple[str, ...] = (
     "aten::as_strided",

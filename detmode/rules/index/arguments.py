@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from detmode.sample import Maker
+from detmode.table.samples import Maker
 
 
 def zipf(make: Maker, n: int, size: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.rules.index.positions import (
+from detmode.cuda.rows.positions import (
     apart,
     broadcast,
     check_on_host,
@@ -16,9 +16,9 @@ from detmode.rules.index.positions import (
     expand_masks,
     linearize,
 )
-from detmode.rules.index.shapes import Rows
-from detmode.rules.index.source import SOURCE
-from detmode.rules.index.sums import add_rows
+from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.source import SOURCE
+from detmode.cuda.rows.sums import add_rows
 
 __all__ = ["SOURCE", "index_add", "index_put", "unsafe_masked_index_put_accumulate"]
 

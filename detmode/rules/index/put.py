@@ -8,8 +8,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.rules.index.assign import assign_rows
-from detmode.rules.index.positions import (
+from detmode.cuda.rows.assign import assign_rows
+from detmode.cuda.rows.positions import (
     apart,
     broadcast,
     check_on_host,
@@ -17,7 +17,7 @@ from detmode.rules.index.positions import (
     expand_masks,
     linearize,
 )
-from detmode.rules.index.shapes import Rows
+from detmode.cuda.rows.shapes import Rows
 
 __all__ = ["index_put_last"]
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index.arguments import (
     add,
     assign,
@@ -22,7 +21,8 @@ from detmode.rules.index.arguments import (
     strided,
     zipf,
 )
-from detmode.sample import Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Sample
 
 PUTS = ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put")
 SUMS = FLOATING + COMPLEX

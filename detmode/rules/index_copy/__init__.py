@@ -32,9 +32,9 @@ An index out of range traps on a GPU, as in ATen, and raises on the host; negati
 range, which PyTorch's deterministic path would take.
 """
 
-from detmode.conditions import on, row_major
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 from detmode.rules.index_copy import launch
+from detmode.table.conditions import on, row_major
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -7,9 +7,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.rules.index.assign import assign_rows
-from detmode.rules.index.positions import apart, check_on_host
-from detmode.rules.index.shapes import Rows
+from detmode.cuda.rows.assign import assign_rows
+from detmode.cuda.rows.positions import apart, check_on_host
+from detmode.cuda.rows.shapes import Rows
 
 __all__ = ["index_copy"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index.arguments import Assigned, add, last, places, shifted, strided, zipf
-from detmode.sample import Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Sample
 
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
 FEW = (torch.float16, torch.float32, torch.int64, torch.bool)

@@ -47,9 +47,9 @@ intermediate values are beyond the dtype's range is what it is in truth, where A
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.index_reduce import launch
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 _MEANS = argument("reduce", "mean")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.rules.index.sums import add_rows
-from detmode.rules.index_reduce.extrema import extreme_rows
-from detmode.rules.index_reduce.products import multiply_rows
+from detmode.cuda.rows.extrema import extreme_rows
+from detmode.cuda.rows.products import multiply_rows
+from detmode.cuda.rows.reductions import SOURCE
+from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index_reduce.reduction import reduction
-from detmode.rules.index_reduce.source import SOURCE
 
 __all__ = ["SOURCE", "extremum", "mean", "mean_of_integers", "product"]
 

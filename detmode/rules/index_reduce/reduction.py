@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.rules.index.positions import apart, check_on_host
-from detmode.rules.index.shapes import Rows
+from detmode.cuda.rows.positions import apart, check_on_host
+from detmode.cuda.rows.shapes import Rows
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index.arguments import add, last, narrow, shifted, special, strided, zipf
 from detmode.rules.index_reduce.arguments import factors
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Maker, Sample
 
 ALL = FLOATING + INTEGRAL
 REDUCTIONS = ("prod", "mean", "amax", "amin")

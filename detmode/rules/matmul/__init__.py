@@ -27,7 +27,7 @@ long.
 inside (``cdist``, ``torch.linalg``) are not listed; PyTorch's own alert guards them.
 """
 
-from detmode.conditions import (
+from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
     argument,
@@ -38,8 +38,7 @@ from detmode.conditions import (
     on,
     sparse,
 )
-from detmode.messages import CUBLAS
-from detmode.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.rule import CUBLAS, RUN_TO_RUN, Allow, Native, Refuse, Rule
 
 # Of each operator, the tensors that are multiplied, and those of them that may be sparse.
 _FACTORS = {

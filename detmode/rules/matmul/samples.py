@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Maker, Sample
 
 
 def _dense(make: Maker, op: str) -> dict[str, Any]:

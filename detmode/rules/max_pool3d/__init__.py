@@ -45,9 +45,9 @@ substitute on MPS. The MPS kernels' caller names are read from the binary except
 ``max_pool2d`` and ``max_pool3d``, which are taken from the operators' names.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.max_pool3d import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.checks import check_implemented, check_scalar_type
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, magic_numbers
-from detmode.rules.max_pool3d.gather import check, entries, gather_chosen
+from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
+from detmode.table.conditions import FLOATING
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
 

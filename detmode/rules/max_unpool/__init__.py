@@ -31,9 +31,9 @@ An index out of range traps on a GPU, as in ATen, and raises on the host. PyTorc
 tensors too, which have no data; detmode lets them pass.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Rule, Substitute
 from detmode.rules.max_unpool import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Rule, Substitute
 
 RULES = tuple(
     rule

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.rules.index.assign import WORDS, assign_rows
-from detmode.rules.index.shapes import Rows
+from detmode.cuda.rows.assign import WORDS, assign_rows
+from detmode.cuda.rows.shapes import Rows
 
 __all__ = ["max_unpool2d", "max_unpool2d_on_cpu", "max_unpool3d", "max_unpool3d_on_cpu"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING, INTEGRAL
 from detmode.rules.index.arguments import Assigned, places, reverse
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.table.samples import Maker, Sample
 
 FEW = (torch.bfloat16, torch.float64, torch.uint8)
 TWO, THREE = "aten::max_unpool2d", "aten::max_unpool3d"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.settings import flag
+from detmode.environment.settings import flag
 
 __all__ = ["resize_filled", "resize_unfilled"]
 

@@ -34,9 +34,9 @@ sum or a total weight above 65504 is infinite, as in ATen; the mean is divided b
 so that it need not be.
 """
 
-from detmode.conditions import argument, on
-from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
 from detmode.rules.nll_loss2d import launch
+from detmode.table.conditions import argument, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 
 RULES = (
     Rule(

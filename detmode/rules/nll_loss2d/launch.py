@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented, check_scalar_type
-from detmode.conditions import FLOATING
 from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.table.conditions import FLOATING
 
 THREADS = 256
 PER_THREAD = 4

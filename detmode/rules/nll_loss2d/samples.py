@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OP = "aten::nll_loss2d_forward"
 INF, NAN = float("inf"), float("nan")

@@ -57,9 +57,9 @@ the index. ``torch.median(x)`` without ``dim`` returns no index and passes. On R
 
 import torch
 
-from detmode.conditions import dtype_in, on
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.order import launch
+from detmode.table.conditions import dtype_in, on
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     *(

@@ -7,9 +7,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented
-from detmode.conditions import FLOATING, INTEGRAL
 from detmode.cuda import Source, ctype, empty, launch, launch_blocks
+from detmode.cuda.checks import check_implemented
+from detmode.table.conditions import FLOATING, INTEGRAL
 
 DTYPES = FLOATING + INTEGRAL
 CAPACITIES = {16: DTYPES, 32: DTYPES, 64: FLOATING}

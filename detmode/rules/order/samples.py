@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING, INTEGRAL
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.table.samples import Maker, Sample
 
 MEDIAN, NANMEDIAN = "aten::median.dim", "aten::nanmedian.dim"
 KTH, TOPK = "aten::kthvalue", "aten::topk"

@@ -20,10 +20,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented
-from detmode.conditions import FLOATING, INTEGRAL, on
-from detmode.rule import GPU_TO_GPU, Native, Rule, Substitute
+from detmode.cuda.checks import check_implemented
 from detmode.rules.order.launch import axis_of, refuse_size_0
+from detmode.table.conditions import FLOATING, INTEGRAL, on
+from detmode.table.rule import GPU_TO_GPU, Native, Rule, Substitute
 
 __all__ = ["SMALLEST_INDEX"]
 

@@ -37,9 +37,9 @@ floor.
 An index out of range traps on a GPU, as in ATen, and raises on the host.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, argument, dtype_in, on
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 from detmode.rules.put import launch
+from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 
 RULES = (
     Rule(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.rules.index.assign import WORDS, assign_rows
-from detmode.rules.index.positions import apart, linearize
-from detmode.rules.index.shapes import Rows
-from detmode.rules.index.sums import add_rows
-from detmode.settings import flag
+from detmode.cuda.rows.assign import WORDS, assign_rows
+from detmode.cuda.rows.positions import apart, linearize
+from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.sums import add_rows
+from detmode.environment.settings import flag
 
 __all__ = ["put_integers", "put_last", "put_last_on_cpu", "put_sums"]
 

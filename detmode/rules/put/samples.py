@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index.arguments import Assigned, last, places, special, strided, zipf
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Maker, Sample
 
 SUMS = FLOATING + COMPLEX
 INTEGERS = (*INTEGRAL, torch.bool)

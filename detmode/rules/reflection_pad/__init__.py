@@ -36,9 +36,9 @@ Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. ATen does no
 size it pads; here what does not fit is a ``RuntimeError``.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 from detmode.rules.reflection_pad import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

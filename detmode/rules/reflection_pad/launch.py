@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from detmode.rules.replication_pad.gather import gather_backward
+from detmode.cuda.rows.padding import gather_backward
 
 
 def reflection_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:

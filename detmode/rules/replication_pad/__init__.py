@@ -37,9 +37,9 @@ check that ``grad_output`` has the batch and channels of ``self``; here other si
 far larger than itself (a single pixel spread over a plane) leaves most of the GPU idle.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Rule, Substitute
 from detmode.rules.replication_pad import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 INF, NAN = float("inf"), float("nan")
 SIZES = (5, 4, 6)

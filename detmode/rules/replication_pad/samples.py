@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from detmode.conditions import COMPLEX, FLOATING
 from detmode.rules.replication_pad.arguments import (
     SIZES,
     errors,
@@ -13,7 +12,8 @@ from detmode.rules.replication_pad.arguments import (
     special,
     strided,
 )
-from detmode.sample import Sample
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Sample
 
 DTYPES = FLOATING + COMPLEX
 

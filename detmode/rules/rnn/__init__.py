@@ -23,8 +23,8 @@ Dropout between layers draws from cuDNN's own state, which is seeded from PyTorc
 Which versions of cuDNN vary is not documented.
 """
 
-from detmode.conditions import cublas_workspace_unset, on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.table.conditions import cublas_workspace_unset, on
+from detmode.table.rule import Allow, Refuse, Rule
 
 RULES = (
     *(

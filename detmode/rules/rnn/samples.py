@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 
 def _lstm(make: Maker) -> dict[str, Any]:

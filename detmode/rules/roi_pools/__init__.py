@@ -43,9 +43,9 @@ between versions of torchvision; here a sample at such a place reaches nothing. 
 substitute on MPS.
 """
 
-from detmode.conditions import on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.roi_pools import launch
+from detmode.table.conditions import on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 _REGIONS = (
     (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.checks import check_implemented
 from detmode.cuda import Source, empty, launch, launch_blocks
+from detmode.cuda.checks import check_implemented
 from detmode.rules.roi_pools.source import DTYPES, POOL
 
 TILE = (8, 32)

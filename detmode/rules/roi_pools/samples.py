@@ -8,7 +8,7 @@ import torch
 
 from detmode.rules.roi_pools import reference
 from detmode.rules.roi_pools.source import DTYPES
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 OPS = (
     "_roi_align_backward",

@@ -51,9 +51,9 @@ their directions; ATen's CPU kernel gives a multiple of pi / 4 or NaN there. ``l
 an ``out=`` of another floating dtype converts the result, where ATen raises.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, dtype_in, lies_along, on, result_dtype_in
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.scan import launch
+from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, lies_along, on, result_dtype_in
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 
 _FLOATS = FLOATING + COMPLEX
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")

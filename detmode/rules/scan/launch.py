@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.conditions import COMPLEX, FLOATING
 from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.table.conditions import COMPLEX, FLOATING
 
 THREADS = 256
 """Of a block; this and the others as in ``kernels.cu`` and ``scan.cuh``."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING
 from detmode.rules.scan import reference
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Maker, Sample
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX

@@ -47,7 +47,8 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 
 import torch
 
-from detmode.conditions import (
+from detmode.rules.scatter import launch
+from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
     INTEGRAL,
@@ -57,8 +58,7 @@ from detmode.conditions import (
     nonempty,
     on,
 )
-from detmode.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
-from detmode.rules.scatter import launch
+from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
 
 FORWARDS: tuple[str, ...] = ("aten::gather", "aten::cummax", "aten::cummin")
 

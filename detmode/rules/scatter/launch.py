@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.rules.index.sums import add_rows
-from detmode.rules.index_reduce.products import multiply_rows
-from detmode.rules.scatter.rows import reduce_scattered
+from detmode.cuda.rows.products import multiply_rows
+from detmode.cuda.rows.scattered import reduce_scattered
+from detmode.cuda.rows.sums import add_rows
 
 __all__ = ["add", "add_integers", "multiply", "scatter_add"]
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index_reduce.arguments import factors
 from detmode.rules.scatter.arguments import (
     batched,
@@ -17,7 +16,8 @@ from detmode.rules.scatter.arguments import (
     special,
     strided,
 )
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Maker, Sample
 
 SUMS = FLOATING + COMPLEX
 ALL = (*SUMS, *INTEGRAL, torch.bool)

@@ -34,9 +34,9 @@ Duplicates are not looked for: a call without any takes the deterministic path t
 range traps on a GPU, as in ATen, and raises on the host.
 """
 
-from detmode.conditions import nonempty, on, row_major
-from detmode.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 from detmode.rules.scatter_assign import launch
+from detmode.table.conditions import nonempty, on, row_major
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
 
 FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"

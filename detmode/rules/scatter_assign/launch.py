@@ -8,10 +8,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.rules.index.assign import assign_rows
-from detmode.rules.index.positions import apart, check_on_host, linearize
-from detmode.rules.index.shapes import Rows
-from detmode.rules.scatter.rows import rows_of
+from detmode.cuda.rows.assign import assign_rows
+from detmode.cuda.rows.positions import apart, check_on_host, linearize
+from detmode.cuda.rows.scattered import rows_of
+from detmode.cuda.rows.shapes import Rows
 
 __all__ = ["scatter"]
 

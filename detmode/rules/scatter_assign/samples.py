@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index.arguments import Assigned, places
 from detmode.rules.scatter.arguments import batched, expanded, last, narrow, onto, strided
-from detmode.sample import Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Sample
 
 SUMS = FLOATING + COMPLEX
 EVERY = (*SUMS, *INTEGRAL, torch.bool)

@@ -39,9 +39,9 @@ intermediate values are beyond the dtype's range is what it is in truth, where A
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool products.
 """
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
-from detmode.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
 from detmode.rules.scatter_reduce import launch
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _PRODUCTS = dtype_in("self", FLOATING + INTEGRAL)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from detmode.rules.index.sums import add_rows
-from detmode.rules.index_reduce.extrema import extreme_rows
-from detmode.rules.index_reduce.products import multiply_rows
-from detmode.rules.scatter.rows import reduce_scattered
+from detmode.cuda.rows.extrema import extreme_rows
+from detmode.cuda.rows.products import multiply_rows
+from detmode.cuda.rows.scattered import reduce_scattered
+from detmode.cuda.rows.sums import add_rows
 
 __all__ = ["extremum", "product", "total"]
 

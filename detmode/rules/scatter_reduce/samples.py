@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from detmode.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.rules.index_reduce.arguments import factors
 from detmode.rules.scatter.arguments import (
     batched,
@@ -15,7 +14,8 @@ from detmode.rules.scatter.arguments import (
     special,
     strided,
 )
-from detmode.sample import Sample
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.samples import Sample
 
 SUMS = FLOATING + COMPLEX
 ALL = FLOATING + INTEGRAL

@@ -22,8 +22,8 @@ There is no substitute yet. A batch of one through ``torch.bmm`` runs cuSPARSE's
 algorithm under the flag, and is the way round for COO tensors.
 """
 
-from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.table.conditions import on
+from detmode.table.rule import Allow, Refuse, Rule
 
 _OPS = ("aten::_sparse_addmm", "aten::_sparse_sparse_matmul", "aten::hspmm")
 

@@ -1,6 +1,6 @@
 """Samples of products of sparse matrices."""
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 
 def _matrix(make: Maker, *, dense: bool = False) -> object:

@@ -20,8 +20,8 @@ order that the rank fixes, and are not listed. ``nccl_reduce_scatter_offset`` re
 only where it can; a call does not say whether it does.
 """
 
-from detmode.conditions import FLOATING, dtype_in, on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.table.conditions import FLOATING, dtype_in, on
+from detmode.table.rule import Allow, Refuse, Rule
 
 # Of each operator, the argument with the tensors that it reduces.
 _REDUCING = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 _OPS = (
     "multimem_all_reduce_",

@@ -43,9 +43,9 @@ input's end, as on the CPU; ATen's CUDA kernels for the linear modes do not guar
 linear 1-D resize from one position to very many sums them in one thread.
 """
 
-from detmode.conditions import nonempty, on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.upsample import launch
+from detmode.table.conditions import nonempty, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

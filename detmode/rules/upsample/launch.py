@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from detmode.rules.upsample.gather import gather_backward
-from detmode.rules.upsample.tables import SOURCE, Interpolation
+from detmode.cuda.rows.interpolation import gather_backward
+from detmode.cuda.rows.interpolation_tables import SOURCE, Interpolation
 
 LINEAR = Interpolation(SOURCE, "upsample_tables<Linear, {}>", lambda size, scale: 2, clamps=True)
 CUBIC = Interpolation(SOURCE, "upsample_tables<Cubic, {}>", lambda size, scale: 4, clamps=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
 from detmode.rules.upsample import reference
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OPS = {
     1: ("aten::upsample_linear1d_backward",),

@@ -36,9 +36,9 @@ and so it is here. A dimension has less than 2**31 positions. Lanczos interpolat
 alone up to PyTorch 2.15; a CUDA kernel would meet a warning in detmode's words.
 """
 
-from detmode.conditions import nonempty, on
-from detmode.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 from detmode.rules.upsample_aa import launch
+from detmode.table.conditions import nonempty, on
+from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

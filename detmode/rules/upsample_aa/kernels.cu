@@ -1,6 +1,6 @@
 // Antialiased interpolation backward: the tables of the two filters. The gathers are those of the
 // room `upsample`.
-#include "../upsample/table.cuh"
+#include "interpolation_table.cuh"
 
 // The triangle 1 - |x|.
 struct Bilinear {

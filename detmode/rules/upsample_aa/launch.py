@@ -9,8 +9,8 @@ from functools import partial
 from torch import Tensor
 
 from detmode.cuda import Source
-from detmode.rules.upsample.gather import gather_backward
-from detmode.rules.upsample.tables import Interpolation
+from detmode.cuda.rows.interpolation import gather_backward
+from detmode.cuda.rows.interpolation_tables import Interpolation
 
 SOURCE = Source(
     __file__,

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from detmode.conditions import FLOATING
 from detmode.rules.upsample import reference
 from detmode.rules.upsample.samples import backward, last, special, strided, wrong
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OPS = ("aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward")
 REFERENCE = {

@@ -22,8 +22,8 @@ None: no other kernel runs.
 There is no substitute on MPS: the CUDA kernels do not run there.
 """
 
-from detmode.conditions import nonempty, on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.table.conditions import nonempty, on
+from detmode.table.rule import Allow, Refuse, Rule
 
 RULES: tuple[Rule, ...] = (
     Rule(

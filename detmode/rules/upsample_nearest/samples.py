@@ -2,8 +2,8 @@
 
 import torch
 
-from detmode.conditions import FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 
 def _backward(make: Maker, batch: int) -> dict[str, object]:

@@ -21,9 +21,9 @@ In all 1.0 times the floor.
 TODO: what it does not cover, and where it differs from ATen.
 """
 
-from detmode.conditions import FLOATING, dtype_in, on
-from detmode.rule import RUN_TO_RUN, Allow, Refuse, Rule, Substitute
 from detmode.rules.ROOM import launch
+from detmode.table.conditions import FLOATING, dtype_in, on
+from detmode.table.rule import RUN_TO_RUN, Allow, Refuse, Rule, Substitute
 
 RULES: tuple[Rule, ...] = (
     Rule(

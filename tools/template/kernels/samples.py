@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from detmode.conditions import FLOATING
-from detmode.sample import Maker, Sample
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker, Sample
 
 OP = "aten::TODO"
 

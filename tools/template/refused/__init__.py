@@ -19,8 +19,8 @@ TODO: what PyTorch's own path costs, or that no other kernel runs.
 TODO: what it does not cover.
 """
 
-from detmode.conditions import on
-from detmode.rule import Allow, Refuse, Rule
+from detmode.table.conditions import on
+from detmode.table.rule import Allow, Refuse, Rule
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -1,6 +1,6 @@
 """Samples of ROOM: every row is met by one."""
 
-from detmode.sample import Maker, Sample
+from detmode.table.samples import Maker, Sample
 
 OP = "aten::TODO"
 

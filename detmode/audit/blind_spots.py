@@ -1,0 +1,212 @@
+"""What an audit cannot see, because no CPU or meta run does it, with the rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, fields
+from textwrap import fill
+from typing import Any
+
+import torch
+
+from detmode.mode.recorder import guarantee_of
+from detmode.reports.page import Listing
+from detmode.table.rule import Allow
+from detmode.table.rule_table import Row, RuleTable, resolve
+
+_WIDTH = 100
+_ON_CPU = (
+    "CPU",
+    "SparseCPU",
+    "SparseCsrCPU",
+    "QuantizedCPU",
+    "MkldnnCPU",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
+"""Dispatch keys with which an operator runs on CPU tensors."""
+
+
+@dataclass(frozen=True)
+class UnseenRow:
+    """A row of the rule table that only a CUDA run can meet.
+
+    Args:
+        op: the operator, as the rule names it.
+        when: the condition on its arguments.
+        action: what the mode would do, in the words of a report.
+        guarantee: how far the bits reach then, or ``None``.
+        alert: PyTorch's caller name, or ``None``.
+    """
+
+    op: str
+    when: str
+    action: str
+    guarantee: str | None
+    alert: str | None
+
+
+_COLUMNS = tuple(item.name for item in fields(UnseenRow))
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Something that a CUDA run may do and an audit does not see.
+
+    Args:
+        what: what is not seen.
+        because: why.
+        calls: the operators and modules of the audited run that tell of it; empty for what holds of
+            every audit.
+        rows: what a CUDA run may meet there.
+    """
+
+    what: str
+    because: str
+    calls: tuple[str, ...] = ()
+    rows: tuple[UnseenRow, ...] = ()
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Unseen:
+        """What ``dataclasses.asdict`` made, or JSON of it.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        rows = tuple(UnseenRow(**row) for row in given["rows"])
+        return cls(**{**given, "calls": tuple(given["calls"]), "rows": rows})
+
+
+ALWAYS_UNSEEN = (
+    Unseen(
+        "branches on the device in Python",
+        "the CPU branch of torch.cuda.is_available() and tensor.is_cuda runs, and .cuda() and "
+        'device="cuda" fail without CUDA',
+    ),
+    Unseen(
+        "the optimizer's form",
+        "on CUDA PyTorch's optimizers take their foreach form by default, on the CPU a loop over "
+        "the parameters: other calls, which no rule lists",
+    ),
+    Unseen(
+        "F.interpolate, F.pad and F.max_pool3d without substitutes",
+        "on CUDA tensors, under PyTorch's flag, they take a decomposition whose backward is "
+        "index_put; with substitutes the mode has them call the plain operator, as here",
+    ),
+    Unseen(
+        "collectives",
+        "without a process group of CUDA devices none runs through NCCL; detmode rules --op "
+        "'*c10d*' lists their rows",
+    ),
+    Unseen(
+        "torch.compile",
+        "a compiled function runs eagerly under a mode, and is not intercepted outside one",
+    ),
+    Unseen(
+        "other threads and processes",
+        "a mode acts in the thread that enters it, and in the autograd threads of its backward",
+    ),
+    Unseen(
+        "kernels that are no operators",
+        "what CuPy, Numba, Triton or an extension launches by itself is no ATen call",
+    ),
+    Unseen(
+        "the CUDA machine's environment",
+        "CUBLAS_WORKSPACE_CONFIG and NCCL_ALGO are read where the audit runs",
+    ),
+)
+"""What no audit sees, whatever it runs."""
+
+
+def find_unseen(
+    table: RuleTable,
+    stand_ins: Mapping[str, Mapping[str, Iterable[str]]],
+    called: set[str],
+    would: Callable[[Row], str],
+) -> list[Unseen]:
+    """What an audit did not see: first what its own calls tell of, then what holds of every audit.
+
+    Args:
+        table: the rules.
+        stand_ins: of each room, the operators and classes of modules that a CPU run calls, and the
+            operators that a CUDA run may call for each.
+        called: the operators and classes of modules that the audited run called.
+        would: what the mode would do with a call that meets a row, in the words of a report.
+    """
+    unmet = _unmet(table)
+
+    def rows_of(ops: Iterable[str]) -> tuple[UnseenRow, ...]:
+        return tuple(_describe(row, would(row)) for op in ops for row in unmet.get(op, ()))
+
+    found: list[Unseen] = []
+    told: set[str] = set()
+    for room, stands_for in stand_ins.items():
+        calls = tuple(name for name in stands_for if name in called)
+        ops = dict.fromkeys(op for name in calls for op in stands_for[name])
+        if rows := rows_of(ops):
+            because = "PyTorch chooses by the device what runs"
+            found.append(Unseen(f"{room} on CUDA", because, calls, rows))
+            told.update(ops)
+    if rest := rows_of(op for op in unmet if op not in told):
+        because = "they have no kernel for CPU tensors, so that only a CUDA run can call them"
+        found.append(Unseen("operators for CUDA alone", because, (), rest))
+    return [*found, *ALWAYS_UNSEEN]
+
+
+def _unmet(table: RuleTable) -> dict[str, list[Row]]:
+    """The rows that matter on CUDA, by operator, of operators that no CPU run can call."""
+    unmet: dict[str, list[Row]] = {}
+    for op in dict.fromkeys(row.rule.op for row in table):
+        func = resolve(op)
+        if func is None or runs_on_cpu(func):
+            continue
+        rows = [
+            row
+            for row in table.get(func)
+            if not isinstance(row.rule.action, Allow) and "on('mps')" not in str(row.rule.when)
+        ]
+        if rows:
+            unmet[op] = rows
+    return unmet
+
+
+def runs_on_cpu(func: torch._ops.OpOverload) -> bool:
+    """Whether the dispatcher has a kernel of the operator for CPU tensors."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(func.name(), key) for key in _ON_CPU)
+
+
+def _describe(row: Row, action: str) -> UnseenRow:
+    rule = row.rule
+    alert = rule.as_text()["alert"]
+    return UnseenRow(rule.op, str(rule.when), action, guarantee_of(rule, action), alert)
+
+
+def listing_of(unseen: Unseen) -> Listing:
+    """What a page shows of it."""
+    calls = f" The run has {', '.join(unseen.calls)}." if unseen.calls else ""
+    rows = tuple(tuple(cell or "" for cell in astuple(row)) for row in unseen.rows)
+    text = f"{unseen.because[:1].upper()}{unseen.because[1:]}.{calls}"
+    return Listing(f"Not seen: {unseen.what}", _COLUMNS if rows else (), rows, text)
+
+
+def text_of(unseen: Iterable[Unseen]) -> str:
+    """In words: what the run's own calls tell of, with its rows, and the rest in short."""
+    from tabulate import tabulate  # a table is printed once, and detmode imported always
+
+    parts, rest = [], []
+    for each in unseen:
+        if each.calls:
+            rows = [astuple(row) for row in each.rows]
+            table = tabulate(rows, headers=_COLUMNS, disable_numparse=True)
+            text = f"Not seen: {each.what}. The run has {', '.join(each.calls)}; {each.because}."
+            parts.append(f"{fill(text, _WIDTH)}\n{table}")
+        elif each.rows:
+            ops = dict.fromkeys(row.op for row in each.rows)
+            rest.append(f"{each.what} ({', '.join(ops)})")
+        else:
+            rest.append(each.what)
+    if rest:
+        parts.append(fill(f"No audit sees: {'; '.join(rest)}.", _WIDTH))
+    return "\n\n".join(parts)

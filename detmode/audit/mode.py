@@ -1,0 +1,221 @@
+"""The mode that finds out what a CUDA run would meet, and does nothing of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from detmode.audit.blind_spots import find_unseen
+from detmode.audit.report import AuditReport, Cost
+from detmode.audit.traffic import Floor
+from detmode.environment.settings import FLAG, flag
+from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.mode.plan import Plan
+from detmode.reports.report import Record
+from detmode.rules import rooms
+from detmode.sites.lines import surroundings
+from detmode.sites.module_path import ModulePaths
+from detmode.table.call import Call
+from detmode.table.names import Overrides
+from detmode.table.rule import Native, Substitute
+from detmode.table.rule_table import Row, RuleTable, resolve
+
+_get_sequence_nr = torch._C._autograd._get_sequence_nr
+_NODES = 1 << 18
+
+
+@dataclass
+class _Tally:
+    """What an audit has counted so far; the levels of a mode that is entered twice share it."""
+
+    total: Cost = field(default_factory=Cost)
+    rows: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
+    modules: dict[str, Cost] = field(default_factory=dict)
+    fill_bytes: int = 0
+    # What the last call cost, where a rule or an override acted on it.
+    acted: Cost | None = None
+    # Operators and the classes of modules that were called.
+    called: set[str] = field(default_factory=set)
+    classes: set[type] = field(default_factory=set)
+    paths: ModulePaths = field(default_factory=ModulePaths)
+    # By an autograd node's number the path of the module of its forward call.
+    made_in: dict[int, str] = field(default_factory=dict)
+
+    def module(self) -> str:
+        """The path of the modules in which the call runs; in backward, of those of its forward."""
+        node = torch._C._current_autograd_node()
+        path = self.made_in.get(node._sequence_nr(), "") if node is not None else self._path()
+        if len(self.made_in) >= _NODES:
+            for oldest in list(self.made_in)[: _NODES // 4]:
+                del self.made_in[oldest]
+        # The first call that finds a node's number taken is the one that made the node.
+        self.made_in.setdefault(_get_sequence_nr() - 1, path)
+        return path
+
+    def _path(self) -> str:
+        modules = surroundings()[1]
+        for cls in set(map(type, modules)) - self.classes:
+            self.classes.add(cls)
+            self.called.update(f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__)
+        return self.paths.of(modules, recomputed=False) if modules else ""
+
+
+class Audit(DeterministicMode):
+    """Records what the mode would do on CUDA, what the calls move, and does nothing of it.
+
+    CPU and meta tensors count as CUDA tensors. Nothing is raised or warned, no CUDA kernel runs,
+    and the results are those of the CPU.
+
+    Args:
+        warn_only: as the other arguments, those of :class:`~detmode.DeterministicMode`: what would
+            be met under a mode with these.
+        substitute: likewise.
+        rules: likewise.
+        overrides: likewise.
+        fill_uninitialized_memory: likewise.
+        log: likewise.
+    """
+
+    def __init__(
+        self,
+        warn_only: bool = False,
+        *,
+        substitute: bool = True,
+        rules: RuleTable | None = None,
+        overrides: Overrides | None = None,
+        fill_uninitialized_memory: bool | None = None,
+        log: logging.Logger | int | str | None = None,
+    ) -> None:
+        super().__init__(
+            warn_only,
+            substitute=substitute,
+            rules=rules,
+            overrides=overrides,
+            fill_uninitialized_memory=fill_uninitialized_memory,
+            simulate="cuda",
+            log=log,
+        )
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._floors: dict[torch._ops.OpOverload, Floor] = {}
+        self._tally = _Tally()
+
+    def report(self) -> AuditReport:
+        """What has been met so far."""
+        met = super().report()
+        tally = self._tally
+        stand_ins = {name: getattr(room, "STANDS_FOR", {}) for name, room in rooms().items()}
+        return AuditReport(
+            met.records,
+            (replace(tally.rows[_key(record)]) for record in met.records),
+            {path: replace(cost) for path, cost in tally.modules.items()},
+            replace(tally.total),
+            tally.fill_bytes,
+            find_unseen(self._table, stand_ins, tally.called, self._would_on_cuda),
+            met.first_calls,
+        )
+
+    def _plan(self, func: Any) -> Plan | None:
+        """Also for operators that no rule lists: their bytes count."""
+        plan = super()._plan(func)
+        if plan is None and isinstance(func, torch._ops.OpOverload):
+            plan = self._plans[func] = Plan(func, (), None, False)
+        return plan
+
+    def _intercept(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+    ) -> Any:
+        tally = self._tally
+        tally.called.add(plan.func._schema.name)
+        if plan.composite and plan.override is None:
+            # The operators that it is made of are counted.
+            return super()._intercept(plan, args, kwargs, traced=traced)
+        module, tally.acted = tally.module(), None
+        result = super()._intercept(plan, args, kwargs, traced=traced)
+        cost = tally.acted or Cost.of(self._floor(plan.func).bytes(args, kwargs, result), 0)
+        tally.total.add(cost)
+        tally.modules.setdefault(module, Cost()).add(cost)
+        return result
+
+    def _act(
+        self,
+        plan: Plan,
+        row: Row | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+    ) -> Any:
+        asked = "allow" if self._trace.allows(plan.names) else plan.override
+        would = self._would(row, asked, flag_is_on=FLAG.chosen()[0])
+        if would is None:
+            return plan.func(*args, **kwargs)
+        record, *_ = self._recorder.count(plan, row, would, call, self._trace)
+        cost_of_row = self._tally.rows.setdefault(_key(record), Cost())
+        held = _held(call.tensors[0]) if plan.variant == "inplace" else 0
+        with flag(False):
+            result = plan.func(*args, **kwargs)
+        floor = self._floor(plan.func)
+        if floor.allocates and would in ("native", "substitute"):
+            filled = _held(result) - held
+            self._tally.fill_bytes += filled
+            cost = Cost.of(0, filled)
+        else:
+            moved = floor.bytes(args, kwargs, result)
+            cost = Cost.of(moved, _extra(row, would, moved))
+        cost_of_row.add(cost)
+        self._tally.acted = cost
+        return result
+
+    def _floor(self, func: torch._ops.OpOverload) -> Floor:
+        floor = self._floors.get(func)
+        if floor is None:
+            floor = self._floors[func] = Floor(func)
+        return floor
+
+    def _would(self, row: Row | None, asked: str | None, *, flag_is_on: bool) -> str | None:
+        """What the mode would do with a call; ``None`` where it would let it pass."""
+        if asked in ("allow", "native", "warn", "error"):
+            return asked
+        if row is None:
+            # An override asks for a substitute, and no row says how.
+            return None
+        action = row.rule.action
+        if isinstance(action, Substitute):
+            if self._substitute or asked == "substitute":
+                return "substitute"
+            action = row.rule.natively
+        if isinstance(action, Native) and flag_is_on:
+            return "native"
+        return "warn" if self._warn_only or row.rule.alert is None or not flag_is_on else "error"
+
+    def _would_on_cuda(self, row: Row) -> str:
+        """What the mode would do with a call of the row's operator that meets the row."""
+        func = resolve(row.rule.op)
+        plan = (self._plans.get(func) or self._plan(func)) if func is not None else None
+        return self._would(row, plan.override if plan else None, flag_is_on=True) or "allow"
+
+
+def _key(record: Record) -> tuple[str, str, str]:
+    """What tells a report's rows apart."""
+    return record.overload, record.action, record.site
+
+
+def _held(tensor: torch.Tensor) -> int:
+    """The bytes of memory that a tensor has; sparse ones are not filled."""
+    return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
+
+
+def _extra(row: Row | None, would: str, moved: int) -> int | None:
+    """The bytes that determinism adds to a call that moves ``moved``."""
+    if would == "native":
+        return None
+    action = row.rule.action if row else None
+    if would != "substitute" or not isinstance(action, Substitute):
+        return 0
+    return None if action.traffic is None else round((action.traffic - 1) * moved)

@@ -1,0 +1,262 @@
+"""The commands that run a program: ``run``, ``record``, ``probe`` and ``audit``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detmode.cli.commands import UsageError
+from detmode.cli.commands.output import STDOUT, check_files, show, stdout_is_taken, write_files
+from detmode.cli.program import Program, die_of_interrupt, exit_status
+from detmode.environment.nccl import EXCLUDING
+
+if TYPE_CHECKING:
+    from detmode.mode.deterministic_mode import DeterministicMode
+    from detmode.reports.page import Shown
+
+ENVIRONMENT = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": EXCLUDING,
+    "PYTHONHASHSEED": "0",
+}
+"""What must be set before Python, CUDA or NCCL starts; a value that the user set wins."""
+
+
+def run(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program under the mode, and report what was intercepted."""
+    overrides = _overrides(options.override)
+    check_files(options)
+    _check_schedule(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    mode = _mode(
+        options,
+        warn_only=options.warn_only,
+        substitute=not options.no_substitute,
+        overrides=overrides,
+    )
+    failure = _execute(program, mode)
+    return _end(options, failure, mode.report(), note=_about_the_device(options))
+
+
+def record(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program and record every call."""
+    if options.output == STDOUT:
+        raise UsageError("-o -: a recording is a folder; give its name")
+    _check_schedule(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.runs import recording
+    from detmode.runs.trace_file import TraceError
+
+    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    path = _path_of_rank(options.output)
+    try:
+        recorded = recording.record(path, dump=options.dump)
+    except ValueError as error:
+        raise UsageError(f"--dump {error}") from error
+    warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
+    failure = _execute(program, *modes, recorded)
+    if isinstance(failure, TraceError):
+        raise UsageError(str(failure))
+    status = exit_status(failure)
+    print(f"detmode: recorded to {path}", file=sys.stderr)
+    for call, reason in recorded.not_dumped.items():
+        print(f"detmode: note: no dump of {call}: {reason}", file=sys.stderr)
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status
+
+
+def _path_of_rank(path: Path) -> Path:
+    """Each process of a distributed run, as ``torchrun`` starts them, has a folder of its own."""
+    rank, ranks = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    several = rank.isdecimal() and ranks.isdecimal() and int(ranks) > 1
+    return path / f"rank{rank}" if several else path
+
+
+def probe(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program, each of its operators several times, and report what varied."""
+    if options.repeats < 1:
+        raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
+    check_files(options)
+    _check_schedule(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.runs.probing import Probe
+
+    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    with _usage_errors():
+        probing = Probe(options.repeats, skip=options.skip)
+    # Outside the mode: a substituted call is probed as a whole, and counted once.
+    failure = _execute(program, probing, *modes)
+    report = probing.report()
+    status = _end(options, failure, report)
+    return status or int(report.varied)
+
+
+def audit(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Run a program on the CPU, and report what it would meet on CUDA."""
+    overrides = _overrides(options.override)
+    check_files(options)
+    _restart_with_environment(arguments)
+    program = _program(options)
+    if isinstance(program, int):
+        return program
+    from detmode.audit import Audit
+
+    with _usage_errors():
+        mode = Audit(options.warn_only, substitute=not options.no_substitute, overrides=overrides)
+    with _stdout_on_stderr():
+        failure = _execute(program, mode)
+    status = exit_status(failure)
+    report = mode.report()
+    if not stdout_is_taken(options):
+        show(report.to_full_json() if options.format == "json" else str(report))
+    write_files(options, report)
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status or int(report.raises)
+
+
+@contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """What a program prints goes to stderr, so that the report stands alone on stdout."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _about_the_device(options: argparse.Namespace) -> str | None:
+    """What a report of a machine without a GPU must not be taken for."""
+    import torch
+
+    if options.simulate or torch.cuda.is_available():
+        return None
+    return (
+        "PyTorch sees no GPU here, and most rules are for CUDA tensors; "
+        "--simulate cuda treats CPU tensors as such"
+    )
+
+
+def _end(
+    options: argparse.Namespace,
+    failure: BaseException | None,
+    report: Shown,
+    note: str | None = None,
+) -> int:
+    """Say how the program ended, then what was seen; the program's exit code."""
+    status = exit_status(failure)
+    print(f"\n{report}", file=sys.stderr)
+    if note is not None:
+        print(f"detmode: note: {note}", file=sys.stderr)
+    write_files(options, report)
+    if isinstance(failure, KeyboardInterrupt):
+        die_of_interrupt()
+    return status
+
+
+def _check_schedule(options: argparse.Namespace) -> None:
+    if options.schedule_seed is not None and options.simulate is None:
+        raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
+
+
+def _program(options: argparse.Namespace) -> Program | int:
+    """The program to run; what to exit with where it is no Python."""
+    # Python itself drops a "--" before the program.
+    target, *arguments = options.program[options.program[:1] == ["--"] :]
+    try:
+        return Program(target, arguments, is_module=options.is_module, is_code=options.is_code)
+    except OSError as error:
+        raise UsageError(f"cannot open {target!r}: {error.strerror}") from error
+    except ImportError as error:
+        raise UsageError(f"cannot run {target!r}: {error}") from error
+    except (SyntaxError, ValueError) as error:
+        error.__traceback__ = None
+        return exit_status(error)
+
+
+def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
+    from detmode.mode.deterministic_mode import DeterministicMode
+
+    simulate, seed = options.simulate, options.schedule_seed
+    if simulate:
+        from detmode import cuda
+
+        reason = cuda.unavailable("cpu")
+        if reason is not None:
+            print(f"detmode: note: not simulating CUDA: {reason}", file=sys.stderr)
+            simulate = seed = None
+    with _usage_errors():
+        return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """What a mode says of its arguments is said of the command's."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _execute(program: Program, *contexts: AbstractContextManager[object]) -> BaseException | None:
+    """Run a program in contexts; what Python itself would meet at the top of it."""
+    failure: BaseException | None = None
+    try:
+        # Before the contexts: a recording says with which arguments its program was started.
+        program.become_main()
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+            program.run()
+    except BaseException as error:
+        failure = error
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return failure
+
+
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+    overrides = {}
+    for pair in pairs:
+        op, equals, action = pair.rpartition("=")
+        if not equals or not op or not action:
+            raise UsageError(f"--override {pair!r}: give it as OP=ACTION, e.g. aten::histc=allow")
+        overrides[op] = action
+    return overrides
+
+
+def _restart_with_environment(arguments: list[str]) -> None:
+    """Start this process over, once, if something must be set before Python starts."""
+    missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    if not missing:
+        return
+    # `python -m detmode` again if that is how it began, else the installed command.
+    main_module = sys.modules["__main__"]
+    again = ["-m", "detmode"] if getattr(main_module, "__spec__", None) else [sys.argv[0]]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(
+        sys.executable, [sys.executable, *flags, *again, *arguments], {**os.environ, **missing}
+    )

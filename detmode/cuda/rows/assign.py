@@ -1,0 +1,91 @@
+"""Assigning rows of a tensor to the destinations that an index names; the last duplicate stays.
+
+Two ways lead there, and give the same bits: an owner elected for each destination, and a stable
+sort of the index. The launches move words of bits and know no dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, ctype, launch
+from detmode.cuda.rows.positions import of_elements
+from detmode.cuda.rows.shapes import Rows, elects, flat, sort_dtype
+
+WORDS = {
+    16: torch.complex128,
+    8: torch.int64,
+    4: torch.int32,
+    2: torch.int16,
+    1: torch.uint8,
+}
+"""By their bytes: what moves for any dtype. ATen's own kernels rewrite some NaNs of 16 bits."""
+
+SOURCE = Source(
+    __file__,
+    "assign.cu",
+    entries=(
+        "assign_elect",
+        *(f"assign_{way}<{ctype(w)}>" for way in ("owned", "sorted") for w in WORDS.values()),
+    ),
+)
+
+
+def assign_rows(
+    out: Tensor, index: Tensor, source: Tensor, shape: Rows, *, unique: bool = False
+) -> None:
+    """Write ``source`` to ``out`` where ``index`` says; what no row names keeps its bits.
+
+    Args:
+        out: contiguous, ``shape.destinations`` elements of any dtype that is not quantized.
+        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
+            each of ``shape.outer``, or one for each element of ``source``.
+        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
+        shape: how they lie.
+        unique: no destination is named twice.
+    """
+    if shape.addends == 0:
+        return
+    by_row = index.numel() == shape.rows
+    named = shape if by_row else flat(shape)
+    word = _word(named.inner, out, source)
+    words, to = (tensor.view(-1).view(word) for tensor in (source, out))
+    n = words.numel()
+    unique = unique or named.rows == 1
+    if unique or elects(named):
+        owners = None if unique else _elect(index, shape, by_row)
+        launch(
+            SOURCE, f"assign_owned<{ctype(word)}>", n,
+            index, owners, words, to, n,
+            by_row, shape.rows, shape.inner * out.itemsize // word.itemsize, shape.size,
+        )  # fmt: skip
+        return
+    keys = index if by_row else of_elements(index, shape)
+    found, order = torch.sort(keys.view(-1).to(sort_dtype(named.size)), stable=True)
+    launch(
+        SOURCE, f"assign_sorted<{ctype(word)}>", n,
+        keys, found.to(torch.int64), order, words, to, n,
+        named.rows, named.inner * out.itemsize // word.itemsize, named.size,
+    )  # fmt: skip
+
+
+def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
+    """The last source of each destination, -1 where there is none."""
+    n = index.numel()
+    slots = shape.size if by_row else shape.destinations
+    owners = torch.full((slots,), -1, dtype=torch.int64, device=index.device)
+    rows, inner = (n, 1) if by_row else (shape.rows, shape.inner)
+    launch(SOURCE, "assign_elect", n, index, owners, n, rows, inner, shape.size)
+    return owners
+
+
+def _word(run: int, *tensors: Tensor) -> torch.dtype:
+    """The widest word of which ``run`` elements are a whole number, aligned in every tensor."""
+    itemsize = tensors[0].itemsize
+    places = [run * itemsize]
+    for tensor in tensors:
+        places += [tensor.data_ptr(), int(tensor.storage_offset()) * itemsize]
+    if run == 1:
+        return WORDS[itemsize]
+    return next(word for width, word in WORDS.items() if not any(p % width for p in places))

@@ -1,0 +1,114 @@
+"""What the backwards of max, adaptive and fractional max pooling share: checks and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda.checks import check_devices, check_scalar_type
+from detmode.cuda.dtypes import FLOATING
+
+PER_THREAD = 8
+"""Planes (or channels) that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+
+def entries(kernel: str) -> tuple[str, ...]:
+    """The name expressions of ``kernel``, a template of a dtype, planes for a thread, an index."""
+    return tuple(
+        f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
+        for dtype in FLOATING
+        for per_thread in (1, PER_THREAD)
+        for index in ("int32_t", "int64_t")
+    )
+
+
+def gather_chosen(
+    source: Source,
+    kernel: str,
+    grad_output: Tensor,
+    self: Tensor,
+    indices: Tensor,
+    spatial: int,
+    memory_format: torch.memory_format,
+    *window: int | Tensor,
+    counts: Sequence[int],
+) -> Tensor:
+    """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
+
+    Args:
+        source: where the kernel is.
+        kernel: a name that :func:`entries` expanded.
+        grad_output: like ``indices``, in any strides.
+        self: what was pooled; its shape and dtype are read.
+        indices: int64, the position that each window chose.
+        spatial: 2 or 3 dimensions, the last ones.
+        memory_format: of the result.
+        window: what the kernel takes after the sizes.
+        counts: the largest numbers that it works out of them, beside positions in the tensors.
+
+    Returns:
+        A tensor of the shape and dtype of ``self``.
+    """
+    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
+    outer, inner = self.shape[:-spatial].numel(), 1
+    if memory_format is not torch.contiguous_format:
+        outer, inner = self.shape[0], self.shape[1]
+    shared = inner if inner > 1 else outer
+    many = shared >= 4 * PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    index = index_ctype(self.numel(), grad_output.numel(), *counts)
+    missing = (1,) * (3 - spatial)
+    sizes_in, sizes_out = self.shape[-spatial:], grad_output.shape[-spatial:]
+    shares = -(-shared // per_thread)
+    threads = grad_input.numel() // max(shared, 1) * shares
+    lanes = shares if inner > 1 else 1
+    launch(
+        source,
+        f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>",
+        threads,
+        grad_output.contiguous(memory_format=memory_format),
+        indices.contiguous(memory_format=memory_format),
+        grad_input,
+        threads,
+        outer,
+        inner,
+        *missing,
+        *sizes_in,
+        *missing,
+        *sizes_out,
+        *magic_numbers(*missing, *sizes_in, sizes_in.numel()),
+        lanes,
+        *magic_numbers(lanes),
+        *window,
+    )
+    return grad_input
+
+
+def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
+    """What the operators ask of their tensors, but for what ATen words differently.
+
+    Raises:
+        RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.
+    """
+    if self.dim() not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D input tensor, but got "
+            f"{list(self.shape)}"
+        )
+    if grad_output.dim() != self.dim() or grad_output.shape[:-spatial] != self.shape[:-spatial]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
+            f"{list(self.shape)}, but got {list(grad_output.shape)}"
+        )
+    if indices.shape != grad_output.shape:
+        raise RuntimeError(
+            f"{name}(): Expected indices to have the shape of grad_output, "
+            f"{list(grad_output.shape)}, but got {list(indices.shape)}"
+        )
+    check_scalar_type(torch.int64, indices)
+    check_devices(name, grad_output, self, indices)

@@ -1,0 +1,44 @@
+"""The largest or smallest of the rows that an index brings to a destination."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import ctype, launch
+from detmode.cuda.rows.reductions import SOURCE
+from detmode.cuda.rows.shapes import Rows
+
+
+def extreme_rows(
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    *,
+    largest: bool,
+    include_self: bool = True,
+) -> None:
+    """Put the extremum of ``source`` where ``index`` says; other destinations keep their bits.
+
+    Args:
+        out: contiguous, ``shape.destinations`` elements, of a floating or integral dtype.
+        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
+            each of ``shape.outer``, or one for each element of ``source``.
+        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
+        shape: how they lie.
+        largest: whether the maximum is meant, not the minimum.
+        include_self: whether what a destination held takes part; for int32 and int64 it must,
+            because each of their values has a key and none is left for "nothing".
+    """
+    n = shape.destinations
+    key = torch.int64 if out.dtype.itemsize == 8 else torch.int32
+    keys = torch.full((n,), torch.iinfo(key).min, dtype=key, device=out.device)
+    by_row = index.numel() == shape.rows
+    launch(
+        SOURCE, f"index_reduce_observe<{ctype(out.dtype)}>", shape.addends,
+        index, source, keys, shape.addends, by_row, shape.rows, shape.inner, shape.size, largest,
+    )  # fmt: skip
+    launch(
+        SOURCE, f"index_reduce_finish<{ctype(out.dtype)}>", n, keys, out, n, include_self, largest
+    )

@@ -1,0 +1,236 @@
+// Backward of linear and cubic interpolation: one thread owns one element of grad_input and gathers
+// what the forward spread from it (gather.cuh). `*_tables` first writes down, for each dimension,
+// which output positions read which input positions with which weights (table.cuh); the gathers
+// know no interpolation.
+#include "interpolation_gather.cuh"
+#include "interpolation_table.cuh"
+
+// ATen's rules for the source position of an output position, with the fused multiply-add that its
+// CUDA build makes of scale * (o + 0.5) - 0.5. A position past the input counts as its end.
+template <typename opmath_t>
+static __device__ __forceinline__ opmath_t source_position(const Resize<opmath_t>& resize,
+                                                           int64_t o) {
+  opmath_t position = resize.align_corners
+                          ? mul_rn(resize.scale, static_cast<opmath_t>(o))
+                          : fma_rn(resize.scale, center_of<opmath_t>(o), opmath_t(-0.5));
+  opmath_t end = static_cast<opmath_t>(resize.in + 1);
+  return position < end ? position : end;
+}
+
+struct Linear {
+  template <typename opmath_t>
+  static __device__ __forceinline__ opmath_t locate(const Resize<opmath_t>& resize, int64_t o,
+                                                    int64_t& index) {
+    opmath_t position = source_position(resize, o);
+    if (position < opmath_t(0)) position = opmath_t(0);
+    index = min_index(static_cast<int64_t>(position), resize.in - 1);
+    opmath_t lambda = sub_rn(position, static_cast<opmath_t>(index));
+    return lambda < opmath_t(1) ? lambda : opmath_t(1);
+  }
+  template <typename opmath_t>
+  static __device__ void span(const Resize<opmath_t>& resize, int64_t o, int64_t& begin,
+                              int64_t& end) {
+    locate(resize, o, begin);
+    end = min_index(begin + 1, resize.in - 1);
+  }
+  template <typename opmath_t>
+  static __device__ int64_t weigh(const Resize<opmath_t>& resize, int64_t o, opmath_t* weights) {
+    int64_t index;
+    opmath_t lambda = locate(resize, o, index);
+    weights[0] = sub_rn(opmath_t(1), lambda);
+    weights[1] = lambda;
+    return index;
+  }
+};
+
+// Cubic convolution with A = -0.75, as ATen's without antialiasing.
+struct Cubic {
+  template <typename opmath_t>
+  static __device__ __forceinline__ opmath_t locate(const Resize<opmath_t>& resize, int64_t o,
+                                                    int64_t& index) {
+    opmath_t position = source_position(resize, o);
+    index = static_cast<int64_t>(position);
+    if (static_cast<opmath_t>(index) > position) --index;
+    return sub_rn(position, static_cast<opmath_t>(index));
+  }
+  template <typename opmath_t>
+  static __device__ void span(const Resize<opmath_t>& resize, int64_t o, int64_t& begin,
+                              int64_t& end) {
+    int64_t index;
+    locate(resize, o, index);
+    begin = clamp_index(index - 1, 0, resize.in - 1);
+    end = clamp_index(index + 2, 0, resize.in - 1);
+  }
+  // ((A + 2) x - (A + 3)) x x + 1, for |x| <= 1
+  template <typename opmath_t>
+  static __device__ __forceinline__ opmath_t near(opmath_t x) {
+    opmath_t slope = fma_rn(opmath_t(1.25), x, opmath_t(-2.25));
+    return fma_rn(mul_rn(slope, x), x, opmath_t(1));
+  }
+  // ((A x - 5 A) x + 8 A) x - 4 A, for 1 < |x| < 2
+  template <typename opmath_t>
+  static __device__ __forceinline__ opmath_t far(opmath_t x) {
+    opmath_t slope = fma_rn(opmath_t(-0.75), x, opmath_t(3.75));
+    return fma_rn(fma_rn(slope, x, opmath_t(-6)), x, opmath_t(3));
+  }
+  template <typename opmath_t>
+  static __device__ int64_t weigh(const Resize<opmath_t>& resize, int64_t o, opmath_t* weights) {
+    int64_t index;
+    opmath_t t = locate(resize, o, index);
+    opmath_t rest = sub_rn(opmath_t(1), t);
+    weights[0] = far(add_rn(t, opmath_t(1)));
+    weights[1] = near(t);
+    weights[2] = near(rest);
+    weights[3] = far(add_rn(rest, opmath_t(1)));
+    return index - 1;
+  }
+};
+
+template <typename interpolation, typename opmath_t>
+__global__ void upsample_tables(int32_t* positions, opmath_t* weights, int64_t in_w, int64_t out_w,
+                                int64_t taps_w, double scale_w, int64_t in_h, int64_t out_h,
+                                int64_t taps_h, double scale_h, int64_t in_d, int64_t out_d,
+                                int64_t taps_d, double scale_d, bool align_corners) {
+  const Resize<opmath_t> dimensions[3] = {
+      {in_w, out_w, taps_w, static_cast<opmath_t>(scale_w), align_corners},
+      {in_h, out_h, taps_h, static_cast<opmath_t>(scale_h), align_corners},
+      {in_d, out_d, taps_d, static_cast<opmath_t>(scale_d), align_corners}};
+  write_tables<interpolation>(positions, weights, dimensions);
+}
+
+// grad_output is [outer, (out_d, out_h,) out_w, inner], grad_input [outer, (in_d, in_h,) in_w,
+// inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once, where
+// they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in `inner`
+// as they can be, so that neighbouring threads read neighbours. For channels_last tensors, and for
+// the leading dimensions alone.
+template <typename in_t, typename out_t, int dims, int width, bool packed>
+__global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
+    upsample_gather(const in_t* __restrict__ grad_output, const int32_t* __restrict__ positions,
+                    const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
+                    int64_t outer, int64_t inner, int64_t in_w, int64_t out_w, int64_t taps_w,
+                    int64_t in_h, int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
+                    int64_t taps_d, bool clamps) {
+  using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
+  const source_t* source = reinterpret_cast<const source_t*>(grad_output);
+  Axis<opmath_t<in_t>> axes[3];
+  read_tables<opmath_t<in_t>>(
+      positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
+  int64_t hop = ceil_div(inner, width), n = outer * hop, stride = packed ? hop : inner;
+  int64_t plane = stride;
+#pragma unroll
+  for (int d = 0; d < dims; ++d) {
+    n *= axes[d].in;
+    plane *= axes[d].out;
+  }
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t rest = quick_div(i, hop);
+    int64_t x = i - rest * hop;
+    out_t* target = grad_input + rest * inner + x;
+#pragma unroll
+    for (int d = 0; d < dims; ++d) take(axes[d], rest);
+    int active = 0;
+#pragma unroll
+    for (int u = 0; u < width; ++u) active += packed || x + u * hop < inner ? 1 : 0;
+    opmath_t<in_t> sums[width];
+    gather_all<dims, width>(source + rest * plane + x, stride, static_cast<int32_t>(hop), active,
+                            clamps, axes, sums);
+    // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
+    pack_of<out_t, width> results;
+#pragma unroll
+    for (int u = 0; u < width; ++u) {
+      results.lane[u] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
+      if (!packed && u < active) target[u * hop] = results.lane[u];
+    }
+    if constexpr (packed) reinterpret_cast<pack_of<out_t, width>*>(grad_input)[i] = results;
+  }
+}
+
+// The same for contiguous tensors ([outer, ..., w]), with coalesced reads: a thread owns `rows`
+// neighbouring rows of a column of grad_input, threadIdx.y counts such groups. Each group's threads
+// first sum the leading dimensions for a strip of 2 * blockDim.x output columns into shared memory,
+// then gather along the width from there. Shared memory: 2 * rows values a thread. The order is
+// that of `gather`, wherever a strip ends.
+template <typename in_t, typename out_t, int dims, int rows>
+__global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
+    upsample_gather_rows(const in_t* __restrict__ grad_output,
+                         const int32_t* __restrict__ positions,
+                         const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
+                         int64_t outer, int64_t in_w, int64_t out_w, int64_t taps_w, int64_t in_h,
+                         int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d, int64_t taps_d,
+                         bool clamps) {
+  constexpr int width = 2;
+  constexpr int rows_at_once = dims == 1 ? rows : 1;
+  Axis<opmath_t<in_t>> axes[3];
+  read_tables<opmath_t<in_t>>(
+      positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
+  // Rows are neighbours within a plane; with no leading dimension all are.
+  int64_t height = dims > 1 ? in_h : outer, groups = ceil_div(height, rows);
+  int64_t n = dims > 1 ? outer * groups : groups, plane = out_w;
+  if constexpr (dims > 2) n *= in_d;
+#pragma unroll
+  for (int d = 1; d < dims; ++d) plane *= axes[d].out;
+  int32_t threads = static_cast<int32_t>(blockDim.x), x = static_cast<int32_t>(threadIdx.x);
+  int32_t strip = width * threads, size = axes[0].in;
+  opmath_t<in_t>* columns = dynamic_shared<opmath_t<in_t>>() + threadIdx.y * rows * strip;
+  int32_t from = static_cast<int32_t>(blockIdx.x) * threads;
+  bool owns = x < size - from;
+  axes[0].at = owns ? from + x : size - 1;
+  int32_t low = axes[0].low[axes[0].at], high = owns ? axes[0].high[axes[0].at] : -1;
+  int32_t end = axes[0].high[threads < size - from ? from + threads - 1 : size - 1];
+  int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.y;
+  for (int64_t top = static_cast<int64_t>(blockIdx.y) * blockDim.y; top < n; top += step) {
+    int64_t group = top + threadIdx.y, above = dims > 1 ? quick_div(group, groups) : 0;
+    int64_t first = (group - above * groups) * rows, row = above * height + first;
+    int count = group < n ? static_cast<int>(min_index(height - first, rows)) : 0;
+    int64_t rest = dims > 1 ? above : row;
+    if constexpr (dims > 2) take(axes[2], rest);
+    bool together =
+        dims > 1 && rows > 1 && count == rows && (!clamps || (first > 0 && first + rows < height));
+    opmath_t<in_t> sums[rows] = {};
+    int32_t begin = axes[0].low[from];
+    while (begin <= end) {
+      int32_t last = strip <= end - begin ? begin + strip - 1 : end;
+      int32_t left = last - begin - x;
+      if (left >= 0) {
+        const in_t* source = grad_output + rest * plane + begin + x;
+        // The second column is the last one again where there is none.
+        int32_t next = least(threads, left);
+        auto keep = [&](int r, const opmath_t<in_t>(&values)[width]) {
+#pragma unroll
+          for (int u = 0; u < width; ++u) columns[r * strip + u * threads + x] = values[u];
+        };
+        if (together) {
+          if constexpr (dims > 1) {
+            axes[1].at = static_cast<int32_t>(first);
+            opmath_t<in_t> values[rows][width];
+            gather_rows<dims - 1, rows>(source, out_w, next, clamps, axes + 1, values);
+#pragma unroll
+            for (int r = 0; r < rows; ++r) keep(r, values[r]);
+          }
+        } else {
+#pragma unroll rows_at_once
+          for (int r = 0; r < rows; ++r) {
+            opmath_t<in_t> values[width] = {};
+            if constexpr (dims > 1) axes[1].at = static_cast<int32_t>(first) + r;
+            if (r < count)
+              gather_all<dims - 1, width>(source, out_w, next, width, clamps, axes + 1, values);
+            if constexpr (dims == 1) source += out_w;
+            keep(r, values);
+          }
+        }
+      }
+      __syncthreads();
+      int32_t from_here = most(low, begin), until = count > 0 ? least(high, last) : -1;
+      gather<1, rows>(columns + (from_here - begin), from_here, until, 1, strip, rows, clamps, axes,
+                      sums);
+      __syncthreads();
+      if (last == end) break;
+      begin = last + 1;
+    }
+    out_t* target = grad_input + row * in_w + axes[0].at;
+#pragma unroll
+    for (int r = 0; r < rows; ++r, target += in_w) {
+      if (owns && r < count) *target = static_cast<out_t>(add_rn(sums[r], opmath_t<in_t>(0)));
+    }
+  }
+}

@@ -1,0 +1,104 @@
+"""Which output positions read an input position, and with which weights, for each dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, ctype, empty, launch
+
+WIDTH = 4
+"""Channels that one thread of `upsample_gather` serves where there are many."""
+PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
+"""Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
+ROWS = 4
+"""Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
+
+_SAME = tuple((scalar, scalar) for scalar in ("half", "bfloat16", "float", "double"))
+# In two launches, the sums between them are of the opmath type.
+_LEADING = (("half", "float"), ("bfloat16", "float"))
+_LAST = (("float", "half"), ("float", "bfloat16"))
+
+SOURCE = Source(
+    __file__,
+    "interpolation.cu",
+    entries=(
+        *(f"upsample_tables<{i}, {t}>" for i in ("Linear", "Cubic") for t in ("float", "double")),
+        *(
+            f"upsample_gather<{a}, {b}, {dims}, {channels}>"
+            for pairs, most in ((_SAME, 3), (_LEADING, 2), (_LAST, 1))
+            for (a, b), dims in product(pairs, range(1, most + 1))
+            for channels in ("1, false", f"{WIDTH}, false", f"{PACKED[a]}, true")
+        ),
+        *(
+            f"upsample_gather_rows<{a}, {b}, {dims}, {rows}>"
+            for pairs, most in ((_SAME, 3), (_LAST, 1))
+            for (a, b), dims, rows in product(pairs, range(1, most + 1), (1, ROWS))
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """What tells one separable interpolation from another.
+
+    Args:
+        source: where its tables are written.
+        entry: the entry that writes them, with ``{}`` for the opmath type.
+        taps: of a dimension's input size and scale, the most taps an output position has.
+        clamps: taps outside the input count at its ends; otherwise there are none outside.
+    """
+
+    source: Source
+    entry: str
+    taps: Callable[[int, float], int]
+    clamps: bool
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension: its input and output size, taps, and input positions per output position."""
+
+    size: int
+    out: int
+    taps: int
+    scale: float
+
+    @property
+    def positions(self) -> int:
+        """Integers in its table."""
+        return self.out + 2 * self.size
+
+
+def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> float:
+    """Input positions per output position, as ATen has it."""
+    if align_corners:
+        return (size - 1) / (out - 1) if out > 1 else 0.0
+    return 1.0 / scale if scale is not None and scale > 0 else size / out
+
+
+def write_tables(
+    interpolation: Interpolation, axes: Sequence[Axis], align_corners: bool, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The tables of ``axes``, one after the other: int32 positions, weights in opmath_t."""
+    opmath = torch.float64 if like.dtype is torch.float64 else torch.float32
+    positions = empty((sum(axis.positions for axis in axes),), torch.int32, like.device)
+    weights = empty((sum(axis.out * axis.taps for axis in axes),), opmath, like.device)
+    described: list[int | float] = []
+    for axis in axes:
+        described += [axis.size, axis.out, axis.taps, axis.scale]
+    described += [0, 0, 0, 0.0] * (3 - len(axes))
+    launch(
+        interpolation.source,
+        interpolation.entry.format(ctype(opmath)),
+        sum(axis.size + axis.out for axis in axes),
+        *(positions, weights),
+        *described,
+        align_corners,
+    )
+    return positions, weights

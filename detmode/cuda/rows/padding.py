@@ -1,0 +1,105 @@
+"""Launches the backward kernel that replication and reflection padding share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from detmode.cuda import Source, ctype, empty, index_ctype, launch
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.dtypes import COMPLEX, FLOATING
+
+DTYPES = FLOATING + COMPLEX
+PER_THREAD = 8
+"""Planes that one thread serves where there are many."""
+MANY = 2**18
+"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+SOURCE = Source(
+    __file__,
+    "padding.cu",
+    entries=tuple(
+        f"pad_backward<{ctype(dtype)}, {reflect}, {per_thread}, {index}>"
+        for dtype in DTYPES
+        for reflect in ("false", "true")
+        for per_thread in (1, PER_THREAD)
+        for index in ("int32_t", "int64_t")
+    ),
+)
+
+
+def gather_backward(
+    name: str, grad_output: Tensor, self: Tensor, padding: Sequence[int], spatial: int
+) -> Tensor:
+    """The gradient of a padding of the last ``spatial`` dimensions, contiguous.
+
+    Args:
+        name: the operator without its number of dimensions: ``"reflection_pad"``.
+        grad_output: the gradient of the padded tensor.
+        self: the tensor that was padded; its shape and dtype are read.
+        padding: before and after the last dimension, then the one before it, and so on.
+        spatial: 1, 2 or 3.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or paddings that do not go together.
+        NotImplementedError: a dtype that is neither floating point nor complex.
+    """
+    reflect = name == "reflection_pad"
+    where = f"{name}{spatial}d_backward"
+    _check(where, grad_output, self, padding, spatial, reflect)
+    grad_input = empty(self.shape, self.dtype, self.device)
+    missing = 3 - spatial
+    planes, positions = self.shape[:-spatial].numel(), self.shape[-spatial:].numel()
+    many = planes >= PER_THREAD and grad_input.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    index = index_ctype(grad_output.numel(), grad_input.numel())
+    launch(
+        SOURCE,
+        f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
+        -(-planes // per_thread) * positions,
+        grad_output.contiguous(),
+        grad_input,
+        planes,
+        *(1,) * missing,
+        *self.shape[-spatial:],
+        *(1,) * missing,
+        *grad_output.shape[-spatial:],
+        *(0,) * missing,
+        *(int(before) for before in reversed(padding[::2])),
+    )
+    return grad_input
+
+
+def _check(
+    where: str,
+    grad_output: Tensor,
+    self: Tensor,
+    padding: Sequence[int],
+    spatial: int,
+    reflect: bool,
+) -> None:
+    if len(padding) != 2 * spatial:
+        raise RuntimeError(f"padding size is expected to be {2 * spatial}")
+    if self.dim() not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{where}(): Expected self to have {spatial + 1} or {spatial + 2} dimensions, "
+            f"but got {self.dim()}"
+        )
+    pads = [(int(padding[2 * axis]), int(padding[2 * axis + 1])) for axis in range(spatial)][::-1]
+    sizes = self.shape[-spatial:]
+    expected = [size + before + after for size, (before, after) in zip(sizes, pads)]
+    if list(grad_output.shape) != [*self.shape[:-spatial], *expected]:
+        raise RuntimeError(
+            f"{where}(): Expected grad_output to have the shape "
+            f"{[*self.shape[:-spatial], *expected]}, but got {list(grad_output.shape)}"
+        )
+    # Beyond that an image of an image would be needed. A tensor without elements has none.
+    if reflect and any(max(pad) >= size for size, pad in zip(sizes, pads)) and self.numel():
+        raise RuntimeError(
+            "Padding size should be less than the corresponding input dimension, but got: padding "
+            f"{list(padding)} for input {list(self.shape)}"
+        )
+    check_scalar_type(self.dtype, grad_output)
+    check_devices(where, grad_output, self)
+    check_implemented(where, self, DTYPES)

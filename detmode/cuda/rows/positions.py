@@ -1,0 +1,152 @@
+"""Indices as ATen takes them: masks, broadcasting, positions, bounds, overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import launch
+from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.source import SOURCE
+
+
+def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices as int64 on the device of ``self``, a mask as one index for each dimension."""
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is None:
+            found.append(None)
+        elif index.dtype in (torch.bool, torch.uint8):
+            dims = range(len(found), len(found) + index.dim())
+            for size, dim in zip(index.shape, dims):
+                if dim >= self.dim() or size != self.shape[dim]:
+                    raise IndexError(
+                        f"The shape of the mask {list(index.shape)} at index {dim - len(found)} "
+                        f"does not match the shape of the indexed tensor {list(self.shape)} at "
+                        f"index {dim}"
+                    )
+            found += index.to(self.device).nonzero().unbind(1)
+        elif index.dtype in (torch.int64, torch.int32):
+            found.append(index.to(self.device, torch.int64))
+        else:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    if len(found) > self.dim():
+        raise IndexError(
+            f"too many indices for tensor of dimension {self.dim()} (got {len(found)})"
+        )
+    return found
+
+
+def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:
+    """The common shape of the indices, or ATen's ``IndexError``."""
+    try:
+        return tuple(torch.broadcast_shapes(*(index.shape for index in indices)))
+    except RuntimeError:
+        shapes = ", ".join(str(list(index.shape)) for index in indices)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
+
+
+def linearize(
+    indices: list[tuple[Tensor, int]],
+    start: Tensor | None,
+    shape: tuple[int, ...],
+    *,
+    wraps: bool = False,
+) -> Tensor:
+    """Row-major positions of several indices: ``((start * n0 + i0) * n1 + i1) ...``, contiguous.
+
+    Args:
+        indices: int64 tensors that broadcast to ``shape``, each with the size of its dimension.
+        start: int64, broadcasts to ``shape``; nothing counts as zeros.
+        shape: of the result.
+        wraps: negative indices count from the end.
+    """
+    if start is None and len(indices) == 1 and not wraps:
+        return indices[0][0].expand(shape).contiguous()
+    device = indices[0][0].device
+    if start is None:
+        keys = torch.zeros(shape, dtype=torch.int64, device=device)
+    else:
+        keys = start.expand(shape).clone(memory_format=torch.contiguous_format)
+    n = keys.numel()
+    for index, size in indices:
+        index = index.expand(shape).contiguous()
+        launch(SOURCE, "index_put_linearize", n, index, keys, n, size, wraps)
+    return keys
+
+
+def of_elements(index: Tensor, shape: Rows) -> Tensor:
+    """Where in ``[outer, size, inner]`` each element goes; contiguous.
+
+    Args:
+        index: int64, a position in ``[0, size)`` for each element of ``[outer, rows, inner]``.
+        shape: how they lie.
+    """
+    grid = (shape.outer, shape.rows, shape.inner)
+    outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
+    inner = torch.arange(shape.inner, device=index.device)
+    return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
+
+
+def check_on_host(
+    index: Tensor, size: int, dim: int, error: type[Exception], *, wraps: bool = False
+) -> None:
+    """Raise ``error`` for an index out of range; on a GPU the kernel traps instead of waiting here.
+
+    Args:
+        index: integers.
+        size: of the dimension.
+        dim: the dimension, for the message.
+        error: the exception that ATen raises.
+        wraps: negative indices count from the end.
+    """
+    if index.device.type != "cpu" or index.numel() == 0:
+        return
+    lowest = -size if wraps else 0
+    for position in torch.stack(torch.aminmax(index)).tolist():
+        if not lowest <= position < size:
+            raise error(f"index {position} is out of bounds for dimension {dim} with size {size}")
+
+
+def check_values(out: Tensor, values: Tensor) -> None:
+    """Raise what ATen raises for values that cannot be put into ``out``.
+
+    Raises:
+        RuntimeError: another dtype, or another device and more than a scalar.
+    """
+    if values.dtype != out.dtype:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{out.dtype} for the destination and {values.dtype} for the source."
+        )
+    if values.device != out.device and values.dim() > 0:
+        raise RuntimeError(
+            f"expected values on {out.device}, where self is, but they are on {values.device}"
+        )
+
+
+def apart(out: Tensor, source: Tensor) -> Tensor:
+    """``source``, or a copy where ``out`` may overwrite it before it is read.
+
+    What certainly overlaps was refused before, as by ATen.
+    """
+    if out.untyped_storage().data_ptr() != source.untyped_storage().data_ptr():
+        return source
+    begin, end = _span(out)
+    other_begin, other_end = _span(source)
+    if begin == end or other_begin == other_end or other_end <= begin or end <= other_begin:
+        return source
+    return source.clone()
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The first address and the one behind the last."""
+    begin = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return begin, begin + (last + 1) * tensor.itemsize

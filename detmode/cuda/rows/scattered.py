@@ -1,0 +1,85 @@
+"""What an operator of the scatter family reduces, as rows and their destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.cuda.rows.positions import apart, check_on_host, linearize
+from detmode.cuda.rows.shapes import Rows
+
+
+def reduce_scattered(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    out: Tensor | None,
+    reduce_rows: Callable[..., None],
+    **options: Any,
+) -> Tensor:
+    """Bring the elements of ``src`` to where ``index`` says.
+
+    Args:
+        self: what the destinations hold before.
+        dim: along which ``index`` names destinations.
+        index: integers; no larger than ``src``, and than ``self`` but for ``dim``.
+        src: of the dtype of ``self``.
+        out: holds ``self`` and takes the result; None is a new tensor.
+        reduce_rows: called with contiguous destinations, positions, contiguous elements, how they
+            lie, and ``options``.
+        options: of the reduction.
+
+    Raises:
+        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+    """
+    if out is None:
+        out = self.clone(memory_format=torch.contiguous_format)
+    if index.numel() == 0:
+        return out
+    grown, index, src = (
+        x if x.dim() else x.view(1) for x in (out, apart(out, index), apart(out, src))
+    )
+    dim = dim % grown.dim()
+    size = grown.shape[dim]
+    check_on_host(index, size, dim, RuntimeError)
+    # Only what lies under the index takes part.
+    target, source = grown, src
+    for other, length in enumerate(index.shape):
+        source = source.narrow(other, 0, length)
+        if other != dim:
+            target = target.narrow(other, 0, length)
+    positions, shape = rows_of(index.to(torch.int64), dim, size)
+    work = target.contiguous()
+    reduce_rows(work, positions, source.contiguous(), shape, **options)
+    if work is not target:
+        target.copy_(work)
+    return out
+
+
+def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
+    """How ``index`` names destinations: one for a row of the dimensions behind ``dim`` if it can.
+
+    An expanded index says so by its strides, which are as much of its form as its shape.
+    """
+    before, n, behind = index.shape[:dim], index.shape[dim], index.shape[dim + 1 :]
+    outer, inner = prod(before), prod(behind)
+
+    def repeats(dims: range) -> bool:
+        return all(index.stride(d) == 0 or index.shape[d] == 1 for d in dims)
+
+    if not repeats(range(dim + 1, index.dim())):
+        return index.contiguous(), Rows(outer, n, inner, size)
+    row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
+    if repeats(range(dim)):
+        positions = row_index[(0,) * dim].contiguous()
+        return positions, Rows(outer, n, inner, size)
+    if inner == 1:
+        return row_index.contiguous(), Rows(outer, n, 1, size)
+    starts = torch.arange(outer, device=index.device).view(*before, 1)
+    positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
+    return positions, Rows(1, outer * n, inner, outer * size)

@@ -1,0 +1,131 @@
+"""Adding rows of a tensor to the destinations that an index names: what both rooms launch.
+
+Two ways lead to sums that do not depend on the order of threads; :mod:`detmode.cuda.rows.shapes`
+says which is taken. It goes by shapes alone, so that it is the same on every GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import ctype, empty, launch
+from detmode.cuda.rows.positions import of_elements
+from detmode.cuda.rows.shapes import PIECE, Rows, flat, parts_of, sort_dtype, sorts_rows
+from detmode.cuda.rows.source import SOURCE, widths
+
+
+def add_rows(
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    *,
+    alpha: complex = 1,
+    include_self: bool = True,
+    mean: bool = False,
+) -> None:
+    """Add ``source`` to ``out`` where ``index`` says; a destination without addend keeps its bits.
+
+    Args:
+        out: contiguous, ``shape.destinations`` elements.
+        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
+            each of ``shape.outer``, or one for each element of ``source``.
+        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
+        shape: how they lie.
+        alpha: a factor for the addends.
+        include_self: whether what a destination held is an addend too.
+        mean: divide each sum by the number of its addends.
+    """
+    if shape.addends == 0:
+        return
+    by_row = index.numel() == shape.rows
+    if not sorts_rows(shape, out.dtype, by_row):
+        _add_integers(out, index, source, shape, by_row, complex(alpha), include_self, mean)
+    elif by_row:
+        _add_sorted(out, index, source, shape, complex(alpha), include_self, mean)
+    else:
+        keys = of_elements(index, shape)
+        _add_sorted(out, keys, source, flat(shape), complex(alpha), include_self, mean)
+
+
+def _add_integers(
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    by_row: bool,
+    alpha: complex,
+    include_self: bool,
+    mean: bool,
+) -> None:
+    scalar = ctype(out.dtype)
+    components, words = parts_of(out.dtype)
+    n, elements = shape.destinations, shape.destinations * components
+    # One allocation, so one fill: the sums, then the keys.
+    scratch = torch.zeros(
+        elements * words + (elements + 1) // 2, dtype=torch.int64, device=out.device
+    )
+    sums, keys = scratch[: elements * words], scratch[elements * words :].view(torch.int32)
+    counts = torch.zeros(n, dtype=torch.int64, device=out.device) if mean else None
+    headroom = (shape.rows + 1).bit_length()
+    lies = (shape.addends, by_row, shape.rows, shape.inner, shape.size)
+    scaled = (alpha != 1, alpha.real, alpha.imag)
+    launch(
+        SOURCE, f"index_add_observe<{scalar}>", shape.addends,
+        index, source, keys, counts, *lies, *scaled,
+    )  # fmt: skip
+    launch(SOURCE, f"index_add_admit_self<{scalar}>", n, out, keys, sums, n, include_self, headroom)
+    launch(
+        SOURCE, f"index_add_accumulate<{scalar}>", shape.addends,
+        index, source, keys, sums, *lies, *scaled, headroom,
+    )  # fmt: skip
+    launch(
+        SOURCE, f"index_add_finish<{scalar}>", n,
+        keys, sums, counts, out, n, include_self, headroom,
+    )  # fmt: skip
+
+
+def _add_sorted(
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    alpha: complex,
+    include_self: bool,
+    mean: bool,
+) -> None:
+    components, words = parts_of(out.dtype)
+    columns = shape.outer * shape.inner
+    # Reading several columns at once needs aligned rows, and does not change the bits.
+    width = widths(out.dtype)[-1]
+    if shape.inner % width or source.data_ptr() % (width * source.itemsize):
+        width = 1
+    kind = f"<{ctype(out.dtype)}, {width}>"
+    narrow = index.view(-1).to(sort_dtype(shape.size))
+    sorted_index, order = torch.sort(narrow, stable=True)
+    counted = sorted_index.to(torch.int64)
+
+    def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
+        """Threads for n items, and where their pieces' carries go; the last launch has none."""
+        pieces = -(-n // PIECE)
+        if pieces == 1:
+            return columns // width, None, None
+        keys = empty((2 * pieces,), torch.int64, out.device)
+        sums = empty((2 * pieces * columns * components * words,), torch.float64, out.device)
+        return pieces * columns // width, keys, sums
+
+    threads, keys, sums = slots(shape.rows)
+    lies = (shape.rows, columns, shape.inner, shape.size, include_self)
+    launch(
+        SOURCE, f"index_add_sum_rows{kind}", threads,
+        index, counted, order, source, out, keys, sums,
+        *lies, mean, alpha != 1, alpha.real, alpha.imag,
+    )  # fmt: skip
+    while keys is not None:
+        read_keys, read_sums, n = keys, sums, keys.numel()
+        threads, keys, sums = slots(n)
+        launch(
+            SOURCE, f"index_add_sum_carries{kind}", threads,
+            read_keys, read_sums, counted if mean else None, out, keys, sums, n, *lies,
+        )  # fmt: skip

@@ -1,0 +1,8 @@
+"""What a program's bits depend on besides its code: PyTorch's settings, seeds, NCCL, versions.
+
+It may import :mod:`detmode.cuda`. It knows neither rules nor calls.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["doctor"])

@@ -1,0 +1,21 @@
+"""What in this environment can break or slow reproducibility, each with its remedy.
+
+Every state is read from the setting itself, and nothing is changed: no CUDA context is made, and
+what takes long to import (inductor, and CuPy where there is no GPU) is not imported.
+"""
+
+from __future__ import annotations
+
+from detmode.environment.doctor import numerics, program, software
+from detmode.environment.doctor.finding import Finding
+
+__all__ = ["Finding", "findings"]
+
+
+def findings() -> tuple[Finding, ...]:
+    """Everything that is looked at, whether or not there is something to do.
+
+    The settings are those of this moment: called in a program, those that the program made.
+    """
+    looks = (*software.LOOKS, *numerics.LOOKS, *program.LOOKS)
+    return tuple(finding for look in looks for finding in look())

@@ -1,0 +1,243 @@
+"""What decides how a result is computed: libraries, precision, choices by timing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from detmode.environment.doctor.finding import Finding, Look, variable
+
+_FIXED_WORKSPACES = (":4096:8", ":16:8")
+
+
+def _cublas() -> Iterator[Finding]:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    state = variable(name)
+    if state in _FIXED_WORKSPACES:
+        yield Finding(name, state, "cuBLAS gives the same bits with several streams")
+        return
+    yield Finding(
+        name,
+        state,
+        "with several streams cuBLAS may vary; PyTorch 2.8 and 2.9 refuse matrix products",
+        "`detmode run` sets it; elsewhere export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python "
+        "starts",
+    )
+
+
+def _cudnn() -> Iterator[Finding]:
+    backend = torch.backends.cudnn
+    state = f"deterministic={backend.deterministic}, benchmark={backend.benchmark}"
+    if backend.deterministic and not backend.benchmark:
+        yield Finding("cuDNN", state, "the same algorithm is chosen in every run")
+        return
+    yield Finding(
+        "cuDNN",
+        state,
+        "outside the mode the algorithm, and so the bits, may change from run to run",
+        "nothing under the mode, which sets deterministic=True and benchmark=False",
+    )
+
+
+def _recurrent() -> Iterator[Finding]:
+    subject = "cuDNN recurrent networks"
+    try:
+        version = torch.backends.cudnn.version()
+    except RuntimeError as error:
+        # The loaded cuDNN is not the one that PyTorch was built with.
+        yield Finding(subject, "cuDNN does not load", str(error).splitlines()[0], "reinstall it")
+        return
+    workspace = variable("CUBLAS_WORKSPACE_CONFIG")
+    state = "no cuDNN" if version is None else f"cuDNN {version}, workspace {workspace}"
+    if version is None:
+        yield Finding(subject, state, "nn.RNN, nn.LSTM and nn.GRU do not run in cuDNN")
+    elif workspace in (*_FIXED_WORKSPACES, ":4096:2"):
+        yield Finding(subject, state, "nn.RNN, nn.LSTM and nn.GRU have workspaces of their own")
+    else:
+        yield Finding(
+            subject,
+            state,
+            "nn.RNN, nn.LSTM and nn.GRU vary on some versions; which ones is not documented",
+            "export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python starts",
+        )
+
+
+def _precision() -> Iterator[Finding]:
+    precisions = _float32_precisions()
+    state = ", ".join(f"{name} {value}" for name, value in precisions.items())
+    reduced = set(precisions.values()) != {"float32"}
+    yield Finding(
+        "float32 precision",
+        state,
+        "TF32 and bfloat16 do not vary from run to run, but GPUs with and without them give other "
+        "bits"
+        if reduced
+        else "float32 is computed as float32",
+        "for several GPU models: torch.set_float32_matmul_precision('highest') and "
+        "torch.backends.cudnn.allow_tf32 = False"
+        if reduced
+        else None,
+    )
+    override = os.environ.get("NVIDIA_TF32_OVERRIDE")
+    if override is not None:
+        yield Finding(
+            "NVIDIA_TF32_OVERRIDE",
+            override,
+            "cuBLAS and cuDNN follow it, whatever PyTorch's settings say",
+            "unset NVIDIA_TF32_OVERRIDE",
+        )
+
+
+def _float32_precisions() -> dict[str, str]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if not hasattr(cudnn, "conv"):
+        # Before PyTorch 2.9.
+        word = {"highest": "float32", "high": "tf32", "medium": "bf16"}
+        convolutions = "tf32" if cudnn.allow_tf32 else "float32"
+        return {
+            "matmul": word[torch.get_float32_matmul_precision()],
+            "convolution": convolutions,
+            "RNN": convolutions,
+        }
+    # The older functions raise where a program has used these settings.
+    settings: dict[str, Any] = {"matmul": matmul, "convolution": cudnn.conv, "RNN": cudnn.rnn}
+    read = {name: setting.fp32_precision for name, setting in settings.items()}
+    return {name: "float32" if value in ("none", "ieee") else value for name, value in read.items()}
+
+
+def _reductions() -> Iterator[Finding]:
+    matmul = torch.backends.cuda.matmul
+    allowed = [
+        name
+        for name in (
+            "allow_fp16_reduced_precision_reduction",
+            "allow_bf16_reduced_precision_reduction",
+            "allow_fp16_accumulation",
+        )
+        if _read(matmul, name)
+    ]
+    yield Finding(
+        "float16 and bfloat16 matmul",
+        ", ".join(allowed) or "sums are float32",
+        "sums may be rounded on the way: not varying from run to run, but where depends on the GPU "
+        "and the size"
+        if allowed
+        else "sums are rounded once",
+        "for accuracy, or several GPU models: set them to False in torch.backends.cuda.matmul"
+        if allowed
+        else None,
+    )
+
+
+def _read(settings: object, name: str) -> bool:
+    # Older versions lack some; PyTorch's class raises AssertionError for what it does not know.
+    try:
+        return bool(getattr(settings, name))
+    except (AttributeError, AssertionError):
+        return False
+
+
+def _tunable() -> Iterator[Finding]:
+    is_enabled = getattr(torch._C, "_cuda_tunableop_is_enabled", None)
+    on = is_enabled() if is_enabled else os.environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1"
+    yield Finding(
+        "TunableOp",
+        "on" if on else "off",
+        "matrix products are chosen by timing: every tuning may choose others, with other bits"
+        if on
+        else "matrix products are not chosen by timing",
+        "unset PYTORCH_TUNABLEOP_ENABLED, or tune once and set PYTORCH_TUNABLEOP_TUNING=0"
+        if on
+        else None,
+    )
+
+
+def _attention() -> Iterator[Finding]:
+    backends = torch.backends.cuda
+    enabled = {
+        "flash": backends.flash_sdp_enabled(),
+        "memory-efficient": backends.mem_efficient_sdp_enabled(),
+        "cuDNN": backends.cudnn_sdp_enabled(),
+        "math": backends.math_sdp_enabled(),
+    }
+    fused = enabled["flash"] or enabled["memory-efficient"]
+    effects = []
+    if enabled["cuDNN"]:
+        effects.append(
+            "cuDNN's backward may vary, and is left out under PyTorch's strict flag only"
+        )
+    if fused:
+        effects.append("flash and memory-efficient backward may vary outside the mode")
+    yield Finding(
+        "attention backends",
+        ", ".join(name for name, on in enabled.items() if on) or "none",
+        "; ".join(effects) or "matrix products and a softmax: as reproducible as these",
+        "with warn_only and outside the mode: torch.backends.cuda.enable_cudnn_sdp(False)"
+        if enabled["cuDNN"]
+        else None,
+    )
+
+
+def _fill() -> Iterator[Finding]:
+    name = "fill_uninitialized_memory"
+    if torch._C._get_deterministic_fill_uninitialized_memory():
+        yield Finding(
+            name,
+            "True",
+            "under PyTorch's flag every torch.empty costs one write of its bytes; a program "
+            "that reads uninitialised memory does not vary",
+            "for a program that reads none: DeterministicMode(fill_uninitialized_memory=False)",
+        )
+    else:
+        yield Finding(
+            name,
+            "False",
+            "a program that reads uninitialised memory may vary",
+            "DeterministicMode(fill_uninitialized_memory=True) shows whether yours does",
+        )
+
+
+def _compiler() -> Iterator[Finding]:
+    config: Any = sys.modules.get("torch._inductor.config")
+
+    def setting(name: str, environment: str) -> bool:
+        # inductor reads the variables when it is imported, which takes too long for a look.
+        if config is None:
+            return os.environ.get(environment) == "1"
+        return bool(getattr(config, name, False))
+
+    timed = [
+        name
+        for name in ("max_autotune", "max_autotune_gemm", "coordinate_descent_tuning")
+        if setting(name, f"TORCHINDUCTOR_{name.upper()}")
+    ]
+    deterministic = setting("deterministic", "TORCHINDUCTOR_DETERMINISTIC")
+    state = f"deterministic={deterministic}"
+    yield Finding(
+        "torch.compile (inductor)",
+        ", ".join([state, *(f"{name}=True" for name in timed)]),
+        "what would change the bits is not chosen by timing"
+        if deterministic
+        else "outside the mode kernels are chosen by timing: two compilations may give other bits",
+        None
+        if deterministic
+        else "nothing under the mode, where functions run uncompiled; elsewhere export "
+        "TORCHINDUCTOR_DETERMINISTIC=1 (PyTorch 2.10 or newer)",
+    )
+
+
+LOOKS: tuple[Look, ...] = (
+    _cublas,
+    _cudnn,
+    _recurrent,
+    _precision,
+    _reductions,
+    _tunable,
+    _attention,
+    _fill,
+    _compiler,
+)

@@ -1,0 +1,174 @@
+"""The program and its processes: random numbers, workers, ranks, threads, Python itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from detmode.environment import nccl
+from detmode.environment.doctor.finding import Finding, Look, variable
+
+_UNKNOWN = "not known before a program runs"
+
+
+def _hash_seed() -> Iterator[Finding]:
+    name = "PYTHONHASHSEED"
+    value = os.environ.get(name)
+    if value not in (None, "", "random"):
+        yield Finding(name, str(value), "sets of strings have the same order in every run")
+        return
+    yield Finding(
+        name,
+        "not set" if value is None else value,
+        "sets of strings are ordered anew in every run, and what iterates over them too",
+        "`detmode run` sets it; elsewhere export PYTHONHASHSEED=0 before Python starts",
+    )
+
+
+def _python() -> Iterator[Finding]:
+    if sys.flags.ignore_environment:
+        yield Finding(
+            "python -E or -I",
+            "on",
+            "PYTHONHASHSEED is not read: sets of strings are ordered anew in every run",
+            "start Python without -E and -I",
+        )
+
+
+def _seeds() -> Iterator[Finding]:
+    yield Finding(
+        "seeds",
+        _UNKNOWN,
+        "what is not seeded begins anywhere, and cannot be told from what is: torch.initial_seed() "
+        "is a number in both cases",
+        "detmode.seed_everything(0); of two recorded runs detmode diff says whether seeds differ",
+    )
+    yield Finding(
+        "DataLoader generators",
+        _UNKNOWN,
+        "without one, the order of samples and the seeds of workers are drawn from PyTorch's "
+        "global generator, and depend on everything that was drawn before",
+        "DataLoader(..., **detmode.dataloader_kwargs(0))",
+    )
+
+
+def _workers() -> Iterator[Finding]:
+    # Asking for the method alone would fix it for the process.
+    method = multiprocessing.get_start_method(allow_none=True)
+    method = method or multiprocessing.get_all_start_methods()[0]
+    yield Finding(
+        "DataLoader workers",
+        f"started by {method}",
+        "started inside the mode they inherit it and PyTorch's flag, but are not in its report"
+        if method == "fork"
+        else "they have neither the mode nor PyTorch's flag",
+        None
+        if method == "fork"
+        else "where workers compute: detmode.use_deterministic_algorithms(True) in worker_init_fn",
+    )
+
+
+def _nccl() -> Iterator[Finding]:
+    if not torch.distributed.is_available():
+        return
+    algorithms = nccl.algorithms()
+    remedy: str | None = f"export NCCL_ALGO={nccl.EXCLUDING}, or NCCL_NVLS_ENABLE=0"
+    if nccl.nvls_is_excluded():
+        remedy = None
+        effect = "the same bits for the same ranks and links between them: NVLS is not among them"
+    elif algorithms is None:
+        effect = (
+            "under its flag PyTorch sets ^NVLS when a process group is made, which leaves NVLSTree "
+            "across nodes; a group made before the mode is entered may vary on one node too"
+        )
+    else:
+        effect = (
+            "NVLS and NVLSTree add in the switch, in any order, and not every function that "
+            "reduces is kept from them; PyTorch leaves a given value as it is"
+        )
+    yield Finding("NCCL_ALGO", "not set" if algorithms is None else algorithms, effect, remedy)
+    nvls = variable("NCCL_NVLS_ENABLE")
+    yield Finding(
+        "NCCL_NVLS_ENABLE",
+        nvls,
+        "NCCL does not use NVLS"
+        if nvls == "0"
+        else "NCCL uses NVLS where the machine has it and NCCL_ALGO allows it",
+        remedy,
+    )
+
+
+def _threads() -> Iterator[Finding]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    asked = ", ".join(f"{name} {variable(name)}" for name in names)
+    yield Finding(
+        "CPU threads",
+        f"{torch.get_num_threads()} ({asked})",
+        "reductions on the CPU are split by the number of threads: another number, other bits",
+        None
+        if any(name in os.environ for name in names)
+        else "for the same bits on machines with other core counts: export OMP_NUM_THREADS",
+    )
+    for name, default in (("OMP_DYNAMIC", "false"), ("MKL_DYNAMIC", "true")):
+        if name == "MKL_DYNAMIC" and not torch.backends.mkl.is_available():
+            continue
+        adjusts = os.environ.get(name, default).lower() not in ("false", "0")
+        yield Finding(
+            name,
+            variable(name),
+            "the number of threads may be lowered at run time"
+            if adjusts
+            else "the number of threads is not lowered at run time",
+            f"export {name}=FALSE" if adjusts else None,
+        )
+
+
+def _cpu() -> Iterator[Finding]:
+    level = torch.backends.cpu.get_cpu_capability()
+    fixed = "ATEN_CPU_CAPABILITY" in os.environ
+    yield Finding(
+        "CPU instructions",
+        level,
+        "ATen's CPU kernels add in another order with other vector instructions",
+        None
+        if fixed
+        else "for the same bits on different CPUs: export ATEN_CPU_CAPABILITY=default (slower)",
+    )
+    if torch.backends.mkl.is_available():
+        value = os.environ.get("MKL_CBWR")
+        yield Finding(
+            "MKL_CBWR",
+            value or "not set",
+            "MKL chooses its code by the CPU's model"
+            if value is None
+            else "MKL's code path is fixed",
+            "for the same bits on different CPUs: export MKL_CBWR=COMPATIBLE (slower)"
+            if value is None
+            else None,
+        )
+
+
+def _debugging() -> Iterator[Finding]:
+    for name, effect in (
+        ("CUDA_LAUNCH_BLOCKING", "every launch is waited for: slow, and no more deterministic"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "every allocation goes to the driver: slow"),
+    ):
+        value = os.environ.get(name)
+        if value not in (None, "", "0"):
+            yield Finding(name, str(value), effect, f"unset {name}")
+
+
+LOOKS: tuple[Look, ...] = (
+    _hash_seed,
+    _python,
+    _seeds,
+    _workers,
+    _nccl,
+    _threads,
+    _cpu,
+    _debugging,
+)

@@ -1,0 +1,55 @@
+"""``allow``: exempt operators for a block, and for the backward of what is called in it."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from types import TracebackType
+
+from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.mode.options import check_operator
+from detmode.sites.forward_memory import trace
+from detmode.table.names import Operator, text_of
+
+
+class allow(ContextDecorator):
+    """Inside, the named operators run as PyTorch would run them without its flag.
+
+    So do their backward operators when backward runs later, outside the block: autograd nodes are
+    told by their sequence number. A context manager and a decorator, re-entrant; it concerns the
+    thread that enters it.
+
+    Args:
+        operators: operator or overload names (``"aten::histc"``, ``"aten::put_.default"``),
+            forward or backward, or globs of them (``"torchvision::*"``); or the operators and
+            overloads themselves (``torch.ops.aten.histc``).
+
+    Raises:
+        TypeError: an operator is none of these, or none is given.
+        ValueError: a name has no namespace, or no loaded library has such an operator.
+    """
+
+    def __init__(self, *operators: Operator) -> None:
+        if not operators:
+            raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
+        names = tuple(map(text_of, operators))
+        for operator in names:
+            if not isinstance(operator, str):
+                raise TypeError(f"allow() takes operators, got {type(operator).__name__}")
+            if "::" not in operator and operator != "*":
+                raise ValueError(f'allow(): write {operator!r} with its namespace, "aten::histc"')
+            check_operator("allow()", operator)
+        self._operators: tuple[str, ...] = names
+
+    def __enter__(self) -> allow:
+        trace().open_region(self, self._operators, undone_at_end(self, Undo()))
+        return self
+
+    def _exit(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        trace().close_region(self)
+
+    __exit__ = leaving(_exit)

@@ -1,0 +1,608 @@
+"""DeterministicMode: look up, match, act, record."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._contextlib import _wrap_generator
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from detmode import cuda
+from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.environment.dispatch import autocast_inside, resolve_views
+from detmode.environment.settings import FLAG, choose_for_block, flag, strictly, unfilled
+from detmode.mode import messages
+from detmode.mode.detours import Detours
+from detmode.mode.higher_order import let_pass
+from detmode.mode.options import check_arguments, check_overrides, logger_for, means_unlisted
+from detmode.mode.plan import Plan
+from detmode.mode.recorder import Recorder
+from detmode.mode.validation import validate, validations
+from detmode.reports.report import Record, Report
+from detmode.sites.forward_memory import trace
+from detmode.sites.lines import in_compiled_function
+from detmode.sites.observers import observer
+from detmode.table.call import Call, tensors_in
+from detmode.table.call_site import Site
+from detmode.table.names import Overrides, matches, names_of
+from detmode.table.rule import Allow, Refuse, Substitute
+from detmode.table.rule_table import Row, RuleTable, resolve
+from detmode.table.variants import run_substitute
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNSEEN: Any = object()
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
+_local = threading.local()
+_registries: dict[str, dict[Any, Any]] = {}
+_is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_FILES = 1 << 10
+
+
+# What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
+# matched, and never launched.
+_PLAIN, _TRACED, _FOREIGN = range(3)
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
+
+class DeterminismWarning(UserWarning):
+    """A call whose result may vary was let pass; given once for each site."""
+
+
+class DeterministicMode(TorchDispatchMode):
+    """Run a block deterministically: substitute, run PyTorch's deterministic path, warn or raise.
+
+    A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
+    exception-safe: every setting it touches is restored. It acts in the thread that enters it and
+    in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
+    turns on, still alerts. Copied or pickled outside of its block, it is another mode with the same
+    arguments, which has seen nothing yet.
+
+    Args:
+        warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
+            warn nor raise, and native paths run in their strict form.
+        substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
+        rules: the rule table; ``default_rules()`` if left out.
+        overrides: operators or overloads, by name or as in ``torch.ops``, or globs of names, to
+            ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
+            a glob. They concern calls that may vary: a call that a rule knows not to vary passes
+            as ever, and a glob over ``aten`` means the operators that the table lists.
+        fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
+            the block; ``None`` leaves it as it is.
+        simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
+            the CUDA kernels of the substitutes on the host.
+        schedule_seed: with ``simulate``: shuffles the order in which blocks and threads run.
+        log: a logger, or a level for the logger ``detmode``.
+
+    Raises:
+        TypeError: an argument has the wrong type, in PyTorch's words where it has them.
+        ValueError: an argument has an impossible value.
+        RuntimeError: inside the block: PyTorch's standard message, for a call that is refused.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        warn_only: bool = False,
+        *,
+        substitute: bool = True,
+        rules: RuleTable | None = None,
+        overrides: Overrides | None = None,
+        fill_uninitialized_memory: bool | None = None,
+        simulate: str | None = None,
+        schedule_seed: int | None = None,
+        log: logging.Logger | int | str | None = None,
+    ) -> None:
+        check_arguments(
+            warn_only, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
+        )
+        if rules is None:
+            from detmode.rules import default_rules
+
+            rules = default_rules()
+        self._warn_only = warn_only
+        self._substitute = substitute
+        self._table = rules
+        self._overrides = check_overrides(overrides, rules)
+        self._fill = fill_uninitialized_memory
+        self._simulate = simulate
+        self._schedule_seed = schedule_seed
+        self._logger = logger_for(log)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to the mode's own calls: a copy begins anew."""
+        TorchDispatchMode.__init__(self)
+        self._plans: dict[Any, Plan | None] = {}
+        # What overloads without a plan call: an overload itself is hashed and called in Python.
+        self._unlisted: set[Any] = set()
+        self._recorder = Recorder(self._logger, self._tell_of_compile)
+        self._kinds: dict[type, int] = {}
+        self._said: set[str] = set()
+        self._innermost = True
+        self._trace = trace()
+        # What leaves each entered level; the levels share the list.
+        self._entered: list[Undo] = []
+
+    # The block
+
+    def __enter__(self) -> DeterministicMode:
+        undo = undone_at_end(self, Undo())
+        try:
+            self._enter(undo)
+        except BaseException:
+            undo.run()
+            raise
+        return self
+
+    def _enter(self, undo: Undo) -> None:
+        let_pass(type(self))
+        level = self._level_for(undo)
+        choose_for_block(self._warn_only, self._fill, undo)
+        Detours(_wants_plain, _meets, undo)
+        if self._simulate:
+            cuda.host.choose_schedule(self._schedule_seed, undo)
+        outer = _stack()
+        undo.note(functools.partial(_leave, level, outer))
+        level._innermost = True
+        level._trace = trace()
+        outer.append(level)
+        if len(outer) > 1:
+            outer[-2]._innermost = False
+        undo.note(functools.partial(_take_off, level, []))
+        TorchDispatchMode.__enter__(level)
+
+    def _level_for(self, undo: Undo) -> DeterministicMode:
+        """What goes on the stack: a mode that is on one already gets a twin.
+
+        Each level is told apart, and the records are one.
+        """
+        undo.note(functools.partial(_discard, self._entered, undo))
+        self._entered.append(undo)
+        if self._entered[0] is undo:
+            return self
+        level = object.__new__(type(self))
+        level.__dict__.update(self.__dict__)
+        TorchDispatchMode.__init__(level)
+        return level
+
+    def _exit(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for undo in reversed(self._entered):
+            if undo.thread == threading.get_ident():
+                undo.run()
+                return
+        raise RuntimeError("DeterministicMode: this thread leaves a mode that it has not entered")
+
+    __exit__ = leaving(_exit)
+
+    def __call__(self, function: F) -> F:
+        """As a decorator: every call of ``function`` runs inside the mode."""
+        if not callable(function):
+            raise TypeError(
+                f"DeterministicMode decorates a function, got {type(function).__name__}"
+            )
+
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                "DeterministicMode cannot decorate a coroutine function: other tasks would run "
+                "inside its block; write 'with' around what does not await"
+            )
+        if inspect.isgeneratorfunction(function):
+            # As torch.no_grad does: inside while the generator runs, outside while it waits.
+            # PyTorch's helper has no types.
+            return _wrap_generator(lambda: self, function)  # type: ignore[no-any-return]
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]  # a wrapper has the wrapped one's type
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether a block of this mode is open, in any thread."""
+        return bool(self._entered)
+
+    # Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._entered:
+            raise TypeError(
+                "DeterministicMode: a mode can be neither copied nor pickled inside its block; "
+                "do it before or after, or copy its report()"
+            )
+        fresh = object.__new__(type(self))
+        fresh._logger = self._logger
+        fresh._begin()
+        made_anew = vars(fresh).keys() - {"_logger"}
+        return {name: value for name, value in vars(self).items() if name not in made_anew}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    # What was seen
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The rows so far, in the order in which they were first met."""
+        return self.report().records
+
+    def report(self) -> Report:
+        """The rows so far, as a table (``print``) or JSON (``to_json``)."""
+        return self._recorder.report()
+
+    # One call
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        traced = False
+        if types:
+            kind = self._kind_of(types)
+            if kind == _FOREIGN:
+                # A subclass desugars first; the mode then sees the operators that it is made of.
+                return NotImplemented
+            traced = kind == _TRACED
+        resolve_views()
+        operator: Any = getattr(func, "_op", None)
+        if operator in self._unlisted:
+            return operator(*args, **kwargs) if kwargs else operator(*args)
+        plan = self._plans.get(func, _UNSEEN)
+        if plan is _UNSEEN:
+            plan = self._plan(func)
+            if plan is None and type(func) is torch._ops.OpOverload:
+                self._unlisted.add(operator)
+        if plan is None or not self._innermost:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._intercept(plan, args, kwargs or {}, traced=traced)
+
+    def _kind_of(self, types: Iterable[type]) -> int:
+        """The most foreign kind among the tensors' types."""
+        found = _PLAIN
+        for cls in types:
+            kind = self._kinds.get(cls)
+            if kind is None:
+                if getattr(cls, "__torch_dispatch__", None) is _NO_DISPATCH:
+                    kind = _PLAIN
+                elif cls.__module__.startswith("torch._subclasses."):
+                    kind = _TRACED
+                else:
+                    kind = _FOREIGN
+                self._kinds[cls] = kind
+            found = max(found, kind)
+        return found
+
+    def _plan(self, func: Any) -> Plan | None:
+        plan = None
+        if isinstance(func, torch._ops.OpOverload):
+            rows = self._table.get(func)
+            known_not_to_vary = rows and all(isinstance(row.rule.action, Allow) for row in rows)
+            names = names_of(func, (row.rule.op for row in rows))
+            if known_not_to_vary:
+                rows = ()
+            override = next(
+                (
+                    action
+                    for name, action in self._overrides.items()
+                    if not known_not_to_vary
+                    and matches(names, (name,))
+                    and (rows or means_unlisted(name))
+                ),
+                None,
+            )
+            # TorchScript's own operators have no dispatcher entry to ask.
+            composite = (
+                not rows and func.namespace != "prim" and _is_composite(func.name(), _COMPOSITE)
+            )
+            if rows or override or composite or self._table.is_forward(func):
+                plan = Plan(func, rows, override, composite)
+        self._tell_of_compile()
+        Detours.look_again()
+        self._plans[func] = plan
+        return plan
+
+    def _intercept(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+    ) -> Any:
+        func = plan.func
+        if plan.composite and plan.override is None:
+            return self._decompose(plan, args, kwargs)
+        call = Call(func, plan.signature.bind(args, kwargs), self._simulate)
+        if torch.is_grad_enabled():
+            for tensor in call.tensors:
+                if tensor.requires_grad:
+                    call.place = self._trace.remember_call(plan.names, self._recorder.paths)
+                    break
+        row: Row | None = None
+        for candidate in plan.rows:
+            if candidate.rule.when(call):
+                row = candidate
+                break
+        if row is None:
+            if plan.override is None:
+                return func(*args, **kwargs)
+        elif isinstance(row.rule.action, Allow):
+            return func(*args, **kwargs)
+        return self._act(plan, row, call, args, kwargs, traced=traced)
+
+    def _decompose(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite operator under the mode: in inference mode they come whole.
+
+        It is ATen's form that runs: PyTorch has some in Python as well, for tracing, which round in
+        another way or draw other random numbers. Some have kernels besides (``silu_backward``;
+        ``linear``, for nested tensors): ATen runs those.
+        """
+        if plan.kernels:
+            for tensor in tensors_in((*args, *kwargs.values())):
+                if (tensor.device.type, tensor.is_nested) in plan.kernels:
+                    return plan.func(*args, **kwargs)
+        with _acting(self), autocast_inside(plan.func):
+            return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
+
+    def _act(
+        self,
+        plan: Plan,
+        row: Row | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+    ) -> Any:
+        """Decide what happens with a call that may vary, record it, and do it."""
+        func = plan.func
+        rule = row.rule if row else None
+        asked = "allow" if self._trace.allows(plan.names) else plan.override
+        if asked == "allow":
+            self._recorder.count(plan, row, "allow", call, self._trace)
+            with flag(False):
+                return func(*args, **kwargs)
+        if asked == "native":
+            return self._run_native(plan, row, call, args, kwargs)
+        if asked in ("warn", "error"):
+            return self._refuse(plan, row, call, args, kwargs, warn=asked == "warn")
+        if rule is None:
+            # An override asks for a substitute, and no row says how.
+            return func(*args, **kwargs)
+        action, unavailable = rule.action, None
+        if isinstance(action, Substitute):
+            if self._substitute or asked == "substitute":
+                where = None if traced or _is_active(_FAKE) else _where_to_launch(call)
+                if where is None:
+                    self._recorder.count(plan, row, "substitute", call, self._trace)
+                    # Tracing needs the shapes only, and tracing rules alert under the flag.
+                    with flag(False):
+                        return func(*args, **kwargs)
+                unavailable = _unavailable(where) if action.launches else None
+                if unavailable is None:
+                    self._recorder.count(plan, row, "substitute", call, self._trace)
+                    with unfilled():
+                        validate(func, call.arguments)
+                        seen_by = observer()
+                        if seen_by is None:
+                            return run_substitute(action, func, call.arguments)
+                        run = functools.partial(_substitute, plan, action)
+                        return seen_by.observe(func, args, kwargs, run)
+                self._say_once(unavailable, f"no substitutes here: {unavailable}")
+            action = rule.natively
+        is_flag_on, _ = FLAG.chosen()
+        if isinstance(action, Refuse):
+            warn = self._warn_only or rule.alert is None or not is_flag_on
+            return self._refuse(plan, row, call, args, kwargs, warn=warn, unavailable=unavailable)
+        if not is_flag_on:
+            return self._refuse(plan, row, call, args, kwargs, warn=True)
+        return self._run_native(plan, row, call, args, kwargs)
+
+    def _run_native(
+        self, plan: Plan, row: Row | None, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self._recorder.count(plan, row, "native", call, self._trace)
+        return strictly(plan.func)(*args, **kwargs)
+
+    def _refuse(
+        self,
+        plan: Plan,
+        row: Row | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        warn: bool,
+        unavailable: str | None = None,
+    ) -> Any:
+        action = "warn" if warn else "error"
+        record, place, is_new = self._recorder.count(plan, row, action, call, self._trace)
+        if is_new or not warn:
+            rule = row.rule if row else None
+            is_flag_on, _ = FLAG.chosen()
+            if record.alert is not None and is_flag_on:
+                text = messages.alert_text(record.alert, warn=warn)
+            elif rule is not None and not is_flag_on:
+                text = messages.own_text(plan.name, rule, why=messages.flag_is_off(rule))
+            else:
+                text = messages.own_text(plan.name, rule)
+            remedy = messages.remedy(
+                plan.func._schema.name,
+                warned=warn,
+                overridden=plan.override,
+                substitute_exists=rule is not None and isinstance(rule.action, Substitute),
+                unavailable=unavailable,
+            )
+            message = messages.with_place(text, place.site.text, place.module, remedy)
+            if not warn:
+                raise RuntimeError(message)
+            self._logger.warning("%s", message)
+            _warn_at(message, place.site)
+        # The warning is given; PyTorch's own would repeat it at every call.
+        with flag(False):
+            return plan.func(*args, **kwargs)
+
+    def _tell_of_compile(self) -> None:
+        if "torch.compile" not in self._said and in_compiled_function():
+            self._say_once(
+                "torch.compile",
+                "a function given to torch.compile runs eagerly under DeterministicMode: PyTorch "
+                "does not compile under a TorchDispatchMode",
+            )
+
+    def _say_once(self, topic: str, text: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            self._logger.warning("%s", text)
+
+
+def _stack() -> list[DeterministicMode]:
+    stack: list[DeterministicMode] | None = getattr(_local, "stack", None)
+    if stack is None:
+        stack = _local.stack = []
+    return stack
+
+
+def current_mode() -> DeterministicMode | None:
+    """The innermost mode that acts in this thread, an autograd thread included."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if isinstance(mode, DeterministicMode):
+            return mode
+    return None
+
+
+def _wants_plain(backward: str, input: torch.Tensor) -> bool:
+    """Whether a detour is left out, because the mode has a substitute for the plain backward."""
+    mode = current_mode()
+    if mode is None or not mode._substitute:
+        return False
+    if input.is_meta:
+        return mode._simulate is not None
+    if not input.is_cuda:
+        return False
+    func = resolve(backward)
+    rows = mode._table.get(func) if func is not None else ()
+    return any(isinstance(row.rule.action, Substitute) for row in rows) and (
+        isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
+    )
+
+
+def _meets(alert: str) -> bool:
+    """Whether an alert in Python is passed over: a shape function's, which runs nothing.
+
+    Or one of torchvision's for an operator that the mode itself meets.
+    """
+    if validations.here():
+        return True
+    mode = current_mode()
+    return mode is not None and any(
+        row.rule.alert == alert and row.rule.op.startswith("torchvision::") for row in mode._table
+    )
+
+
+def _discard(entries: list[Any], entry: object) -> None:
+    if entry in entries:
+        entries.remove(entry)
+
+
+def _leave(level: DeterministicMode, stack: list[DeterministicMode]) -> None:
+    _discard(stack, level)
+    if stack:
+        stack[-1]._innermost = True
+
+
+def _take_off(level: DeterministicMode, found: list[TorchDispatchMode]) -> None:
+    """Take the level off PyTorch's stack, which gives up the topmost one only.
+
+    A block that another one was entered in may end first: in a generator, or in a task.
+
+    Args:
+        level: need not be on it: entering may have failed.
+        found: empty at first, then the stack as it was, so that a second try knows it.
+    """
+    found[:] = found or _get_current_dispatch_mode_stack()
+    if level in found:
+        while level in _get_current_dispatch_mode_stack():
+            torch._C._pop_torch_dispatch_stack(None)
+        for mode in found[1 + len(_get_current_dispatch_mode_stack()) :]:
+            torch._C._push_on_torch_dispatch_stack(mode)
+    # What its own entering has remembered, to restore what choose_for_block restores.
+    TorchDispatchMode.__init__(level)
+
+
+class _acting:
+    """The level acts again, inside a call that it handles."""
+
+    __slots__ = ("_level", "_undo")
+
+    def __init__(self, level: DeterministicMode) -> None:
+        self._level = level
+
+    def __enter__(self) -> None:
+        self._undo = undone_at_end(self, Undo())
+        self._undo.note(functools.partial(_take_off, self._level, []))
+        torch._C._push_on_torch_dispatch_stack(self._level)
+
+    def _leave(self, *error: object) -> None:
+        self._undo.run()
+
+    __exit__ = leaving(_leave)
+
+
+def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
+    """Make a call by its substitute; an observer may make it again on other tensors."""
+    return run_substitute(action, plan.func, plan.signature.bind(args, kwargs))
+
+
+def _is_active(key: torch._C._TorchDispatchModeKey) -> bool:
+    """Whether one of PyTorch's own tracing modes gets the calls after this mode."""
+    return torch._C._get_dispatch_mode(key) is not None
+
+
+def _unavailable(where: str) -> str | None:
+    """Why a kernel cannot be launched, with the remedy; ``None`` where it can."""
+    if _is_active(_PROXY):
+        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
+    return cuda.unavailable(where)
+
+
+def _where_to_launch(call: Call) -> str | None:
+    """``"cuda"`` or ``"cpu"``; ``None`` when the tensors have no data to run on."""
+    where = None
+    for tensor in call.tensors:
+        if tensor.is_meta:
+            return None
+        if tensor.is_cuda:
+            where = "cuda"
+        elif where is None:
+            where = "cpu"
+    return where
+
+
+def _warn_at(message: str, site: Site) -> None:
+    """Warn with the user's line, where Python's filters look for it."""
+    if site.file is None:
+        warnings.warn(message, DeterminismWarning, stacklevel=2)
+        return
+    # With a registry a program that makes a mode for each step is still warned once.
+    if len(_registries) >= _FILES:
+        # Generated code may name ever new ones.
+        _registries.clear()
+    registry = _registries.setdefault(site.file, {})
+    warnings.warn_explicit(
+        message, DeterminismWarning, site.file, site.line, site.python_module, registry
+    )

@@ -1,0 +1,166 @@
+"""The places where Python looks at the flag: slow decompositions, and torchvision's alerts.
+
+``F.interpolate``, ``F.pad(mode="replicate")`` and ``F.max_pool3d(return_indices=True)`` look their
+decomposition up as an attribute of ``torch._decomp.decompositions`` when they are called. While a
+mode is entered those attributes stand for the plain operator, so that its backward meets the rule
+table instead of a decomposition whose backward goes through index_put.
+``torchvision.ops.roi_align`` does the same with an attribute of its own module.
+
+Since 0.29 torchvision alerts in Python, above the dispatcher, before it calls the operator. In a
+mode that lists the operator that alert is passed over: the mode meets the call right after it, and
+substitutes, refuses or allows it. Elsewhere it is PyTorch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+
+from detmode.cuda.undo import Lock, Undo
+
+Wants = Callable[[str, torch.Tensor], bool]
+"""Given the backward operator's name and the input: whether the plain operator is to run."""
+
+Meets = Callable[[str], bool]
+"""Given the caller name of torchvision's alert: whether a mode meets the operator itself."""
+
+
+def _interpolate(input: torch.Tensor, *args: Any) -> Any:
+    names = {4: "upsample_bilinear2d", 5: "upsample_trilinear3d"}
+    return getattr(torch._C._nn, names[input.dim()])(input, *args)
+
+
+def _interpolate_backward(input: torch.Tensor, *args: Any) -> str:
+    names = {4: "aten::upsample_bilinear2d_backward", 5: "aten::upsample_trilinear3d_backward"}
+    return names.get(input.dim(), "")
+
+
+def _bicubic(input: torch.Tensor, *args: Any) -> Any:
+    return torch._C._nn.upsample_bicubic2d(input, *args)
+
+
+def _bicubic_backward(*args: Any) -> str:
+    return "aten::upsample_bicubic2d_backward"
+
+
+def _replicate(input: torch.Tensor, padding: Any) -> Any:
+    return torch._C._nn.pad(input, padding, "replicate")
+
+
+def _replicate_backward(input: torch.Tensor, padding: Any) -> str:
+    return f"aten::replication_pad{len(padding) // 2}d_backward"
+
+
+def _max_pool3d(input: torch.Tensor, *args: Any) -> Any:
+    return torch._C._nn.max_pool3d_with_indices(input, *args)
+
+
+def _max_pool3d_backward(*args: Any) -> str:
+    return "aten::max_pool3d_with_indices_backward"
+
+
+_DETOURS: dict[str, tuple[Callable[..., Any], Callable[..., str]]] = {
+    "_upsample_linear_vec": (_interpolate, _interpolate_backward),
+    "upsample_bicubic2d_vec": (_bicubic, _bicubic_backward),
+    "_replication_pad": (_replicate, _replicate_backward),
+    "max_pool3d_with_indices": (_max_pool3d, _max_pool3d_backward),
+}
+
+
+def _roi_align(input: torch.Tensor, *args: Any) -> Any:
+    return torch.ops.torchvision.roi_align(input, *args)
+
+
+def _roi_align_backward(*args: Any) -> str:
+    return "torchvision::_roi_align_backward"
+
+
+class Detours:
+    """The stand-ins, installed while at least one block is open.
+
+    Args:
+        wants: asked at each call, so that other threads, and modes that leave the detours as
+            PyTorch has them, get the decomposition.
+        meets: asked at each alert in Python, so that other threads get it.
+        undo: takes the stand-ins out when no other block needs them.
+    """
+
+    _lock = Lock()
+    _users: ClassVar[set[Detours]] = set()
+    # By module and attribute: what was there, and what stands for it.
+    _installed: ClassVar[dict[tuple[ModuleType, str], tuple[Any, Any]]] = {}
+    _wants: ClassVar[Wants]
+    _meets: ClassVar[Meets]
+
+    def __init__(self, wants: Wants, meets: Meets, undo: Undo) -> None:
+        importlib.import_module("torch._decomp.decompositions")
+        Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
+        undo.note(lambda: Detours._lock.run(self._close))
+        Detours._users.add(self)
+        Detours.look_again()
+
+    @classmethod
+    def look_again(cls) -> None:
+        """Install what is missing: torchvision may be imported, or compile its own, in a block."""
+        cls._lock.run(cls._look)
+
+    @classmethod
+    def _look(cls) -> None:
+        if not cls._users:
+            return
+        for name, (plain, backward) in _DETOURS.items():
+            cls._install("torch._decomp.decompositions", name, _stand_in, plain, backward)
+        cls._install("torch._prims_common", "alert_not_deterministic", _quiet)
+        vision = "torchvision.ops.roi_align"
+        if vision in sys.modules and hasattr(torch.ops.torchvision, "roi_align"):
+            cls._install(vision, "_roi_align", _stand_in, _roi_align, _roi_align_backward)
+
+    @classmethod
+    def _install(cls, module_name: str, name: str, make: Callable[..., Any], *how: Any) -> None:
+        module = sys.modules.get(module_name)
+        found = getattr(module, name, None)
+        if module is None or found is None:
+            return
+        if found is not cls._installed.get((module, name), (None, None))[1]:
+            stand_in = make(found, *how)
+            cls._installed[module, name] = (found, stand_in)
+            setattr(module, name, stand_in)
+
+    def _close(self) -> None:
+        Detours._users.discard(self)
+        if Detours._users:
+            return
+        for (module, name), (original, stand_in) in Detours._installed.items():
+            if getattr(module, name) is stand_in:
+                setattr(module, name, original)
+        Detours._installed.clear()
+
+
+def _stand_in(
+    original: Callable[..., Any], plain: Callable[..., Any], backward: Callable[..., str]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and Detours._wants(backward(input, *args), input):
+            return plain(input, *args)
+        result = original(input, *args, **kwargs)
+        # torchvision's puts a compiled one in its own place.
+        Detours.look_again()
+        return result
+
+    return stand_in
+
+
+def _quiet(original: Callable[[str], None]) -> Callable[[str], None]:
+    @functools.wraps(original)
+    def stand_in(caller: str) -> None:
+        if not Detours._meets(caller):
+            original(caller)
+
+    return stand_in

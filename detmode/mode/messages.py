@@ -1,0 +1,78 @@
+"""The texts: PyTorch's own, to the letter, and what detmode adds on lines of its own."""
+
+from __future__ import annotations
+
+from detmode.table.rule import CUBLAS, Rule
+
+_ERROR = (
+    "{caller} does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this "
+    "operation, or you can use the 'warn_only=True' option, if that's acceptable for your "
+    "application. You can also file an issue at https://github.com/pytorch/pytorch/issues to help "
+    "us prioritize adding deterministic support for this operation."
+)
+_WARNING = (
+    "{caller} does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True, warn_only=True)'. You can file an issue at "
+    "https://github.com/pytorch/pytorch/issues to help us prioritize adding deterministic support "
+    "for this operation."
+)
+_CUBLAS = (
+    "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "
+    "`at::Context::setDeterministicAlgorithms(true)`, but this operation is not deterministic "
+    "because it uses CuBLAS and you have CUDA >= 10.2. To enable deterministic behavior in this "
+    "case, you must set an environment variable before running your PyTorch application: "
+    "CUBLAS_WORKSPACE_CONFIG=:4096:8 or CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
+    "https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility"
+)
+
+
+def alert_text(caller: str, *, warn: bool) -> str:
+    """PyTorch's message for a caller name: the error's, or the warning's under ``warn_only``."""
+    if caller == CUBLAS:
+        return _CUBLAS
+    return (_WARNING if warn else _ERROR).format(caller=caller)
+
+
+def own_text(overload: str, rule: Rule | None, *, why: str | None = None) -> str:
+    """Our own words for a call that varies, or may vary, without an alert of PyTorch's."""
+    if why is None and rule is None:
+        why = "an override asks to be told of it"
+    elif why is None and rule is not None:
+        why = rule.because
+    return f"{overload} may differ from run to run, and PyTorch gives no alert: {why}"
+
+
+def flag_is_off(rule: Rule) -> str:
+    """Why nothing guards the call: the program turned the flag off inside the block."""
+    return f"torch.use_deterministic_algorithms was turned off inside the block ({rule.because})"
+
+
+def with_place(text: str, site: str, module: str | None, remedy: str) -> str:
+    """The message whole: PyTorch's text first, so that what matches on it goes on matching."""
+    where = f"{site} ({module})" if module else site
+    return f"{text}\n  at {where}\n  {remedy}"
+
+
+def remedy(
+    name: str,
+    *,
+    warned: bool,
+    overridden: str | None,
+    substitute_exists: bool,
+    unavailable: str | None,
+) -> str:
+    """What the user can do about a refused call of the operator ``name``."""
+    if overridden is not None:
+        return f"overrides asks for it: {overridden!r}"
+    if unavailable is not None:
+        return f"detmode has a deterministic kernel for it, but cannot run it here: {unavailable}"
+    if substitute_exists:
+        return "detmode has a deterministic kernel for it: leave substitute=True to run it"
+    allow = f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
+    if warned:
+        return f"To accept it without a warning, backward included: {allow}"
+    return (
+        f"To let it run as it is, backward included: {allow}; "
+        "to get warnings instead of errors: warn_only=True"
+    )

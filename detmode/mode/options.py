@@ -1,0 +1,181 @@
+"""The mode's arguments, checked before anything is changed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from detmode.table import names
+from detmode.table.names import Overrides
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import RuleTable, resolve
+
+ACTIONS = ("allow", "warn", "error", "native", "substitute")
+"""What an override can ask for."""
+
+
+def check_arguments(
+    warn_only: object,
+    substitute: object,
+    rules: object,
+    fill_uninitialized_memory: object,
+    simulate: object,
+    schedule_seed: object,
+) -> None:
+    """Refuse what has a wrong type (``TypeError``) or an impossible value (``ValueError``)."""
+    check_bool("warn_only", warn_only)
+    if not isinstance(substitute, bool):
+        raise TypeError(f"substitute must be bool, not {type(substitute).__name__}")
+    if rules is not None and not isinstance(rules, RuleTable):
+        raise TypeError(
+            f"rules must be a RuleTable, not {type(rules).__name__}; "
+            "to add rules: rules=default_rules() + [Rule(...)]"
+        )
+    if not (fill_uninitialized_memory is None or isinstance(fill_uninitialized_memory, bool)):
+        raise TypeError(
+            "fill_uninitialized_memory must be bool or None, not "
+            f"{type(fill_uninitialized_memory).__name__}"
+        )
+    if simulate not in (None, "cuda"):
+        raise ValueError(f"simulate must be 'cuda' or None, got {simulate!r}")
+    if schedule_seed is not None:
+        if isinstance(schedule_seed, bool) or not isinstance(schedule_seed, int):
+            raise TypeError(
+                f"schedule_seed must be int or None, not {type(schedule_seed).__name__}"
+            )
+        if simulate is None:
+            raise ValueError("schedule_seed orders the host runner; give simulate='cuda' as well")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Refuse what is no bool, in the words of ``torch.use_deterministic_algorithms``."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"_set_deterministic_algorithms(): argument '{name}' must be bool, not "
+            f"{type(value).__name__}"
+        )
+
+
+def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, str]:
+    """The overrides as a dict by name; ``ValueError`` for what no call could ever meet."""
+    if overrides is None:
+        return {}
+    if not isinstance(overrides, Mapping):
+        raise TypeError(
+            "overrides must be a mapping such as {'aten::histc': 'allow'}, not "
+            f"{type(overrides).__name__}"
+        )
+    named: dict[str, str] = {}
+    for operator, action in overrides.items():
+        name = names.text_of(operator)
+        if action not in ACTIONS:
+            raise ValueError(
+                f"overrides[{name!r}] must be one of {', '.join(ACTIONS)}, got {action!r}"
+            )
+        if not isinstance(name, str) or "::" not in name:
+            raise ValueError(
+                f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
+            )
+        if named.setdefault(name, action) != action:
+            raise ValueError(
+                f"overrides: {name!r} is given two actions: {named[name]!r}, {action!r}"
+            )
+        check_operator("overrides", name, table)
+        if action == "substitute" and name.startswith("aten::") and not is_glob(name):
+            _check_substitute(name, table)
+    # A name is more precise than a glob, wherever it stands.
+    return dict(sorted(named.items(), key=lambda item: is_glob(item[0])))
+
+
+def means_unlisted(name: str) -> bool:
+    """Whether an override also means operators that are in no rule: aten's the table knows."""
+    return not is_glob(name) or not fnmatchcase("aten", name.split("::")[0])
+
+
+def is_glob(name: str) -> bool:
+    """Whether a name has wildcards of :mod:`fnmatch`."""
+    return any(wildcard in name for wildcard in "*?[")
+
+
+def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
+    """Refuse a name or a glob that means nothing; one in a namespace that is not loaded passes.
+
+    Args:
+        where: the argument that has the name.
+        name: of an operator or an overload.
+        table: may name operators that this PyTorch does not have; :func:`default_rules` if not
+            given.
+
+    Raises:
+        ValueError: neither a loaded library nor the table knows it, or no mode ever sees it.
+    """
+    namespace = name.partition("::")[0]
+    if is_glob(namespace):
+        return
+    base, _, overload = name.partition(".")
+    overloads = names.overloads_of(name)
+    if is_glob(name):
+        loaded = names.registered(namespace)
+        spelt = {*loaded, *(each.partition(".")[0] for each in loaded)}
+        if not loaded or any(fnmatchcase(each, name) for each in spelt):
+            return
+    elif overload and overloads and overload not in overloads:
+        raise ValueError(f"{where}: {names.misnamed(name)}")
+    elif namespace != "aten":
+        if overloads or names.misnamed(name) is None:
+            return
+    else:
+        # Generated for all operators, the out variants are not taken apart.
+        meant = [overload] if overload else [each for each in overloads if "out" not in each]
+        if overloads and not (meant and all(_is_taken_apart(base, each) for each in meant)):
+            return
+    if table is None:
+        from detmode.rules import default_rules  # takes a second, and is needed for errors only
+
+        table = default_rules()
+    listed = {row.rule.op.partition(".")[0] for row in table}
+    if any(fnmatchcase(each, base) for each in listed):
+        return
+    if is_glob(name):
+        raise ValueError(f"{where}: no operator of {namespace} matches {name!r}")
+    if not overloads:
+        raise ValueError(f"{where}: {names.misnamed(name)}")
+    bare = base.partition("::")[2].lstrip("_")
+    parts = sorted(op for op in listed if re.match(f"aten::_*{bare}", op))
+    raise ValueError(
+        f"{where}: PyTorch takes {name!r} apart before a mode sees it; name what it is made of"
+        + (f", as {' or '.join(map(repr, parts))}" if parts else "")
+    )
+
+
+def _is_taken_apart(base: str, overload: str) -> bool:
+    """Whether autograd replaces an operator by others (``CompositeImplicitAutograd``)."""
+    func = resolve(f"{base}.{overload}")
+    try:
+        return func is not None and bool(func._can_decompose())
+    except RuntimeError:
+        return False  # TorchScript's alone
+
+
+def _check_substitute(name: str, table: RuleTable) -> None:
+    base, _, overload = name.partition(".")
+    rows = [row for row in table if name in (row.rule.op, row.rule.op.partition(".")[0])]
+    for known in [overload] if overload else names.overloads_of(name):
+        func = resolve(f"{base}.{known}")
+        rows += table.get(func) if func is not None else ()
+    if not any(isinstance(row.rule.action, Substitute) for row in rows):
+        raise ValueError(f"overrides: no rule has a substitute for {name!r}")
+
+
+def logger_for(log: logging.Logger | int | str | None) -> logging.Logger:
+    """The logger that the argument ``log`` means; a level is set on the logger ``detmode``."""
+    if isinstance(log, logging.Logger):
+        return log
+    logger = logging.getLogger("detmode")
+    if log is not None:
+        if isinstance(log, bool) or not isinstance(log, (int, str)):
+            raise TypeError(f"log must be a logger or a level, not {type(log).__name__}")
+        logger.setLevel(log.upper() if isinstance(log, str) else log)
+    return logger

@@ -1,0 +1,82 @@
+"""PyTorch's switches under their own names, for the whole thread instead of a block."""
+
+from __future__ import annotations
+
+import torch
+
+from detmode.mode.deterministic_mode import DeterministicMode, current_mode
+from detmode.mode.options import check_bool
+
+_switched_on: DeterministicMode | None = None
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """As :func:`torch.use_deterministic_algorithms`, with detmode's substitutes.
+
+    ``True`` enters a :class:`DeterministicMode` in this thread until ``False`` leaves it.
+
+    Raises:
+        TypeError: an argument is no bool, in PyTorch's words.
+        RuntimeError: it would leave the mode while an inner ``with`` block is open.
+    """
+    global _switched_on
+    if not isinstance(mode, bool):
+        raise TypeError(
+            "_set_deterministic_algorithms(): argument 'mode' (position 1) must be bool, not "
+            f"{type(mode).__name__}"
+        )
+    check_bool("warn_only", warn_only)
+    if _switched_on is not None:
+        # An interrupt may have left it without a word here.
+        if _switched_on.is_entered:
+            if current_mode() is not _switched_on:
+                raise RuntimeError(
+                    "use_deterministic_algorithms: another DeterministicMode block is open inside "
+                    "this one, or it was switched on in another thread; leave that block first"
+                )
+            _switched_on.__exit__(None, None, None)
+        _switched_on = None
+    if mode:
+        _switched_on = DeterministicMode(warn_only)
+        _switched_on.__enter__()
+    else:
+        torch.use_deterministic_algorithms(False)
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """As :func:`torch.are_deterministic_algorithms_enabled`."""
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """As :func:`torch.is_deterministic_algorithms_warn_only_enabled`."""
+    return torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def set_deterministic_debug_mode(debug_mode: int | str) -> None:
+    """As :func:`torch.set_deterministic_debug_mode`: "default" or 0, "warn" or 1, "error" or 2.
+
+    Raises:
+        TypeError: ``debug_mode`` is neither int nor str, in PyTorch's words.
+        RuntimeError: it has another value, in PyTorch's words.
+    """
+    if not isinstance(debug_mode, (int, str)):
+        raise TypeError(f"debug_mode must be str or int, but got {type(debug_mode)}")
+    if isinstance(debug_mode, str):
+        modes = {"default": 0, "warn": 1, "error": 2}
+        if debug_mode not in modes:
+            raise RuntimeError(
+                "invalid value of debug_mode, expected one of `default`, `warn`, `error`, but got "
+                f"{debug_mode}"
+            )
+        debug_mode = modes[debug_mode]
+    if debug_mode not in (0, 1, 2):
+        raise RuntimeError(
+            f"invalid value of debug_mode, expected 0, 1, or 2, but got {debug_mode}"
+        )
+    use_deterministic_algorithms(debug_mode != 0, warn_only=debug_mode == 1)
+
+
+def get_deterministic_debug_mode() -> int:
+    """As :func:`torch.get_deterministic_debug_mode`: 0, 1 or 2."""
+    return torch.get_deterministic_debug_mode()

@@ -1,0 +1,5 @@
+"""Where a call comes from: the user's line, the module, and in backward the line of forward.
+
+It may import :mod:`detmode.table` and what is below. It knows no rule, and nothing of what is done
+with a call.
+"""

@@ -1,0 +1,282 @@
+"""What a thread remembers of its forward calls, for their backward.
+
+Backward runs without the user's frames, so the forward call is remembered by the sequence number of
+the autograd node that it makes; backward gives the number back. Everything is kept for each thread
+apart, as sequence numbers are.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from detmode.cuda.undo import Undo
+from detmode.sites.lines import backward_site, here
+from detmode.sites.module_path import ModulePaths
+from detmode.table.call_site import Place
+from detmode.table.names import matches
+
+T = TypeVar("T")
+
+_get_sequence_nr = torch._C._autograd._get_sequence_nr
+_current_node = torch._C._current_autograd_node
+_COPY_SLICES = "CopySlices"
+_NOTES = 1 << 16
+_INTERVALS = 1 << 12
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """An open ``allow`` region.
+
+    Args:
+        block: what was entered.
+        patterns: what is allowed.
+        start: the number that the first autograd node made in it would have.
+        undo: ends it.
+    """
+
+    block: object
+    patterns: tuple[str, ...]
+    start: int
+    undo: Undo
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is remembered of the forward call that made an autograd node."""
+
+    place: Place
+    names: tuple[str, ...]
+    allowed: tuple[tuple[str, ...], ...]
+
+
+class ByNode(Generic[T]):
+    """What is kept for autograd nodes, by their numbers; the oldest go first.
+
+    Numbers belong to the thread that makes the node: those of autograd's own threads
+    (recomputation, double backward) may repeat this thread's.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._own: dict[int, T] = {}
+        self.foreign: dict[int, T] = {}
+
+    @property
+    def mine(self) -> dict[int, T]:
+        """What is kept for the nodes that the calling thread makes."""
+        return self._own if threading.get_ident() == self._thread else self.foreign
+
+    @property
+    def repeats(self) -> bool:
+        """Whether numbers of the calling thread may come again: several threads share them."""
+        return self.mine is self.foreign
+
+    def keep(self, number: int, value: T) -> None:
+        """Keep ``value`` for a node of the calling thread."""
+        values = self.mine
+        if len(values) >= _NOTES:
+            for oldest in list(values)[: _NOTES // 4]:
+                del values[oldest]
+        values[number] = value
+
+    def of(self, number: int) -> list[T]:
+        """What may be the node's: one, or two where numbers repeat."""
+        return [values[number] for values in (self._own, self.foreign) if number in values]
+
+
+class Trace:
+    """What one thread remembers: forward calls, open allow regions and past ones."""
+
+    def __init__(self) -> None:
+        self._notes: ByNode[Note] = ByNode()
+        # Kept apart from the notes, which decide what is allowed: who only looks on must not
+        # change them.
+        self._places: ByNode[Place] = ByNode()
+        self._active: list[Region] = []
+        # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
+        self._past: list[tuple[int, int, tuple[str, ...]]] = []
+
+    def open_region(self, block: object, patterns: tuple[str, ...], undo: Undo) -> None:
+        """A region begins in which ``patterns`` are allowed; it ends when ``undo`` runs."""
+        region = Region(block, patterns, _get_sequence_nr(), undo)
+        undo.note(functools.partial(self._remember, region))
+        self._active.append(region)
+
+    def close_region(self, block: object) -> None:
+        """The innermost open region of ``block`` ends; the nodes made in it are remembered.
+
+        Raises:
+            RuntimeError: this thread has none.
+        """
+        for region in reversed(self._active):
+            if region.block is block:
+                region.undo.run()
+                return
+        raise RuntimeError("allow(): this thread leaves a region that it has not entered")
+
+    def _remember(self, region: Region) -> None:
+        if region not in self._active:
+            return
+        end = _get_sequence_nr()
+        if end > region.start:
+            self._past.append((end, region.start, region.patterns))
+        if len(self._past) > _INTERVALS:
+            # What is forgotten is refused again: the safe side.
+            del self._past[: _INTERVALS // 4]
+        self._active.remove(region)
+
+    def current_note(self) -> Note | None:
+        """The note of the autograd node whose backward runs now."""
+        node = _current_node()
+        notes = self._notes_of(node) if node is not None else []
+        return notes[0] if notes else None
+
+    def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
+        """The notes of the calls that may have made ``node``: a graph can be another thread's."""
+        number, name = node._sequence_nr(), node.name()
+        if name.endswith(_COPY_SLICES):
+            # Writing to a view: this node is made right after the one of the operator itself.
+            return self._notes.of(number - 1)
+        notes = self._notes.of(number)
+        return [note for note in notes if _may_be_made_by(note.names[0], name)]
+
+    def place_of_call(self, paths: ModulePaths) -> Place:
+        """Where the call is made that is being dispatched; of a backward operator, its forward."""
+        place = here(paths)
+        if place is None or (place.module is None and _current_node() is not None):
+            place = _with_note(place, self.current_note())
+        return place or Place(backward_site(), None)
+
+    def remember_call(self, names: tuple[str, ...], paths: ModulePaths) -> Place | None:
+        """Note place and allow regions of a forward call, for the backward of the node it makes.
+
+        A call inside a backward (activation checkpointing, double backward) takes over what was
+        allowed where that backward comes from. The place is given back where it was looked up.
+        """
+        number = _get_sequence_nr() - 1
+        if not self._notes.repeats and number in self._notes.mine:
+            # Made by an earlier call: this one (empty_like, detach) makes none.
+            return None
+        node = _current_node()
+        allowed = [region.patterns for region in self._active]
+        note = None
+        if node is not None:
+            notes = self._notes_of(node)
+            note = notes[0] if notes else None
+            # What holds for all that the node may be.
+            allowed += [
+                patterns
+                for patterns in (note.allowed if note is not None else ())
+                if all(patterns in other.allowed for other in notes)
+            ]
+            if not self._notes.foreign:
+                allowed += self._allowed_in(node._sequence_nr())
+        place = _with_note(here(paths), note)
+        if place is not None:
+            self._notes.keep(number, Note(place, names, tuple(dict.fromkeys(allowed))))
+        return place
+
+    def remember_place(self, place: Place, since: int) -> None:
+        """Note where the call is made that makes the newest autograd node, if it has one.
+
+        Args:
+            place: of the call.
+            since: the number of the first node that may be meant; who looks on has not seen how
+                older ones were made.
+        """
+        number = _get_sequence_nr() - 1
+        if not self._places.repeats:
+            # The first that is seen after a node was made has made it, even where gradients are
+            # off: the body of an autograd.Function. Others (detach, argmax) make none.
+            if number >= since and number not in self._places.mine:
+                self._places.keep(number, place)
+        elif torch.is_grad_enabled():
+            self._places.keep(number, place)
+
+    def current_place(self) -> Place | None:
+        """Where the forward call was made whose backward runs now."""
+        node = _current_node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        if node.name().endswith(_COPY_SLICES):
+            # Writing to a view: this node is made right after the one of the operator itself.
+            number -= 1
+        places = self._places.of(number)
+        if places:
+            return places[0]
+        note = self.current_note()
+        return None if note is None else note.place
+
+    def allows(self, names: tuple[str, ...]) -> bool:
+        """Whether an allow region means the call: an open one, or one that its node was made in."""
+        if self._active and any(matches(names, region.patterns) for region in self._active):
+            return True
+        node = _current_node()
+        if node is None:
+            return False
+        number = node._sequence_nr()
+        notes = self._notes_of(node)
+        # Where numbers repeat, a past region holds only for nodes that have a note of their own.
+        past = [] if self._notes.foreign else self._allowed_in(number)
+        if not notes:
+            # torch.func hides which calls make a node; the backward's name tells the forward's.
+            names += tuple(
+                name[: -len("_backward")] for name in names if name.endswith("_backward")
+            )
+            active = [region.patterns for region in self._active]
+            return any(matches(names, patterns) for patterns in active + past)
+        if all(
+            any(
+                matches(note.names, patterns) or matches(names, patterns)
+                for patterns in note.allowed
+            )
+            for note in notes
+        ):
+            return True
+        return any(matches(names, patterns) for patterns in past)
+
+    def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
+        """The patterns of the past regions in which the node was made."""
+        position = bisect_right(self._past, sequence_number, key=lambda region: region[0])
+        return [
+            patterns for _, start, patterns in self._past[position:] if start <= sequence_number
+        ]
+
+
+def _may_be_made_by(operator: str, node: str) -> bool:
+    """Whether a call of ``operator`` may have made a node of the name ``node``.
+
+    PyTorch names a node after its operator: ``MaxPool2DWithIndicesBackward0``. Nodes of C++ and of
+    registered operators have names of other kinds, which tell nothing.
+    """
+    if "::" in node or node.startswith("GeneratedBackwardFor"):
+        return True
+    made = operator.partition("::")[2].replace("_", "") + "backward"
+    return node.lower().startswith(made.replace("forwardbackward", "backward"))
+
+
+_local = threading.local()
+
+
+def trace() -> Trace:
+    """What the calling thread remembers."""
+    found: Trace | None = getattr(_local, "trace", None)
+    if found is None:
+        found = _local.trace = Trace()
+    return found
+
+
+def _with_note(place: Place | None, note: Note | None) -> Place | None:
+    """Where a call is made, with what the note of its forward call knows beside it."""
+    if note is None or (place is not None and place.module is not None):
+        return place
+    # A function's own backward, and a hook: of the module whose forward made the node.
+    return note.place if place is None else Place(place.site, note.place.module)

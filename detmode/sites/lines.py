@@ -1,0 +1,145 @@
+"""The line of the user's code that makes a call, and the modules around it.
+
+The stack is read at each call: neither hooks nor wrappers stand in the program's way.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from types import FrameType
+
+import torch
+
+import detmode
+from detmode.sites.by_id import ById
+from detmode.sites.module_path import ModulePaths
+from detmode.table.call_site import Place, Site
+
+_current_node = torch._C._current_autograd_node
+_INTERNAL_DIRECTORIES = tuple(
+    os.path.join(os.path.abspath(package.__path__[0]), "") for package in (torch, detmode)
+)
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = tuple(
+    os.path.join(_STANDARD_LIBRARY, name, "") for name in ("site-packages", "dist-packages")
+)
+_MODULE_CALL = torch.nn.Module._call_impl.__code__
+_ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
+_EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
+_HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
+_FILES = 1 << 12
+
+# Of each code object, by instruction.
+_sites: ById[dict[int, Site]] = ById()
+
+
+def here(paths: ModulePaths) -> Place | None:
+    """Where the user's code makes a call; ``None`` in a backward that autograd runs.
+
+    For calls that cost little themselves: the stack is read only as far as to the innermost module
+    that is being called, be it below the user's line or around it. A module that stands at several
+    places of the model has the path by which it was met first.
+    """
+    user: FrameType | None = None
+    module: torch.nn.Module | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is _MODULE_CALL:
+            if module is None:
+                module = frame.f_locals["self"]
+            if user is not None:
+                break
+        elif code is _ENGINE_CALL:
+            break
+        elif user is None and _is_users(code.co_filename):
+            user = frame
+            if module is not None:
+                break
+        frame = frame.f_back
+    if user is None:
+        return None
+    path = None
+    if module is not None:
+        path = paths.known.get(id(module))
+        if path is None:
+            path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
+    return Place(site_of(user), path)
+
+
+def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
+    """The nearest frame of the user's code, and the modules being called, the outermost first.
+
+    In a backward, only what it calls itself: a recomputed forward, a Python function's backward.
+    The stack is read rather than hooks registered with every module: global hooks are of all
+    threads, lead each call of a module through another path, and are looked at by other tools,
+    while looking on must change nothing.
+    """
+    user: FrameType | None = None
+    modules: list[torch.nn.Module] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is _MODULE_CALL:
+            modules.append(frame.f_locals["self"])
+        elif code is _ENGINE_CALL:
+            break
+        elif user is None and _is_users(code.co_filename):
+            user = frame
+        frame = frame.f_back
+    modules.reverse()
+    return user, modules
+
+
+def caller_of_backward() -> FrameType | None:
+    """The user's frame that called ``backward``, where this thread has one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def site_of(frame: FrameType) -> Site:
+    """The site of a user's frame."""
+    code = frame.f_code
+    sites = _sites.get(id(code))
+    if sites is None:
+        sites = _sites.keep(code, {})
+    site = sites.get(frame.f_lasti)
+    if site is None:
+        file, line = code.co_filename, frame.f_lineno
+        python_module = frame.f_globals.get("__name__")
+        site = sites[frame.f_lasti] = Site(f"{file}:{line}", file, line, python_module)
+    return site
+
+
+def backward_site() -> Site:
+    """What is known of a call in a backward whose forward call is not."""
+    node = _current_node()
+    frame = caller_of_backward()
+    if frame is None:
+        return Site(f"<{node.name()}>" if node is not None else "<unknown>")
+    # The line that called backward.
+    return site_of(frame)
+
+
+def in_compiled_function() -> bool:
+    """Whether the call runs inside a function that the user gave to ``torch.compile``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code, frame = frame.f_code, frame.f_back
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_EVAL_FRAME):
+            # torch.cond and its kin compile themselves, to no loss under a mode.
+            return frame is None or _HIGHER_ORDER not in frame.f_code.co_filename
+    return False
+
+
+@lru_cache(_FILES)
+def _is_users(file: str) -> bool:
+    """Whether a file holds the user's code; what a program generates may name ever new files."""
+    if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
+        return False
+    # Loading a batch or copying a model is the user's line, not multiprocessing's or copy's.
+    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)

@@ -1,0 +1,77 @@
+"""The path of a call's module in its model: "Net.blocks.1.linear"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.nn import Module
+
+from detmode.sites.by_id import ById
+
+
+def _step(parent: Module, child: Module) -> str:
+    """The names that lead from a module down to one that it calls, the fewest."""
+    level, seen = [("", parent)], {parent}
+    while level:
+        below = []
+        for path, module in level:
+            for name, each in module.named_children():
+                if each is child:
+                    return f"{path}.{name}"
+                if each not in seen:
+                    seen.add(each)
+                    below.append((f"{path}.{name}", each))
+        level = below
+    return f".{type(child).__name__}"
+
+
+class _Node:
+    """A module that was called by those above it."""
+
+    __slots__ = ("children", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.children: ById[_Node] = ById()
+
+
+class ModulePaths:
+    """The paths of one run's modules, each looked up once.
+
+    A module that is called at several places of the model has a path at each of them. Modules are
+    told by their identity, and none is kept alive.
+
+    Attributes:
+        known: of each module the path by which it was met first, below another one if it ever was.
+    """
+
+    def __init__(self) -> None:
+        self._called = _Node("")
+        self._recomputed = _Node("")
+        self.known: ById[str] = ById()
+
+    def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
+        """The path of the last of ``modules``, which call each other, the outermost first.
+
+        Args:
+            modules: at least one.
+            recomputed: whether a backward calls them. The first one then has the path that it had
+                in forward: activation checkpointing begins in the middle of the model.
+        """
+        node = self._recomputed if recomputed else self._called
+        above: Module | None = None
+        for module in modules:
+            found = node.children.get(id(module))
+            if found is None:
+                known = self.known.get(id(module))
+                if above is not None:
+                    path = node.path + _step(above, module)
+                elif recomputed and known is not None:
+                    path = known
+                else:
+                    path = type(module).__name__
+                if known is None or "." not in known:
+                    self.known.keep(module, path)
+                found = node.children.keep(module, _Node(path))
+            node, above = found, module
+        return node.path

@@ -1,0 +1,110 @@
+"""Who wants to see the calls that a mode substitutes: below a mode, only their parts would show."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from detmode.environment.dispatch import autocast_inside
+
+__all__ = ["Observer", "is_repeated", "observer", "repeated"]
+
+
+class _Thread(threading.local):
+    is_inside: bool = False
+    """Whether the thread is in a call that is observed: what that calls in turn is not."""
+
+
+class Observer(TorchDispatchMode):
+    """A mode that sees whole calls, also those that a mode inside it substitutes.
+
+    Autograd's threads, one for each GPU, make calls at the same time. A process that is forked,
+    such as a ``DataLoader``'s worker, inherits the mode and its open files: it is not observed.
+    """
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+        self._thread = _Thread()
+        self._lock = threading.Lock()
+        self._is_inherited = False
+        _observers.add(self)
+
+    def observe(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+    ) -> Any:
+        """See one call, which ``run(*args, **kwargs)`` makes, and give its result.
+
+        What it calls in turn is not seen.
+        """
+        if self._thread.is_inside:
+            return run(*args, **kwargs)
+        self._thread.is_inside = True
+        try:
+            with autocast_inside(func):
+                return self._observe(func, args, kwargs, run)
+        finally:
+            self._thread.is_inside = False
+
+    def _observe(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+    ) -> Any:
+        """The same, of a call that no other one makes."""
+        raise NotImplementedError
+
+
+_observers: weakref.WeakSet[Observer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in _observers:
+        each._is_inherited = each._thread.is_inside = True
+        each._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def observer() -> Observer | None:
+    """The innermost observer around the mode that asks; in autograd's threads too."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if isinstance(mode, Observer):
+            return mode
+    return None
+
+
+class _Repeated(threading.local):
+    now: bool = False
+
+
+_repeated = _Repeated()
+
+
+@contextmanager
+def repeated() -> Iterator[None]:
+    """Calls in the block repeat one that the program made: they are counted in no report."""
+    saved, _repeated.now = _repeated.now, True
+    try:
+        yield
+    finally:
+        _repeated.now = saved
+
+
+def is_repeated() -> bool:
+    """Whether the call repeats one that the program made."""
+    return _repeated.now

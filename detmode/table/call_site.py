@@ -1,0 +1,30 @@
+"""Where one call is made, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of the user's code.
+
+    Args:
+        text: "file:line", or what is known instead.
+        file: for Python's warnings, as are ``line`` and ``python_module``.
+        line: counted from 1.
+        python_module: the Python module that the line stands in.
+    """
+
+    text: str
+    file: str | None = None
+    line: int = 0
+    python_module: str | None = None
+
+
+class Place(NamedTuple):
+    """Where one call is made: its line, and the ``nn.Module`` path of this very call."""
+
+    site: Site
+    module: str | None

@@ -1,0 +1,348 @@
+"""Named predicates over one bound call. They print as they are written, and join with ``&``."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial, wraps
+from typing import Any, ParamSpec
+
+import torch
+
+from detmode.cuda.dtypes import COMPLEX as COMPLEX
+from detmode.cuda.dtypes import FLOATING as FLOATING
+from detmode.cuda.dtypes import INTEGRAL as INTEGRAL
+from detmode.cuda.dtypes import REDUCED as REDUCED
+from detmode.environment import nccl
+from detmode.environment.settings import FILL, FLAG
+from detmode.table.call import Call
+from detmode.table.values import Value, check_name
+
+P = ParamSpec("P")
+
+_NAMES = {REDUCED: "REDUCED", FLOATING: "FLOATING", COMPLEX: "COMPLEX", INTEGRAL: "INTEGRAL"}
+_NAMES[FLOATING + COMPLEX] = "FLOATING + COMPLEX"
+_NAMES[FLOATING + INTEGRAL] = "FLOATING + INTEGRAL"
+
+
+def _name_of(dtypes: tuple[torch.dtype, ...]) -> str:
+    return _NAMES.get(dtypes) or "[" + ", ".join(str(dtype) for dtype in dtypes) + "]"
+
+
+@dataclass(frozen=True)
+class Condition(Value):
+    """A predicate over a :class:`~detmode.table.call.Call` that knows its own text.
+
+    Equality is by text, so that two rows with the same condition can be told. Those of this module
+    can be pickled, and others whose predicate is a function of a module.
+
+    Args:
+        text: how the condition prints: the expression that makes it.
+        holds: the predicate itself.
+        arguments: the schema names that the predicate reads.
+        dtypes: the dtypes that it asks for; of a joint condition, those of the first that asks.
+        made_by: what makes it again, where it can be pickled although its predicate cannot.
+    """
+
+    text: str
+    holds: Callable[[Call], bool]
+    arguments: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+    made_by: Callable[[], Condition] | None = field(default=None, repr=False)
+
+    def __call__(self, call: Call) -> bool:
+        """Whether the condition holds for a call."""
+        return self.holds(call)
+
+    def __and__(self, other: Condition) -> Condition:
+        first, second = self.holds, other.holds
+        return Condition(
+            f"{self.text} & {other.text}",
+            lambda call: first(call) and second(call),
+            self.arguments + other.arguments,
+            self.dtypes or other.dtypes,
+            partial(operator.and_, self, other),
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Condition) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[Any, ...]]:
+        if self.made_by is not None:
+            return self.made_by, ()
+        check_name(self.holds, f"the condition {self.text}")
+        return Condition, (self.text, self.holds, self.arguments, self.dtypes)
+
+
+def _pickled_by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
+    """Have the conditions that ``make`` makes pickled as the call that made them."""
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Condition:
+        return replace(make(*args, **kwargs), made_by=partial(made, *args, **kwargs))
+
+    return made
+
+
+def _always(call: Call) -> bool:
+    return True
+
+
+ALWAYS = Condition("always", _always)
+"""The condition of a chain's last row."""
+
+
+@_pickled_by_name
+def on(*device_types: str) -> Condition:
+    """The call has a tensor on one of ``device_types``, or makes one there."""
+    text = ", ".join(repr(device) for device in device_types)
+    if len(device_types) == 1:
+        wanted = device_types[0]
+        return Condition(f"on({text})", lambda call: wanted in call.device_types)
+    return Condition(f"on({text})", lambda call: not call.device_types.isdisjoint(device_types))
+
+
+@_pickled_by_name
+def requires_grad(name: str) -> Condition:
+    """The tensor argument ``name`` requires grad, and grad mode is on."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return isinstance(tensor, torch.Tensor) and tensor.requires_grad and torch.is_grad_enabled()
+
+    return Condition(f"requires_grad({name!r})", holds, (name,))
+
+
+@_pickled_by_name
+def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
+    """The tensor argument ``name``, or a tensor of the list ``name``, has one of ``dtypes``."""
+    dtypes = tuple(dtypes)
+
+    def holds(call: Call) -> bool:
+        value = call.arguments.get(name)
+        if isinstance(value, torch.Tensor):
+            return value.dtype in dtypes
+        return isinstance(value, (list, tuple)) and any(
+            isinstance(item, torch.Tensor) and item.dtype in dtypes for item in value
+        )
+
+    return Condition(f"dtype_in({name!r}, {_name_of(dtypes)})", holds, (name,), dtypes)
+
+
+@_pickled_by_name
+def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
+    """The result of a scan of ``name`` has one of ``dtypes``: ``dtype``, else that of ``out``."""
+    dtypes = tuple(dtypes)
+
+    def holds(call: Call) -> bool:
+        dtype = call.arguments.get("dtype")
+        if dtype is None:
+            tensor = call.arguments.get("out", call.arguments.get(name))
+            dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else None
+        return dtype in dtypes
+
+    text = f"result_dtype_in({name!r}, {_name_of(dtypes)})"
+    return Condition(text, holds, (name,), dtypes)
+
+
+@_pickled_by_name
+def argument(name: str, *values: object) -> Condition:
+    """The argument ``name`` equals one of ``values``."""
+    text = ", ".join(repr(value) for value in values)
+    return Condition(
+        f"argument({name!r}, {text})", lambda call: call.arguments.get(name) in values, (name,)
+    )
+
+
+@_pickled_by_name
+def argument_given(name: str) -> Condition:
+    """The optional argument ``name`` is not ``None``."""
+    return Condition(
+        f"argument_given({name!r})", lambda call: call.arguments.get(name) is not None, (name,)
+    )
+
+
+def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
+    """``condition``; ``otherwise`` where it hangs on a size that a traced graph leaves open."""
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+
+    return guard_or_true(condition) if otherwise else guard_or_false(condition)
+
+
+@_pickled_by_name
+def nonempty(name: str) -> Condition:
+    """The tensor argument ``name`` has elements."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return isinstance(tensor, torch.Tensor) and decided(tensor.numel() > 0, otherwise=True)
+
+    return Condition(f"nonempty({name!r})", holds, (name,))
+
+
+@_pickled_by_name
+def single(name: str) -> Condition:
+    """The tensor argument ``name`` has one element."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return isinstance(tensor, torch.Tensor) and decided(tensor.numel() == 1, otherwise=False)
+
+    return Condition(f"single({name!r})", holds, (name,))
+
+
+@_pickled_by_name
+def quantized(name: str) -> Condition:
+    """The tensor argument ``name`` is quantized."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return isinstance(tensor, torch.Tensor) and tensor.is_quantized
+
+    return Condition(f"quantized({name!r})", holds, (name,))
+
+
+def has_strides(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has sizes and strides: sparse and nested ones, and oneDNN's, lack some."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+@_pickled_by_name
+def row_major(name: str) -> Condition:
+    """The tensor argument ``name`` is contiguous, and not quantized."""
+
+    def holds(call: Call) -> bool:
+        tensor = call.arguments.get(name)
+        return (
+            isinstance(tensor, torch.Tensor)
+            and has_strides(tensor)
+            and not tensor.is_quantized
+            and tensor.is_contiguous()
+        )
+
+    return Condition(f"row_major({name!r})", holds, (name,))
+
+
+@_pickled_by_name
+def sparse(*names: str) -> Condition:
+    """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
+
+    def holds(call: Call) -> bool:
+        for name in names:
+            tensor = call.arguments.get(name)
+            if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
+                return True
+        return False
+
+    return Condition(f"sparse({', '.join(map(repr, names))})", holds, names)
+
+
+@_pickled_by_name
+def lies_along(name: str, dim: str) -> Condition:
+    """All elements of the tensor argument ``name`` lie along its dimension ``dim``."""
+
+    def holds(call: Call) -> bool:
+        tensor, axis = call.arguments.get(name), call.arguments.get(dim)
+        if not isinstance(tensor, torch.Tensor) or not isinstance(axis, int):
+            return False
+        if not has_strides(tensor) or not -tensor.dim() <= axis < tensor.dim():
+            return False
+        numel = tensor.numel()
+        return decided(numel > 1, otherwise=True) and decided(
+            tensor.shape[axis] == numel, otherwise=True
+        )
+
+    return Condition(f"lies_along({name!r}, {dim!r})", holds, (name, dim))
+
+
+@_pickled_by_name
+def deterministic_flag(value: bool) -> Condition:
+    """PyTorch's flag is ``value`` at the time of the call (a program can turn it off inside)."""
+    return Condition(
+        f"deterministic_flag({value})",
+        lambda call: FLAG.chosen()[0] is value,
+    )
+
+
+@_pickled_by_name
+def fill_uninitialized_memory(value: bool) -> Condition:
+    """``torch.utils.deterministic.fill_uninitialized_memory`` is ``value``."""
+    return Condition(
+        f"fill_uninitialized_memory({value})",
+        lambda call: FILL.chosen() is value,
+    )
+
+
+@_pickled_by_name
+def uneven_windows(name: str, output: str) -> Condition:
+    """One of the last three sizes of ``name`` is no multiple of that of ``output``."""
+
+    def holds(call: Call) -> bool:
+        tensor, pooled = call.arguments.get(name), call.arguments.get(output)
+        if not isinstance(tensor, torch.Tensor) or not isinstance(pooled, torch.Tensor):
+            return False
+        if not has_strides(tensor) or not has_strides(pooled):
+            return False
+        return any(
+            decided(small > 0, otherwise=True) and decided(large % small != 0, otherwise=True)
+            for large, small in zip(tensor.shape[-3:], pooled.shape[-3:])
+        )
+
+    return Condition(f"uneven_windows({name!r}, {output!r})", holds, (name, output))
+
+
+@_pickled_by_name
+def bias_of(name: str, matrix: str) -> Condition:
+    """``name`` is a contiguous vector that is added to each row of a product with ``matrix``."""
+
+    def holds(call: Call) -> bool:
+        vector, mat = call.arguments.get(name), call.arguments.get(matrix)
+        if not isinstance(vector, torch.Tensor) or not isinstance(mat, torch.Tensor):
+            return False
+        if not has_strides(vector) or not has_strides(mat):
+            return False
+        return (
+            vector.dim() == 1
+            and mat.dim() == 2
+            and vector.is_contiguous()
+            and decided(vector.shape[0] == mat.shape[1], otherwise=False)
+            and all(decided(size > 1, otherwise=False) for size in mat.shape)
+        )
+
+    return Condition(f"bias_of({name!r}, {matrix!r})", holds, (name, matrix))
+
+
+@_pickled_by_name
+def cublas_workspace_unset(*accepted: str) -> Condition:
+    """``CUBLAS_WORKSPACE_CONFIG`` is none of ``accepted``: by default ``:4096:8`` and ``:16:8``."""
+    text = ", ".join(repr(value) for value in accepted)
+    values = accepted or (":4096:8", ":16:8")
+    return Condition(
+        f"cublas_workspace_unset({text})",
+        lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values,
+    )
+
+
+@_pickled_by_name
+def nvls_possible() -> Condition:
+    """The environment leaves NCCL free to reduce inside the NVLink switch (NVLS, NVLSTree)."""
+
+    def holds(call: Call) -> bool:
+        name = str(call.func).replace("_", "")
+        function = next((each for each in nccl.REDUCING if each in name), None)
+        return not nccl.nvls_is_excluded(function)
+
+    return Condition("nvls_possible()", holds)

@@ -1,0 +1,202 @@
+"""What one row of the rule table is: a frozen dataclass that checks itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from detmode.environment.versions import parse_version
+from detmode.table.conditions import ALWAYS, Condition
+from detmode.table.values import Value, check_name
+
+_OP = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
+_VERSION = re.compile(r"\d+\.\d+")
+
+CUBLAS = "cuBLAS"
+"""The alert of the rows whose message is PyTorch's cuBLAS one (2.8 and 2.9)."""
+
+
+class Guarantee(str, Enum):
+    """How far the same bits reach, in the words of NVIDIA's CCCL."""
+
+    RUN_TO_RUN = "run_to_run"
+    """The same bits on every run on the same GPU with the same software."""
+    GPU_TO_GPU = "gpu_to_gpu"
+    """The same bits on any GPU."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+RUN_TO_RUN = Guarantee.RUN_TO_RUN
+GPU_TO_GPU = Guarantee.GPU_TO_GPU
+
+
+@dataclass(frozen=True)
+class Action(Value):
+    """What the mode does with a call that a row matches. Prints as its own name."""
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+@dataclass(frozen=True)
+class Native(Action):
+    """Let PyTorch's own deterministic path run, under its flag in the strict form."""
+
+
+@dataclass(frozen=True)
+class Refuse(Action):
+    """Raise PyTorch's standard error, or warn under ``warn_only``.
+
+    A row without ``alert`` is one that PyTorch is silent about: it warns, in detmode's own words,
+    also in strict mode, so that switching detmode on never raises where PyTorch would not.
+    """
+
+
+@dataclass(frozen=True)
+class Substitute(Action):
+    """Run ``function`` instead of the ATen kernel.
+
+    ``function`` takes the ATen operator's arguments by the schema's names, in its order, and
+    returns what the functional operator returns. If it has a keyword argument ``out``, the in-place
+    variant hands it ``self`` to write to; otherwise the mode copies the result there.
+
+    ``otherwise`` is what PyTorch itself does, for ``substitute=False`` and for machines where the
+    kernel cannot run; left out, it is ``Refuse()`` where the row has an alert, else ``Native()``.
+
+    ``launches`` is False for a function that only calls ATen operators: it runs on any machine.
+
+    ``traffic`` is what the substitute reads and writes, as a multiple of the floor (the inputs read
+    once, the outputs written once): at least 1, counted by hand for the case that the room's
+    docstring names under *Cost*. What neighbours share counts once, an atomic as its operand.
+    ``None`` where it has not been counted.
+    """
+
+    function: Callable[..., Any]
+    otherwise: Native | Refuse | None = None
+    launches: bool = True
+    traffic: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(
+                f"Substitute: function must be callable, got {type(self.function).__name__}"
+            )
+        if self.traffic is not None and not self.traffic >= 1:
+            raise ValueError(
+                "Substitute: traffic must be at least 1, which is the floor, or None, got "
+                f"{self.traffic!r}"
+            )
+
+    def __reduce__(self) -> tuple[type[Substitute], tuple[Any, ...]]:
+        check_name(self.function, str(self))
+        return Substitute, (self.function, self.otherwise, self.launches, self.traffic)
+
+    @cached_property
+    def takes_out(self) -> bool:
+        """Whether the function has an argument ``out``."""
+        return "out" in inspect.signature(self.function).parameters
+
+
+@dataclass(frozen=True)
+class Allow(Action):
+    """Let the call pass: its result does not vary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(Value):
+    """One row: which calls of an operator it means, and what to do with them.
+
+    Args:
+        op: a functional ``OpOverload`` by name; ``"aten::index_add"`` means ``.default``. In-place,
+            ``out=`` and ``grad_input`` variants follow from the schema and are never named.
+        when: the condition on the call's arguments; rows of an operator are tried in order.
+        action: ``Substitute(function)``, ``Native()``, ``Refuse()`` or ``Allow()``.
+        guarantee: how far the result's bits reach, as a :class:`Guarantee` or its text; required
+            for ``Substitute`` and ``Native``.
+        alert: the exact caller name of PyTorch's message, or a pair (functional, out variant) where
+            the two differ; ``None`` where PyTorch does not alert.
+        since: first PyTorch version for which the row holds, as "2.13"; ``None`` is any.
+        until: last PyTorch version for which the row holds; ``None`` is any.
+        because: one line: why ATen's result varies, or why it does not.
+
+    Raises:
+        ValueError: a field that cannot be right, naming the field and what it should be.
+    """
+
+    op: str
+    when: Condition = ALWAYS
+    action: Action
+    guarantee: Guarantee | None = None
+    alert: str | tuple[str, str] | None = None
+    since: str | None = None
+    until: str | None = None
+    because: str
+
+    def __post_init__(self) -> None:
+        def refuse(what: str) -> None:
+            raise ValueError(f"Rule({self.op!r}): {what}")
+
+        if not isinstance(self.op, str) or not _OP.fullmatch(self.op):
+            refuse("op must be 'namespace::name' or 'namespace::name.overload'")
+        base = self.op.partition(".")[0]
+        if base.startswith("aten::") and base.endswith("_") and not base.endswith("__"):
+            refuse("op must be the functional operator; in-place variants are derived from it")
+        if not isinstance(self.when, Condition):
+            refuse(f"when must be a Condition from detmode.conditions, got {self.when!r}")
+        if not isinstance(self.action, Action):
+            refuse(f"action must be Substitute, Native, Refuse or Allow, got {self.action!r}")
+        if self.guarantee is not None:
+            if self.guarantee not in tuple(Guarantee):
+                words = " or ".join(repr(each.value) for each in Guarantee)
+                refuse(f"guarantee must be {words}, got {self.guarantee!r}")
+            object.__setattr__(self, "guarantee", Guarantee(self.guarantee))
+        if isinstance(self.action, (Substitute, Native)) != (self.guarantee is not None):
+            refuse("guarantee must be given for Substitute and Native, and for them only")
+        if isinstance(self.action, Allow) and self.alert is not None:
+            refuse("an Allow row has no alert")
+        for field in ("since", "until"):
+            version = getattr(self, field)
+            if version is not None and not _VERSION.fullmatch(version):
+                refuse(f"{field} must be 'major.minor', got {version!r}")
+        if not isinstance(self.because, str) or not self.because.strip() or "\n" in self.because:
+            refuse("because must be one line that says why")
+
+    @property
+    def natively(self) -> Action:
+        """What PyTorch itself does with the call: the action without detmode's kernels."""
+        if not isinstance(self.action, Substitute):
+            return self.action
+        return self.action.otherwise or (Refuse() if self.alert else Native())
+
+    def holds_for(self, version: tuple[int, int]) -> bool:
+        """Whether the row holds for a PyTorch version given as (major, minor)."""
+        since = parse_version(self.since) if self.since else version
+        until = parse_version(self.until) if self.until else version
+        return since <= version <= until
+
+    def alert_for(self, variant: str) -> str | None:
+        """The caller name in PyTorch's message, for a variant (see :mod:`detmode.variants`)."""
+        if isinstance(self.alert, tuple):
+            return self.alert[variant == "out"]
+        return self.alert
+
+    def as_text(self) -> dict[str, str | None]:
+        """The fields by name, each as text; ``None`` where the field is not given."""
+        alert = ", ".join(self.alert) if isinstance(self.alert, tuple) else self.alert
+        return {
+            "op": self.op,
+            "when": str(self.when),
+            "action": str(self.action),
+            "guarantee": str(self.guarantee) if self.guarantee else None,
+            "alert": alert,
+            "since": self.since,
+            "until": self.until,
+            "because": self.because,
+        }

@@ -1,0 +1,208 @@
+"""The rule table: a value that finds the chain of rows for an overload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from detmode.environment.versions import parse_version
+from detmode.table.names import misnamed
+from detmode.table.rule import Rule
+from detmode.table.values import Value
+from detmode.table.variants import functional_signature, variant_of
+
+TORCH_VERSION = parse_version(torch.__version__)
+_USER = "user"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A rule and the room it stands in; told apart by identity, which is quick to hash."""
+
+    rule: Rule
+    room: str
+
+
+class RuleTable(Value):
+    """An immutable table of rules.
+
+    ``table + rules`` is a new table in which the added rules are tried first; there is no global
+    registry.
+
+    Args:
+        rules: the rules, in order; those of one operator form its chain.
+        room: the name that the rows get in reports. Named rooms cover several versions of PyTorch
+            and of extensions; without a name the rules are for the ones that run, and each must
+            name an operator that is there, or is of a namespace that is not loaded yet.
+        forwards: operators whose autograd node later calls a listed operator, where the name does
+            not say so (``aten::gather``, whose backward is ``aten::scatter_add``). The mode
+            remembers their site for the backward's rows.
+
+    Raises:
+        TypeError: an element is no :class:`~detmode.table.rule.Rule`.
+        ValueError: two rows of one operator have the same condition and versions, so that the
+            second can never be met; both places are named. Or no loaded library has an operator
+            of the user's.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule] = (), *, room: str = _USER, forwards: Iterable[str] = ()
+    ) -> None:
+        self._rows = tuple(_row(rule, room) for rule in rules)
+        self._forwards = frozenset(forwards)
+        if room == _USER:
+            self._refuse_unknown()
+        self._refuse_duplicates()
+
+    @classmethod
+    def _of(cls, rows: Iterable[Row], forwards: Iterable[str]) -> RuleTable:
+        table = cls(forwards=forwards)
+        table._rows = tuple(rows)
+        table._refuse_duplicates()
+        return table
+
+    @classmethod
+    def union(cls, tables: Iterable[RuleTable]) -> RuleTable:
+        """One table of several rooms.
+
+        Raises:
+            ValueError: two tables list the same operator; both rooms are named.
+        """
+        rows: list[Row] = []
+        owner: dict[str, str] = {}
+        forwards: set[str] = set()
+        for table in tables:
+            for row in table._rows:
+                other = owner.setdefault(_overload_name(row.rule.op), row.room)
+                if other != row.room:
+                    raise ValueError(
+                        f"{row.rule.op} has rows in two rooms, {other} and {row.room}; "
+                        "a chain lives in one room"
+                    )
+            rows += table._rows
+            forwards |= table._forwards
+        return cls._of(rows, forwards)
+
+    def __add__(self, other: RuleTable | Iterable[Rule]) -> RuleTable:
+        if not isinstance(other, RuleTable):
+            other = RuleTable(other)
+        shadowed = {_key(row) for row in other._rows}
+        kept = [row for row in self._rows if _key(row) not in shadowed]
+        return RuleTable._of([*other._rows, *kept], self._forwards | other._forwards)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def for_version(self, version: str) -> RuleTable:
+        """The rows that hold for a PyTorch version such as ``"2.13"``."""
+        parsed = parse_version(version)
+        return RuleTable._of(
+            (row for row in self._rows if row.rule.holds_for(parsed)), self._forwards
+        )
+
+    def get(self, func: torch._ops.OpOverload) -> tuple[Row, ...]:
+        """The chain for an overload or any variant of a listed one; empty when it is in no rule.
+
+        Only the rows that hold for the running PyTorch are in it.
+        """
+        base = func._schema.name
+        if base in self._by_base:
+            functional = base
+        elif base.endswith("_") and base[:-1] in self._by_base:
+            functional = base[:-1]
+        else:
+            return ()
+        return tuple(
+            row
+            for row in self._by_base[functional]
+            if row.rule.holds_for(TORCH_VERSION) and _means(row.rule.op, func)
+        )
+
+    def is_forward(self, func: torch._ops.OpOverload) -> bool:
+        """Whether the backward of ``func`` may call a listed operator."""
+        namespace, _, name = func._schema.name.partition("::")
+        name = name.rstrip("_")
+        backwards = (f"{namespace}::{name}_backward", f"{namespace}::_{name}_backward")
+        return (
+            f"{namespace}::{name}" in self._forward_bases
+            or any(backward in self._by_base for backward in backwards)
+            or (name.startswith("_") and f"{namespace}::{name[1:]}_backward" in self._by_base)
+        )
+
+    @cached_property
+    def _by_base(self) -> dict[str, list[Row]]:
+        by_base: dict[str, list[Row]] = {}
+        for row in self._rows:
+            by_base.setdefault(row.rule.op.partition(".")[0], []).append(row)
+        return by_base
+
+    @cached_property
+    def _forward_bases(self) -> frozenset[str]:
+        return frozenset(forward.partition(".")[0] for forward in self._forwards)
+
+    def _refuse_unknown(self) -> None:
+        for row in self._rows:
+            wrong = misnamed(row.rule.op) if row.rule.holds_for(TORCH_VERSION) else None
+            if wrong is not None:
+                raise ValueError(
+                    f"Rule({row.rule.op!r}): {wrong} (a row for other versions says since or until)"
+                )
+
+    def _refuse_duplicates(self) -> None:
+        seen: dict[tuple[object, ...], Row] = {}
+        for row in self._rows:
+            rule = row.rule
+            first = seen.setdefault(_key(row), row)
+            if first is not row:
+                raise ValueError(
+                    f"{rule.op} has two rows when {rule.when}: in {first.room} "
+                    f"({first.rule.because!r}) and in {row.room} ({rule.because!r}); "
+                    "the second would never be met"
+                )
+
+
+def _row(rule: Rule, room: str) -> Row:
+    if not isinstance(rule, Rule):
+        raise TypeError(f"a rule table holds Rule objects, got {type(rule).__name__}")
+    return Row(rule, room)
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    """What two rows of one table may not share: the second would never be met."""
+    rule = row.rule
+    return (_overload_name(rule.op), rule.when, rule.since, rule.until)
+
+
+def _overload_name(op: str) -> str:
+    return op if "." in op else f"{op}.default"
+
+
+def _means(op: str, func: torch._ops.OpOverload) -> bool:
+    """Whether ``op`` names ``func`` or the functional overload that ``func`` is a variant of."""
+    name = _overload_name(op)
+    if name == f"{func._schema.name}.{func._overloadname}":
+        return True
+    if variant_of(func) == "functional":
+        return False
+    functional = resolve(name)
+    return functional is not None and functional_signature(functional) == functional_signature(func)
+
+
+def resolve(op: str) -> torch._ops.OpOverload | None:
+    """The overload by name, or ``None`` where this PyTorch (or an extension) does not have it."""
+    if not op.isascii():
+        return None  # PyTorch does not take every text
+    namespace, _, name = _overload_name(op).partition("::")
+    name, _, overload = name.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    # Namespaces have attributes that are no operators.
+    if not isinstance(packet, torch._ops.OpOverloadPacket) or overload not in packet.overloads():
+        return None
+    func: torch._ops.OpOverload = getattr(packet, overload)
+    return func

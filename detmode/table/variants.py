@@ -1,0 +1,192 @@
+"""In-place and ``out=`` variants: told from the schema, and served by the functional substitute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import _C
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detmode.table.rule import Substitute
+
+_HISTC_OUT = torch.ops.aten.histc.out
+"""Its CUDA kernel copies the counts to any dtype, where the one for the CPU refuses."""
+
+
+@cache
+def variant_of(func: torch._ops.OpOverload) -> str:
+    """``"functional"``, ``"inplace"`` or ``"out"`` (``grad_input`` and named outputs too)."""
+    schema = func._schema
+    if any(argument.is_out for argument in schema.arguments):
+        return "out"
+    if schema.is_mutable:
+        return "inplace"
+    return "functional"
+
+
+def functional_signature(func: torch._ops.OpOverload) -> tuple[tuple[str, str], ...]:
+    """Names and types of all arguments but the ``out`` ones: equal for the variants of one op."""
+    return tuple(
+        (argument.name, str(argument.type))
+        for argument in func._schema.arguments
+        if not argument.is_out
+    )
+
+
+@cache
+def out_names(func: torch._ops.OpOverload) -> tuple[str, ...]:
+    """The names of the ``out`` arguments, in the order of the results."""
+    return tuple(argument.name for argument in func._schema.arguments if argument.is_out)
+
+
+def run_substitute(
+    action: Substitute, func: torch._ops.OpOverload, arguments: dict[str, Any]
+) -> Any:
+    """Call a substitute for ``func`` and deliver the result as the variant does.
+
+    Args:
+        action: its function takes the functional operator's arguments; with a keyword ``out`` it
+            writes there.
+        func: the overload that was called.
+        arguments: by schema name, ``out`` arguments included.
+
+    Raises:
+        RuntimeError: what ATen says where a tensor that is written has another dtype than the
+            result, shares memory with a tensor that it must not, or has elements that share
+            memory: which of them stays would vary.
+    """
+    function, variant = action.function, variant_of(func)
+    if variant == "functional":
+        return function(**arguments)
+    names = ("self",) if variant == "inplace" else out_names(func)
+    targets = [arguments[name] for name in names]
+    if arguments.get("dtype", ...) is None:
+        # Reductions and scans take the dtype of the tensor that they write.
+        arguments = {**arguments, "dtype": targets[0].dtype}
+    if _keeps_apart(func):
+        _check_apart(targets[0], arguments, names)
+    if variant == "inplace":
+        _check_written(targets[0])
+        if action.takes_out:
+            function(**arguments, out=targets[0])
+        else:
+            result = function(**arguments)
+            _check_dtype(func, result, targets[0])
+            targets[0].copy_(result)
+        return targets[0]
+    results = function(**{name: arguments[name] for name in arguments if name not in names})
+    results = results if isinstance(results, tuple) else (results,)
+    for target, result in zip(targets, results):
+        _check_dtype(func, result, target)
+    for target, result in zip(targets, results):
+        if target.shape != result.shape or target.device != result.device:
+            # Resizes, with ATen's warning and checks.
+            torch.ops.aten.clone.out(result.to(target.dtype), out=target)
+        else:
+            _check_written(target)
+            target.copy_(result)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _check_written(target: torch.Tensor) -> None:
+    """Refuse a tensor whose elements share memory: ATen's kernels see expanded ones only."""
+    if not target.is_contiguous() and _shares_memory(target.shape, target.stride()):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements of a tensor that is not empty have one address."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape)):
+        if size > 1 and stride <= reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    # Interleaved strides, from as_strided: each address is looked at.
+    with _disable_current_modes():
+        offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
+        for stride, size in zip(strides, shape):
+            steps = torch.arange(size, device="cpu") * stride
+            offsets = (offsets[:, None] + steps).flatten()
+        distinct: int = offsets.unique().numel()
+    return distinct < offsets.numel()
+
+
+def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torch.Tensor) -> None:
+    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do.
+
+    Pointwise operators cast to a dtype of the same or a wider kind.
+    """
+    if target.dtype == result.dtype or (func is _HISTC_OUT and target.is_cuda):
+        return
+    if torch.Tag.pointwise in func.tags and torch.can_cast(result.dtype, target.dtype):
+        return
+    raise RuntimeError(
+        f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead"
+    )
+
+
+@cache
+def _keeps_apart(func: torch._ops.OpOverload) -> bool:
+    """Whether ATen wants what is written apart from what is read, but for ``self``.
+
+    So it is for operators with an in-place variant: they write while they read. The ``out``
+    variants that PyTorch generates copy a whole result, and need not; pointwise operators read an
+    element before they write it.
+    """
+    if torch.Tag.pointwise in func.tags:
+        return False
+    if variant_of(func) == "inplace":
+        return True
+    namespace, _, name = func._schema.name.partition("::")
+    generated = func.has_kernel_for_dispatch_key(_C.DispatchKey.CompositeExplicitAutograd)
+    return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
+
+
+def _check_apart(
+    target: torch.Tensor, arguments: Mapping[str, Any], written: Sequence[str]
+) -> None:
+    """Refuse an input that shares memory with ``target``; ``self`` may be all of it."""
+    values = [arguments[name] for name in arguments if name not in ("self", *written)]
+    listed = [each for value in values if isinstance(value, (list, tuple)) for each in value]
+    read = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
+    if "self" not in written and not target.is_set_to(arguments["self"]):
+        read.append(arguments["self"])
+    if any(_overlap(target, each) for each in read):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor "
+            "refer to a single memory location. Please clone() the tensor before performing the "
+            "operation."
+        )
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two dense tensors share memory; of others ATen does not ask."""
+    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
+        return False
+    (start, end), (first, last) = map(_bytes, (one, other))
+    return start < last and first < end
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the bytes of a dense tensor begin and end in its storage."""
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    return start, start + tensor.numel() * tensor.itemsize
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,296 @@
+"""The plugin of pytest: the marker ``deterministic``, and a mode around the whole suite.
+
+pytest imports this module in every run, wherever detmode is installed: PyTorch and the mode are
+imported when a test uses them. PYTEST_DONT_REWRITE: there are no asserts of tests here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import unittest
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from detmode.reports.report import Record
+    from detmode.testing.baseline import Key
+    from detmode.testing.suite import CheckedMode, SuiteMode
+
+_MARK = "deterministic"
+_MARK_HELP = (
+    f"{_MARK}(repeats=3, *, warn_only=False, simulate=None, ...): run the test several times under "
+    "a detmode.DeterministicMode with these arguments; what it returns, or gives to the fixture "
+    "deterministic_mode, must have the same bits each time."
+)
+_OFFENDERS = ("error", "warn")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--detmode`` and what goes with it."""
+    group = parser.getgroup("detmode", "determinism (detmode)")
+    group.addoption(
+        "--detmode",
+        nargs="?",
+        const="error",
+        choices=("error", "warn"),
+        help="run all tests under a DeterministicMode; calls that may vary raise (error, the "
+        "default), or are listed at the end only (warn)",
+    )
+    group.addoption(
+        "--detmode-simulate",
+        choices=("cuda",),
+        help="match rules as if CPU tensors were CUDA tensors, for machines without a GPU",
+    )
+    group.addoption(
+        "--detmode-override",
+        action="append",
+        default=[],
+        metavar="OP=ACTION",
+        help="what an operator meets: allow, warn, error, native or substitute; may be repeated",
+    )
+    group.addoption(
+        "--detmode-baseline", metavar="FILE", help="let the calls pass that this file lists"
+    )
+    group.addoption(
+        "--detmode-update-baseline",
+        action="store_true",
+        help="raise nothing, and write the calls that may vary to --detmode-baseline",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker, and set up the mode of the suite where it is asked for."""
+    config.addinivalue_line("markers", _MARK_HELP)
+    asked = config.getoption("--detmode")
+    if asked is None:
+        for name in ("simulate", "override", "baseline", "update-baseline"):
+            if config.getoption(f"--detmode-{name}"):
+                raise pytest.UsageError(f"--detmode-{name} needs --detmode")
+        return
+    config.pluginmanager.register(_Suite(config, asked), "detmode-suite")
+
+
+# One test
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marked test that cannot be repeated."""
+    if item.get_closest_marker(_MARK) is None:
+        return
+    if not isinstance(item, pytest.Function):
+        pytest.fail("pytest.mark.deterministic is for test functions", pytrace=False)
+    function = inspect.unwrap(item.obj)
+    if item.cls is not None and issubclass(item.cls, unittest.TestCase):
+        pytest.fail(
+            "pytest.mark.deterministic does not reach methods of unittest.TestCase; use "
+            "detmode.testing.assert_reproducible there",
+            pytrace=False,
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        from detmode.testing.suite import NO_ASYNC
+
+        pytest.fail(NO_ASYNC, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Call a marked test as often as its marker asks."""
+    if pyfuncitem.get_closest_marker(_MARK) is None:
+        return (yield)
+    from detmode.testing.suite import DifferError
+
+    mode = _mode_of(pyfuncitem)
+    body = pyfuncitem.obj
+
+    # Without functools.wraps: pytest unwraps what it is given.
+    def repeated(**arguments: Any) -> None:
+        failure = None
+        try:
+            mode.repeat(functools.partial(body, **arguments))
+        except DifferError as error:
+            failure = str(error)
+        if failure is not None:
+            pytest.fail(failure, pytrace=False)
+
+    pyfuncitem.obj = repeated
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = body
+
+
+@pytest.fixture
+def deterministic_mode(request: pytest.FixtureRequest) -> Iterator[CheckedMode]:
+    """An entered DeterministicMode, with the arguments of the test's marker ``deterministic``.
+
+    ``deterministic_mode.compare(name=tensor)`` requires that a value of a marked test has the same
+    bits in each repeat.
+    """
+    mode = _mode_of(request.node)
+    with mode:
+        yield mode
+
+
+_mode_key = pytest.StashKey["CheckedMode"]()
+
+
+def _mode_of(item: pytest.Item) -> CheckedMode:
+    mode = item.stash.get(_mode_key, None)
+    if mode is None:
+        from detmode.testing.suite import CheckedMode
+
+        mark = item.get_closest_marker(_MARK)
+        try:
+            mode = CheckedMode(*mark.args, **mark.kwargs) if mark else CheckedMode()
+        except (TypeError, ValueError) as error:
+            wrong = str(error)
+        if mode is None:
+            pytest.fail(f"pytest.mark.deterministic: {wrong}", pytrace=False)
+        item.stash[_mode_key] = mode
+    return mode
+
+
+# The whole suite
+
+
+class _Suite:
+    """The mode around the suite, its summary and its baseline."""
+
+    def __init__(self, config: pytest.Config, asked: str) -> None:
+        from detmode.testing import baseline
+
+        self._config = config
+        self._mode: SuiteMode | None = None
+        self._records: list[Record] = []
+        self._written = ""
+        self._keys: dict[tuple[str, str], Key] = {}
+        self._update: bool = config.getoption("--detmode-update-baseline")
+        self._warns = asked == "warn" or self._update
+        self._known: frozenset[Key] = frozenset()
+        for each in config.getoption("--detmode-override"):
+            if "=" not in each:
+                raise pytest.UsageError(f"--detmode-override takes OP=ACTION, got {each!r}")
+        self._overrides = dict(
+            each.rpartition("=")[::2] for each in config.getoption("--detmode-override")
+        )
+        name = config.getoption("--detmode-baseline")
+        self._file = None if name is None else config.invocation_params.dir / Path(name)
+        if self._update and self._file is None:
+            raise pytest.UsageError("--detmode-update-baseline needs --detmode-baseline FILE")
+        if self._file is not None and not self._update:
+            try:
+                self._known = baseline.read(self._file)
+            except baseline.BaselineError as error:
+                raise pytest.UsageError(str(error)) from error
+
+    @property
+    def _distributes(self) -> bool:
+        """Whether this process gives the tests to the workers of pytest-xdist."""
+        dist = getattr(self._config.option, "dist", "no")
+        return dist != "no" and not hasattr(self._config, "workerinput")
+
+    def _key(self, overload: str, site: str) -> Key:
+        from detmode.testing import baseline
+
+        # A refused call may come in every step of a test; and a file may be edited meanwhile.
+        key = self._keys.get((overload, site))
+        if key is None:
+            key = baseline.key_of(overload, site, self._config.rootpath)
+            self._keys[overload, site] = key
+        return key
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Enter the mode once: fixtures of every scope begin and end within it."""
+        if self._distributes:
+            return (yield)
+        from detmode.testing.suite import SuiteMode
+
+        try:
+            self._mode = SuiteMode(
+                lambda overload, site: self._key(overload, site) in self._known,
+                warn_only=self._warns,
+                simulate=self._config.getoption("--detmode-simulate"),
+                overrides=self._overrides,
+            )
+        except (TypeError, ValueError) as error:
+            raise pytest.UsageError(f"--detmode: {error}") from error
+        with self._mode:
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Take the rows; write the baseline of a run that went through."""
+        from detmode.reports.report import Report
+
+        if self._mode is not None:
+            self._records += self._mode.records
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output["detmode"] = Report(self._records).to_json()
+        elif self._update:
+            self._written = self._write(session, exitstatus)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take the rows of a worker of pytest-xdist."""
+        from detmode.reports.report import Report
+
+        text = getattr(node, "workeroutput", {}).get("detmode")
+        if text is not None:
+            self._records += Report.from_json(text).records
+
+    def _write(self, session: pytest.Session, exitstatus: int) -> str:
+        from detmode.testing import baseline
+
+        assert self._file is not None
+        ran = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not ran or session.shouldfail or session.shouldstop:
+            return f"the run was cut short: {self._file} is as it was"
+        keys = {self._key(record.overload, record.site) for record in self._offenders()}
+        try:
+            baseline.write(self._file, keys)
+        except baseline.BaselineError as error:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return str(error)
+        return f"wrote {len(keys)} to {self._file}"
+
+    def _offenders(self) -> list[Record]:
+        return [record for record in self._merged() if record.action in _OFFENDERS]
+
+    def _merged(self) -> list[Record]:
+        """The rows of all processes, one for each overload, action and site."""
+        from detmode.reports.report import merged
+
+        return merged(self._records)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the calls that may vary, and how many were made deterministic."""
+        from detmode.reports.page import plural
+        from detmode.reports.report import Report
+
+        terminalreporter.section("detmode")
+        offenders = self._offenders()
+        keys = [self._key(record.overload, record.site) for record in offenders]
+        new = [record for record, key in zip(offenders, keys) if key not in self._known]
+        if new:
+            terminalreporter.write_line(str(Report(new)))
+        calls = dict.fromkeys(("substitute", "native"), 0)
+        for record in self._merged():
+            calls[record.action] = calls.get(record.action, 0) + record.count
+        line = f"{plural(len(new), 'place')} may vary"
+        if self._known:
+            line += f", beside {len(offenders) - len(new)} that the baseline has"
+            line += f"; {len(self._known - set(keys))} of the baseline were not met"
+        terminalreporter.write_line(line)
+        terminalreporter.write_line(
+            f"{plural(calls['substitute'], 'call')} substituted, {calls['native']} made "
+            "deterministic by PyTorch"
+        )
+        if self._written:
+            terminalreporter.write_line(self._written)

@@ -1,0 +1,201 @@
+"""Repeating a piece of work from the same state, and saying in what the results differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detmode.environment.seeding import rng_state, set_rng_state
+from detmode.runs.comparison import Comparison
+from detmode.runs.diff import diff
+from detmode.runs.difference import gaps, parts, unequal
+from detmode.runs.recording import record
+
+_TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
+_SHOWN = 5
+"""How many differing values a message lists."""
+
+Run = Callable[[int, AbstractContextManager[object]], object]
+Snapshot = dict[str, Any]
+"""Values by where they are found: CPU copies of tensors, and what compares with ``==``."""
+
+
+def remember_generators() -> Callable[[], None]:
+    """What puts every global generator back to where it is now."""
+    if torch.cuda.is_available():
+        # What runs may use CUDA first, and its generators must then begin alike.
+        torch.cuda.init()
+    return partial(set_rng_state, rng_state())
+
+
+def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False) -> Snapshot:
+    """Copies of the tensors, arrays and numbers in a container, by where they are in it.
+
+    Args:
+        value: a tensor, an array, a module, a number, a text, or a list, tuple, mapping or
+            dataclass of such.
+        name: what ``value`` is called.
+        strict: whether a value of another type is an error; it is left out otherwise.
+        grads: whether the ``.grad`` of each leaf tensor is taken as well.
+
+    Raises:
+        TypeError: with ``strict``, for a value that cannot be compared bit for bit.
+    """
+    found: Snapshot = {}
+    with _disable_current_modes(), torch.no_grad():
+        for path, each in _walk(value, name):
+            if isinstance(each, Tensor):
+                found.update(_copies(path, each, strict))
+                if grads and each.is_leaf and each.grad is not None:
+                    found.update(_copies(f"{path}.grad", each.grad, strict))
+            elif type(each).__module__ == "numpy" and not each.dtype.hasobject:
+                found[path] = (str(each.dtype), each.shape, each.tobytes())
+            elif isinstance(each, (float, complex)):
+                number = complex(each)
+                found[path] = (type(each).__name__, struct.pack("dd", number.real, number.imag))
+            elif isinstance(each, _TEXTS):
+                found[path] = each
+            elif strict:
+                raise TypeError(
+                    f"cannot compare {path} bit for bit: it is a {type(each).__name__}; give "
+                    "tensors, arrays, numbers, texts, or lists, tuples, dicts or dataclasses of "
+                    "them"
+                )
+    return found
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of a container, each with its path."""
+    if isinstance(value, torch.nn.Module):
+        named = (*value.named_parameters(), *value.named_buffers())
+        yield from ((f"{path}.{name}", tensor) for name, tensor in named)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _walk(each, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        names = getattr(value, "_fields", None)
+        for number, each in enumerate(value):
+            yield from _walk(each, f"{path}.{names[number]}" if names else f"{path}[{number}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _walk(getattr(value, field.name), f"{path}.{field.name}")
+    else:
+        yield path, value
+
+
+def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tensor]]:
+    """A CPU copy of a tensor; of a sparse one, of each tensor that it is made of."""
+    if tensor.is_meta or tensor.is_nested or tensor.is_mkldnn:
+        if strict:
+            raise TypeError(f"cannot compare {path} bit for bit: {_form(tensor)} has no plain data")
+        return
+    for name, piece in parts(tensor).items():
+        whole = piece.detach().resolve_conj().resolve_neg()
+        yield f"{path}.{name}" if name else path, whole.to("cpu", copy=True).contiguous()
+
+
+def differences(first: Snapshot, second: Snapshot) -> list[str]:
+    """A line for each value that is not the same to the bit in both; the first few of them."""
+    with _disable_current_modes():
+        return _differences(first, second)
+
+
+def _differences(first: Snapshot, second: Snapshot) -> list[str]:
+    lines = [
+        f"{path}: only one of the runs gives it"
+        for path in (*first, *second)
+        if (path in first) != (path in second)
+    ]
+    for path, one in first.items():
+        if path in second:
+            text = _difference(one, second[path])
+            if text is not None:
+                lines.append(f"{path}: {text}")
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"]
+    return lines
+
+
+def _difference(one: Any, other: Any) -> str | None:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        same = type(one) is type(other) and one == other
+        return None if same else f"{_shown(one)} and {_shown(other)}"
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return f"{_form(one)} and {_form(other)}"
+    differing = unequal(one, other)
+    if differing is None:
+        return None
+    count = int(differing.sum())
+    text = f"{count} of {one.numel()} elements differ ({_form(one)})"
+    found = gaps(one, other, differing)
+    if found is not None:
+        finite = found[found.isfinite()]
+        if len(finite):
+            text += f", the largest difference is {float(finite.max()):.6g}"
+        if len(finite) < count:
+            text += f", {count - len(finite)} of them are NaN or Inf"
+    where = torch.unravel_index(differing.nonzero()[0, 0], one.shape)
+    return text + (f", first at {[int(i) for i in where]}" if one.dim() else "")
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return _form(value)
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], bytes):
+        real, imaginary = struct.unpack("dd", value[1])
+        return repr(complex(real, imaginary) if value[0] == "complex" else real)
+    if isinstance(value, tuple):
+        return f"array of {value[0]}{list(value[1])}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def first_parting(run: Run, numbers: Sequence[int]) -> str:
+    """What recording the runs again says of where they part.
+
+    Args:
+        run: makes the run of a number from the same state, inside the block that it is given.
+        numbers: the runs to record; each is compared with the first until one differs.
+    """
+    with tempfile.TemporaryDirectory(prefix="detmode-") as folder:
+        paths = [Path(folder, str(position)) for position in range(len(numbers))]
+        for position, number in enumerate(numbers):
+            try:
+                run(number, record(paths[position]))
+            except Exception as error:
+                return f"recording the run again raised {type(error).__name__}: {error}"
+            if position:
+                comparison = diff(paths[0], paths[position])
+                if not comparison.identical:
+                    return _named(comparison)
+    return (
+        "Recorded again, all runs made the same calls with the same bytes: either the difference "
+        "is rare, or it comes from what PyTorch does not dispatch (another library, NumPy)"
+    )
+
+
+def _named(comparison: Comparison) -> str:
+    parting = comparison.parting
+    assert parting is not None
+    text = f"the runs part at {parting.call.overload} at {parting.call.site}"
+    if parting.kind == "inputs":
+        text += (
+            "\nlook for what is made once and changed by each run, such as a model, and for memory "
+            "that is read where it was not written"
+        )
+    # The recordings are gone: nobody can make them again with a dump.
+    return f"{text}\n{dataclasses.replace(comparison, to_dump=((), ()))}"

@@ -1,0 +1,220 @@
+"""For test suites: a function must give the same bits, whatever varies around it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from detmode import cuda
+from detmode.environment.dispatch import autocast_inside, resolve_views
+from detmode.mode.higher_order import let_pass
+from detmode.table.names import overload_name
+from detmode.testing.repeats import (
+    Run,
+    Snapshot,
+    differences,
+    first_parting,
+    remember_generators,
+    snapshot,
+)
+
+__all__ = ["VARIED", "assert_reproducible"]
+
+VARIED = ("threads", "addresses", "memory", "schedule")
+"""What :func:`assert_reproducible` varies between runs."""
+
+_BYTES = (0xFF, 0x00, 0x5A)
+"""What the memory that nobody has written holds in each run: NaN or -1, zeros, large numbers."""
+_ALLOCATIONS = frozenset(
+    f"aten::{name}.{overload}"
+    for name, overload in (
+        ("empty", "memory_format"),
+        ("empty", "names"),
+        ("empty_like", "default"),
+        ("empty_permuted", "default"),
+        ("empty_strided", "default"),
+        ("new_empty", "default"),
+        ("new_empty_strided", "default"),
+    )
+)
+_SIZES = tuple(1 << power for power in range(6, 23, 2))
+"""Bytes of the blocks that are taken and given back, so that later ones lie elsewhere."""
+
+
+def assert_reproducible(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    runs: int = 3,
+    vary: Collection[str] = VARIED,
+    **kwargs: Any,
+) -> Any:
+    """Run a function several times from the same state; it must give the same bits each time.
+
+    Compared is what it returns, and what it leaves in its arguments: their values, and the
+    ``.grad`` of leaf tensors. Each run gets copies of the arguments, a module or the object of a
+    bound method included, and the same states of the random generators; what a function captures
+    otherwise is not copied.
+
+    Args:
+        fn: the function, a module, or a method.
+        args: its arguments, as far as ``copy.deepcopy`` copies them; tensors must be leaves.
+        runs: how many times, at least 2.
+        vary: what differs between the runs, some of :data:`VARIED`: ``"threads"``, the number of
+            PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors, which get
+            memory that was used before; ``"memory"``, what fresh memory of ``torch.empty`` and its
+            kin holds; ``"schedule"``, the order in which the host runner runs CUDA threads, where
+            a mode with ``simulate="cuda"`` is entered outside. With ``"memory"`` a compiled
+            function runs eagerly.
+        kwargs: its keyword arguments.
+
+    Returns:
+        What the first run returned.
+
+    Raises:
+        AssertionError: the results differ; it names the tensors and the first operator at which
+            two recorded runs part.
+        TypeError: the result cannot be compared, or an argument cannot be copied.
+        ValueError: ``runs`` or ``vary`` is impossible, or there is nothing to compare.
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    _check(runs, vary)
+    restore_generators, threads = remember_generators(), torch.get_num_threads()
+    kept: list[Any] = []
+
+    def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
+        copied = _copied((fn, args, kwargs))
+        restore_generators()
+        with _surroundings(number, frozenset(vary), threads), inside:
+            result = copied[0](*copied[1], **copied[2])
+        if not kept:
+            kept.append(result)
+        return _seen(result, *copied)
+
+    try:
+        first = run(0, nullcontext())
+        if all(value is None for value in first.values()):
+            raise ValueError(
+                "nothing to compare: the function returned None, and its arguments hold no tensor"
+            )
+        for number in range(1, runs):
+            lines = differences(first, run(number, nullcontext()))
+            if lines:
+                raise AssertionError(_message(lines, number, vary, run))
+    finally:
+        restore_generators()
+    return kept[0]
+
+
+def _check(runs: int, vary: Collection[str]) -> None:
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 2:
+        raise ValueError(f"runs must be an int of at least 2, got {runs!r}")
+    unknown = [vary] if isinstance(vary, str) else sorted(set(vary) - set(VARIED))
+    if unknown:
+        raise ValueError(f"vary takes a collection of {', '.join(VARIED)}; got {unknown[0]!r}")
+
+
+def _copied(value: Any) -> Any:
+    try:
+        with _disable_current_modes():
+            return copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"each run needs a copy of the function's arguments, and copying raised "
+            f"{type(error).__name__}: {error}; detach tensors that are no leaves, and make what "
+            "cannot be copied inside the function"
+        ) from error
+
+
+def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Snapshot:
+    """What a run gave: its result, and what it left in its arguments."""
+    of = getattr(fn, "__self__", fn)
+    seen = snapshot(result, "result")
+    if isinstance(of, torch.nn.Module):
+        seen |= snapshot(of, type(of).__name__, strict=False, grads=True)
+    for number, value in enumerate(args):
+        seen |= snapshot(value, f"args[{number}]", strict=False, grads=True)
+    for name, value in kwargs.items():
+        seen |= snapshot(value, name, strict=False, grads=True)
+    return seen
+
+
+def _message(lines: list[str], number: int, vary: Collection[str], run: Run) -> str:
+    varied = ", ".join(name for name in VARIED if name in vary) or "nothing"
+    head = f"run {number} gave other bits than run 0 (varied: {varied})"
+    parting = first_parting(run, (0, number, number))
+    return "\n".join([head, *(f"  {line}" for line in lines), parting])
+
+
+@contextmanager
+def _surroundings(number: int, vary: frozenset[str], threads: int) -> Iterator[None]:
+    """What is around the run of a number; what was set is restored."""
+    with ExitStack() as undo:
+        if "threads" in vary:
+            undo.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads((threads, 1, threads + 1)[number % 3])
+        if "addresses" in vary:
+            with _disable_current_modes():
+                held = _churn(number)
+            undo.callback(held.clear)
+        if "schedule" in vary:
+            undo.enter_context(cuda.host.schedule(number or None))
+        if "memory" in vary:
+            undo.enter_context(_Filled(_BYTES[number % len(_BYTES)]))
+        yield
+
+
+def _churn(number: int) -> list[Tensor]:
+    """Fill blocks of many sizes and give most of them back; those that the run holds meanwhile."""
+    held: list[Tensor] = []
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_initialized() else [])]
+    byte = _BYTES[number % len(_BYTES)]
+    for device in devices:
+        blocks = [
+            torch.full((size + 64 * number,), byte, dtype=torch.uint8, device=device)
+            for size in _SIZES
+            for _ in range(3)
+        ]
+        held += blocks[number % 3 :: 3]
+    return held
+
+
+class _Filled(TorchDispatchMode):
+    """Fills the memory that ``torch.empty`` and its kin give with a byte."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, byte: int) -> None:
+        TorchDispatchMode.__init__(self)
+        self._byte = byte
+
+    def __enter__(self) -> _Filled:
+        let_pass(type(self))
+        TorchDispatchMode.__enter__(self)
+        return self
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        resolve_views()
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **(kwargs or {}))
+        with autocast_inside(func):
+            result = func(*args, **(kwargs or {}))
+        if (
+            overload_name(func) in _ALLOCATIONS
+            and type(result) is Tensor
+            and not result.is_meta
+            and result.layout == torch.strided
+        ):
+            storage = torch.empty(0, dtype=torch.uint8, device=result.device)
+            # A bool holds one bit: another byte in it is no bool.
+            byte = self._byte & 1 if result.dtype == torch.bool else self._byte
+            storage.set_(result.untyped_storage()).fill_(byte)
+        return result

@@ -1,0 +1,154 @@
+"""The modes of tests: one that repeats a marked test, and one around a whole suite."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from detmode import cuda
+from detmode.environment.settings import flag
+from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.mode.plan import Plan
+from detmode.table.call import Call
+from detmode.table.rule_table import Row
+from detmode.testing.repeats import (
+    Snapshot,
+    differences,
+    first_parting,
+    remember_generators,
+    snapshot,
+)
+
+NO_ASYNC = (
+    "pytest.mark.deterministic repeats a test as a plain call: an async test, or one that yields, "
+    "is not supported"
+)
+
+
+class DifferError(AssertionError):
+    """The repeats of a test differ, or there is nothing to compare."""
+
+
+class CheckedMode(DeterministicMode):
+    """The mode of a test, which collects what must have the same bits in each repeat.
+
+    Args:
+        repeats: how many times a marked test runs, at least 2.
+        options: those of :class:`DeterministicMode`.
+
+    Raises:
+        ValueError, TypeError: an argument is impossible.
+    """
+
+    def __init__(self, repeats: int = 3, **options: Any) -> None:
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
+            raise ValueError(f"repeats must be an int of at least 2, got {repeats!r}")
+        super().__init__(**options)
+        self.repeats = repeats
+        self._collected: Snapshot | None = None
+        self._times: dict[str, int] = {}
+
+    def compare(self, **values: Any) -> None:
+        """Require that values have the same bits in each repeat of the test.
+
+        Args:
+            values: tensors, arrays, numbers, texts, or containers of them, by the names that a
+                message calls them. They are copied now. A name that is given again, in a loop,
+                is another value: "loss", "loss (2)", ...
+
+        Raises:
+            RuntimeError: the test has no marker ``deterministic``, so that nothing repeats.
+            TypeError: a value cannot be compared bit for bit.
+        """
+        if self._collected is None:
+            raise RuntimeError(
+                "compare() compares the repeats of a test: mark it with @pytest.mark.deterministic"
+            )
+        for name, value in values.items():
+            self._times[name] = times = self._times.get(name, 0) + 1
+            self._collected |= snapshot(value, name if times == 1 else f"{name} ({times})")
+
+    def repeat(self, call: Callable[[], object]) -> None:
+        """Run a test's body as often as was asked for, each time from the same random state.
+
+        Raises:
+            DifferError: the repeats differ in their bits, or give nothing to compare.
+        """
+        restore_generators = remember_generators()
+
+        def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
+            restore_generators()
+            self._collected, self._times = {}, {}
+            try:
+                with inside, self, cuda.host.schedule(self._seed(number)):
+                    result = call()
+                if inspect.isawaitable(result):
+                    getattr(result, "close", bool)()
+                    raise DifferError(NO_ASYNC)
+                if result is not None:
+                    self._collected |= snapshot(result, "result")
+                return self._collected
+            finally:
+                self._collected = None
+
+        first = run(0, nullcontext())
+        for number in range(1, self.repeats):
+            lines = differences(first, run(number, nullcontext()))
+            if lines:
+                raise DifferError(self._message(lines, number, run))
+        if not first:
+            raise DifferError(
+                "the repeats give nothing to compare: return tensors from the test, or give them "
+                "to deterministic_mode.compare(name=tensor)"
+            )
+
+    def _seed(self, number: int) -> int | None:
+        """The schedule of a repeat: another one for each, where CUDA is simulated."""
+        if self._simulate is None:
+            return None
+        return (self._schedule_seed or 0) + number if number else self._schedule_seed
+
+    def _message(self, lines: list[str], number: int, run: Any) -> str:
+        head = f"repeat {number} gave other bits than repeat 0"
+        if self._simulate:
+            head += f" (schedule_seed {self._seed(0)} and {self._seed(number)})"
+        again = (0, *(n for n in range(number, number + self.repeats - 1)))
+        return "\n".join([head, *(f"  {line}" for line in lines), first_parting(run, again)])
+
+
+class SuiteMode(DeterministicMode):
+    """The mode around a suite: it keeps silent where it does not raise, and records everything.
+
+    Args:
+        known: whether an offender, by its overload and site, is one that may go on.
+        options: those of :class:`DeterministicMode`.
+    """
+
+    def __init__(self, known: Callable[[str, str], bool], **options: Any) -> None:
+        super().__init__(**options)
+        self._known = known
+
+    def _refuse(
+        self,
+        plan: Plan,
+        row: Row | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        warn: bool,
+        unavailable: str | None = None,
+    ) -> Any:
+        # Under warn_only an override to "error" is a warning too: nothing is to fail.
+        if not warn and not self._warn_only:
+            site = self._trace.place_of_call(self._recorder.paths).site
+            if not self._known(plan.name, site.text):
+                return super()._refuse(
+                    plan, row, call, args, kwargs, warn=False, unavailable=unavailable
+                )
+        # A warning for each would fail a suite that runs under -W error; the summary tells.
+        self._recorder.count(plan, row, "warn", call, self._trace)
+        with flag(False):
+            return plan.func(*args, **kwargs)

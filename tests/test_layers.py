@@ -1,0 +1,106 @@
+"""The layout of the package: what lies at its top, and which way imports run."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import detmode
+
+PACKAGE = Path(detmode.__file__).parent
+FLOORS = (
+    ("cli",),
+    ("integrations",),
+    ("testing",),
+    ("audit", "verify", "runs"),
+    ("distributed",),
+    ("compiled",),
+    ("mode",),
+    ("rules",),
+    ("reports",),
+    ("sites",),
+    ("table",),
+    ("environment",),
+    ("cuda",),
+)
+"""From the top to the bottom; a folder may import those of its own floor and of those below."""
+
+FLOOR = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
+TOP = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
+
+
+def folder_of(path):
+    return path.relative_to(PACKAGE).parts[0]
+
+
+def imported(path):
+    """The modules of the package that a file imports, by full name, and the lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: import by the full name"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.startswith("detmode."):
+                yield name, node.lineno
+
+
+def sources(*folders):
+    return [path for folder in folders for path in sorted((PACKAGE / folder).rglob("*.py"))]
+
+
+def test_top():
+    """The top of the package is its architecture: known folders, at most fifteen, and no module."""
+    entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert {path.name for path in entries if path.is_file()} == TOP
+    folders = {path.name for path in entries if path.is_dir()}
+    assert folders <= set(FLOOR), "a new folder belongs to a floor, or its files to a known folder"
+    assert len(FLOOR) <= 15
+
+
+@pytest.mark.parametrize("folder", sorted({folder_of(path) for path in PACKAGE.glob("*/*.py")}))
+def test_imports_run_down(folder):
+    """No module imports one of a floor above its own, not even for types or inside a function."""
+    upward = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for path in sources(folder)
+        for name, line in imported(path)
+        if name.split(".")[1] in FLOOR and FLOOR[name.split(".")[1]] < FLOOR[folder]
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_families_import_no_family():
+    """What two families need is a launch of ``cuda/rows`` or a part of ``table``."""
+    strangers = []
+    for path in sources("rules"):
+        if path.name == "samples.py":
+            continue
+        family = path.relative_to(PACKAGE / "rules").parts[0]
+        for name, line in imported(path):
+            parts = name.split(".")
+            if parts[1] == "rules" and len(parts) > 2 and parts[2] != family:
+                strangers.append(f"{path.relative_to(PACKAGE)}:{line} imports {name}")
+    assert not strangers, "\n".join(strangers)
+
+
+@pytest.mark.parametrize("folder", sorted({folder_of(path) for path in PACKAGE.glob("*/*.py")}))
+def test_folders_say_what_they_are(folder):
+    """Each folder's ``__init__`` says what it is and what it may import."""
+    tree = ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8"))
+    about = ast.get_docstring(tree) or ""
+    assert "import" in about, f"detmode/{folder}/__init__.py: say what the folder may import"
+
+
+def test_one_meaning_for_a_class_name():
+    """No two modules define a public class of the same name."""
+    found = {}
+    for path in sources(*FLOOR):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert not twice
