@@ -1,7 +1,7 @@
 """Whether a substitute is accurate on the inputs that are timed, checked where they are.
 
 The bound is that of ``detmode verify``. The truth is ATen's own in float64 on the same device: the
-references of the rooms are exact, and take minutes for inputs of this size. They are asked where
+references of the families are exact, and take minutes for inputs of this size. They are asked where
 ATen has no kernel.
 """
 
@@ -15,7 +15,7 @@ import torch
 from compositions import COMPOSITIONS
 from torch import Tensor
 
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, run_aten, run_substituted, tensors_of
@@ -56,7 +56,7 @@ def check_accuracy(case: Case, device: str) -> None:
     truly: Callable[..., Any] = COMPOSITIONS[op] if assigns else operator
     bind = Signature(operator).bind
     try:
-        with flag(assigns):
+        with deterministic_flag(assigns):
             truth, scales = (tensors_of(truly(**bind((), each))) for each in (wide, magnitudes))
     except torch.OutOfMemoryError:
         raise  # inputs of that size are none for the exact references

@@ -24,10 +24,10 @@ from timing import Spread
 from detmode import cuda
 from detmode.cuda import digest, launch
 from detmode.mode.plan import Plan
-from detmode.mode.recorder import Recorder
+from detmode.mode.row_counter import RowCounter
 from detmode.mode.validation import validate
 from detmode.rules import default_rules
-from detmode.sites.forward_memory import trace
+from detmode.sites.forward_memory import forward_memory
 from detmode.table.call import Call
 
 OP = torch.ops.aten.index_add.default
@@ -67,8 +67,8 @@ def _own(rounds: int, calls: int) -> list[Part]:
     rows = default_rules().get(OP)
     plan = Plan(OP, rows, None, False)
     call = Call(OP, plan.signature.bind(args, {}), "cuda")
-    recorder = Recorder(logging.getLogger("detmode"), lambda: None)
-    memory = trace()
+    recorder = RowCounter(logging.getLogger("detmode"), lambda: None)
+    memory = forward_memory()
     row = next(row for row in rows if row.rule.when(call))
     parts: dict[str, Callable[[], object]] = {
         "bind": lambda: Call(OP, plan.signature.bind(args, {}), "cuda"),

@@ -56,16 +56,16 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return found
 
 
-def _by_room(rows: list[Row]) -> dict[str, list[Row]]:
+def _by_family(rows: list[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.room):
-        found.setdefault(row.room, []).append(row)
+    for row in sorted(rows, key=lambda row: row.family):
+        found.setdefault(row.family, []).append(row)
     return found
 
 
 def over_aten(rows: list[Row]) -> Figure:
-    """Each input of each room: detmode's time over ATen's nondeterministic kernel's."""
-    groups = _by_room([row for row in rows if ratio(row, ATEN) is not None])
+    """Each input of each family: detmode's time over ATen's nondeterministic kernel's."""
+    groups = _by_family([row for row in rows if ratio(row, ATEN) is not None])
     figure, axes = pyplot.subplots(figsize=(8, 0.28 * len(groups) + 1.5), layout="constrained")
     for place, group in enumerate(groups.values()):
         for own, colour, marker in ((True, BLUE, "o"), (False, ORANGE, "x")):
@@ -87,9 +87,9 @@ def over_aten(rows: list[Row]) -> Figure:
 
 def roofline(rows: list[Row]) -> Figure:
     """Each input: the share of a copy's bandwidth that is reached, over the bytes that it moves."""
-    groups = _by_room([row for row in rows if share(row) is not None and not row.contention])
+    groups = _by_family([row for row in rows if share(row) is not None and not row.contention])
     figure, panels = _panels(len(groups), 5, sharex=True, sharey=True)
-    for axes, (room, group) in zip(panels, groups.items()):
+    for axes, (family, group) in zip(panels, groups.items()):
         axes.plot(
             [row.n_bytes for row in group],
             [share(row) for row in group],
@@ -100,7 +100,7 @@ def roofline(rows: list[Row]) -> Figure:
         )
         for goal, line in zip(GOALS, ("-", "--")):
             axes.axhline(goal, color=GREY, linewidth=0.9, linestyle=line, zorder=1)
-        axes.set_title(room, fontsize=8)
+        axes.set_title(family, fontsize=8)
         axes.set_xscale("log")
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

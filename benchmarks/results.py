@@ -1,4 +1,4 @@
-"""What ``rooms.py`` measured, as JSON and back."""
+"""What ``families.py`` measured, as JSON and back."""
 
 from __future__ import annotations
 

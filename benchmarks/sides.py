@@ -17,8 +17,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from detmode import DeterministicMode
-from detmode.environment.settings import flag
-from detmode.rules import rooms
+from detmode.environment.settings import deterministic_flag
+from detmode.rules import families
 from detmode.table.call import Signature
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
@@ -39,13 +39,13 @@ class Input:
     """A sample in one dtype.
 
     Args:
-        room: where the sample lies.
+        family: where the sample lies.
         sample: the arguments.
         dtype: in which they are made.
         first: whether this is the first dtype in which the sample is timed.
     """
 
-    room: str
+    family: str
     sample: Sample
     dtype: torch.dtype
     first: bool = True
@@ -53,7 +53,7 @@ class Input:
     def keys(self) -> set[tuple[str, ...]]:
         """Those of its workloads' rows, if a substitute meets them."""
         kinds = ("", *contention.KINDS) if self.contended else ("",)
-        what = (self.room, self.sample.op, self.sample.name, name_of(self.dtype))
+        what = (self.family, self.sample.op, self.sample.name, name_of(self.dtype))
         return {(*what, kind) for kind in kinds}
 
     @property
@@ -77,7 +77,7 @@ class Workload:
     """A case of the rule table with the destinations that its index meets.
 
     Args:
-        case: room, sample and dtype.
+        case: family, sample and dtype.
         contention: one of :data:`contention.KINDS`, or "" for the sample's own.
         first: as in :class:`Input`; not for another contention.
     """
@@ -93,7 +93,7 @@ class Workload:
         """A row without figures."""
         case = self.case
         dtype = name_of(case.dtype)
-        return Row(case.room, case.sample.op, case.sample.name, dtype, self.contention)
+        return Row(case.family, case.sample.op, case.sample.name, dtype, self.contention)
 
 
 class DeviceMaker(Maker):
@@ -114,29 +114,29 @@ class DeviceMaker(Maker):
             return super().integers(low, high, *shape, dtype=dtype)
 
 
-def timed_rooms() -> list[str]:
-    """The rooms with sizes for benchmarks: those that have a substitute."""
-    return [room for room in rooms() if hasattr(samples_of(room), "BENCH")]
+def timed_families() -> list[str]:
+    """The families with sizes for benchmarks: those that have a substitute."""
+    return [family for family in families() if hasattr(samples_of(family), "BENCH")]
 
 
 def inputs(
     names: Sequence[str] = (), dtypes: Sequence[torch.dtype] = DTYPES, *, sizes: str = "bench"
 ) -> list[Input]:
-    """What is timed, room by room.
+    """What is timed, family by family.
 
     Args:
-        names: the rooms; all, if empty.
+        names: the families; all, if empty.
         dtypes: those that a sample has are timed.
-        sizes: ``"bench"`` takes the rooms' ``BENCH``; ``"tests"`` takes of the samples of the
+        sizes: ``"bench"`` takes the families' ``BENCH``; ``"tests"`` takes of the samples of the
             tests those that the host runner can run in a moment.
     """
     found = []
-    for room in names or timed_rooms():
-        samples = samples_of(room)
+    for family in names or timed_families():
+        samples = samples_of(family)
         for sample in samples.BENCH if sizes == "bench" else _small(samples.SAMPLES):
             if resolve(sample.op) is not None:
                 own = [dtype for dtype in dtypes if dtype in sample.dtypes]
-                found += [Input(room, sample, dtype, dtype is own[0]) for dtype in own]
+                found += [Input(family, sample, dtype, dtype is own[0]) for dtype in own]
     return found
 
 
@@ -164,10 +164,10 @@ def workloads(each: Input, device: torch.device) -> Iterator[Workload]:
     row = matching_row(kept, dtype)
     if row is None or not isinstance(row.rule.action, Substitute):
         return
-    yield Workload(Case(row.room, kept, dtype, row.rule.guarantee), first=each.first)
+    yield Workload(Case(row.family, kept, dtype, row.rule.guarantee), first=each.first)
     for kind in contention.KINDS if each.contended else ():
         varied = _keeping(each.sample, contention.contended(op, arguments, kind))
-        yield Workload(Case(row.room, varied, dtype, row.rule.guarantee), kind, first=False)
+        yield Workload(Case(row.family, varied, dtype, row.rule.guarantee), kind, first=False)
 
 
 def _keeping(sample: Sample, arguments: dict[str, Any]) -> Sample:
@@ -200,7 +200,7 @@ class Row:
     """What was measured of a workload.
 
     Args:
-        room: of the substitute.
+        family: of the substitute.
         op: the operator.
         sample: the input's name.
         dtype: its dtype.
@@ -212,7 +212,7 @@ class Row:
         times: by side, each a spread, or why the side cannot run.
     """
 
-    room: str
+    family: str
     op: str
     sample: str
     dtype: str
@@ -226,7 +226,7 @@ class Row:
     @property
     def key(self) -> tuple[str, ...]:
         """What was measured, without the figures."""
-        return self.room, self.op, self.sample, self.dtype, self.contention
+        return self.family, self.op, self.sample, self.dtype, self.contention
 
 
 def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
@@ -313,17 +313,17 @@ def sides(case: Case, arguments: Rotation, device: torch.device) -> dict[str, Ti
 
     mode = DeterministicMode(simulate=None if device.type == "cuda" else "cuda")
     found = {
-        ATEN: Timed(call, lambda: flag(False)),
-        NATIVE: Timed(call, lambda: flag(True)),
+        ATEN: Timed(call, lambda: deterministic_flag(False)),
+        NATIVE: Timed(call, lambda: deterministic_flag(True)),
         OURS: Timed(call, lambda: mode),
-        ROUND_TRIP: Timed(round_trip, lambda: flag(False)),
+        ROUND_TRIP: Timed(round_trip, lambda: deterministic_flag(False)),
     }
     if composition is not None:
 
         def composed(number: int) -> Any:
             return composition(**signature.bind((), arguments[number]))
 
-        found[COMPOSED] = Timed(composed, lambda: flag(True))
+        found[COMPOSED] = Timed(composed, lambda: deterministic_flag(True))
     return found
 
 

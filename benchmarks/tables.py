@@ -14,8 +14,8 @@ from tabulate import tabulate
 Cells = list[tuple[str, ...]]
 
 OPERATOR_HEADS = ("operator", "input", "dtype", "contention", *SIDES, "over aten", "over floor")
-ROOM_HEADS = (
-    *("room", "inputs", "over aten", "worst", "over pytorch deterministic"),
+FAMILY_HEADS = (
+    *("family", "inputs", "over aten", "worst", "over pytorch deterministic"),
     *("over composition", "over cpu round trip", "over floor", "not timed"),
 )
 STEP_HEADS = (
@@ -37,10 +37,10 @@ def operators(rows: Iterable[Row]) -> Cells:
     return found
 
 
-def by_room(rows: Sequence[Row]) -> Cells:
-    """A line for each room, and one for all: geometric means of detmode's time over the others'."""
-    names = dict.fromkeys(row.room for row in rows)
-    groups = {name: [row for row in rows if row.room == name] for name in names}
+def by_family(rows: Sequence[Row]) -> Cells:
+    """A line for each family, and one for all: geometric means of detmode's time over others'."""
+    names = dict.fromkeys(row.family for row in rows)
+    groups = {name: [row for row in rows if row.family == name] for name in names}
     return [_summary(name, group) for name, group in {**groups, "all": list(rows)}.items()]
 
 
@@ -82,7 +82,7 @@ def steps(results: Results) -> Cells:
 
 def failures(results: Results) -> list[str]:
     """What was not timed, and why."""
-    rows = [f"{row.room}: {row.failure}" for row in results.rows if row.failure is not None]
+    rows = [f"{row.family}: {row.failure}" for row in results.rows if row.failure is not None]
     return rows + [f"{step.model}: {step.failure}" for step in results.steps if step.failure]
 
 
@@ -109,7 +109,7 @@ def printed(results: Results) -> str:
         parts.append("Microseconds: median (quartiles)")
         parts.append(_table(OPERATOR_HEADS, operators(results.rows)))
         parts.append("detmode's time over the others', geometric means")
-        parts.append(_table(ROOM_HEADS, by_room(results.rows)))
+        parts.append(_table(FAMILY_HEADS, by_family(results.rows)))
     if results.host:
         parts.append(_table(("part of a call on the host", "us"), host(results)))
     if results.steps:
@@ -125,9 +125,9 @@ def _table(heads: Sequence[str], lines: Cells) -> str:
 
 
 NOT_YET = """\
-Not yet measured on a GPU. What each room says under *Cost* is counted, not timed: the bytes that a
-kernel reads and writes, beside the inputs read once and the outputs written once."""
-BY_ROOM = """\
+Not yet measured on a GPU. What each family says under *Cost* is counted, not timed: the bytes that
+a kernel reads and writes, beside the inputs read once and the outputs written once."""
+BY_FAMILY = """\
 detmode's time over that of ATen's nondeterministic kernel, of PyTorch's deterministic path where it
 has one, of a composition of other torch operators, of a round trip to the CPU, and of a copy that
 moves the inputs once and the outputs once: geometric means over the inputs."""
@@ -144,7 +144,7 @@ def _documented(results: Results) -> str:
     parts = [f"### {results.provenance['gpu']}", caption(results)]
     parts.append(_markdown(targets.HEADS, targets.lines(results)))
     if results.rows:
-        parts += [BY_ROOM, _markdown(ROOM_HEADS, by_room(results.rows))]
+        parts += [BY_FAMILY, _markdown(FAMILY_HEADS, by_family(results.rows))]
     if results.steps:
         parts += ["A training step in microseconds: median (quartiles)."]
         parts += [_markdown(STEP_HEADS, steps(results))]

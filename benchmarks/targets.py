@@ -15,7 +15,7 @@ GATHERED = (
     *("adaptive_avg_pool", "adaptive_max_pool", "avg_pool3d", "max_pool3d", "reflection_pad"),
     *("replication_pad", "upsample", "upsample_aa"),
 )
-"""The rooms whose backward gathers."""
+"""The families whose backward gathers."""
 SORTED = ("aten::index_add", "aten::scatter_add", "aten::index_put")
 """The operators that PyTorch's deterministic path sorts."""
 DUPLICATES = ("zipf", "one")
@@ -85,7 +85,7 @@ def _worst(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
 
 
 def _gathered(results: Results) -> list[Row]:
-    return [row for row in _own(results) if row.room in GATHERED]
+    return [row for row in _own(results) if row.family in GATHERED]
 
 
 def _lowest_share(results: Results) -> tuple[float | None, str]:
@@ -198,7 +198,7 @@ def lines(results: Results | None) -> list[tuple[str, ...]]:
 
 def named(each: Input) -> bool:
     """Whether a target names the input's operator, in the dtype in which it is timed first."""
-    operator = each.room in GATHERED or each.sample.op in SORTED
+    operator = each.family in GATHERED or each.sample.op in SORTED
     return each.first and (operator or (each.sample.op, each.sample.name) == CUMSUM[:2])
 
 

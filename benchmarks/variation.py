@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_map_only
 
 from detmode import cuda
 from detmode.cuda.digest import add_digest
-from detmode.environment.settings import flag
-from detmode.rules import rooms
+from detmode.environment.settings import deterministic_flag
+from detmode.rules import families
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, name_of, samples_of, tensors_of
 
@@ -45,7 +45,7 @@ class Line:
     """One input of one operator.
 
     Args:
-        room: of the operator's rule.
+        family: of the operator's rule.
         op: the overload.
         sample: the name of the input.
         dtype: of the input.
@@ -55,7 +55,7 @@ class Line:
         note: why ATen does not run it.
     """
 
-    room: str
+    family: str
     op: str
     sample: str
     dtype: str
@@ -67,7 +67,7 @@ class Line:
     @property
     def key(self) -> tuple[str, ...]:
         """What tells it from other lines."""
-        return self.room, self.op, self.sample, self.dtype
+        return self.family, self.op, self.sample, self.dtype
 
 
 @dataclass
@@ -89,12 +89,12 @@ class Results(Measured):
 
 
 def inputs(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
-    """The inputs of the rooms with substitutes, or of some of them: the small ones first."""
-    for room in names or rooms():
-        colliding = [case for case in cases(room) if "collisions" in case.sample.covers]
+    """The inputs of the families with substitutes, or of some of them: the small ones first."""
+    for family in names or families():
+        colliding = [case for case in cases(family) if "collisions" in case.sample.covers]
         large = [
-            Case(room, sample, dtype, None)
-            for sample in getattr(samples_of(room), "BENCH", ())
+            Case(family, sample, dtype, None)
+            for sample in getattr(samples_of(family), "BENCH", ())
             for dtype in sample.dtypes
         ]
         yield from (case for case in (*colliding, *large) if case.dtype in dtypes)
@@ -102,7 +102,7 @@ def inputs(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> Iterator[Case
 
 def blank(case: Case) -> Line:
     """The line of an input that has not been run."""
-    return Line(case.room, case.sample.op, case.sample.name, name_of(case.dtype))
+    return Line(case.family, case.sample.op, case.sample.name, name_of(case.dtype))
 
 
 def made_ahead(chosen: Iterable[Case]) -> Iterator[tuple[Case, Future[dict[str, Any]]]]:
@@ -179,7 +179,7 @@ def measure(
 
     def run() -> Any:
         own = copy.deepcopy(arguments) if writes else arguments
-        with flag(False):
+        with deterministic_flag(False):
             return call(case.sample, own)
 
     try:
@@ -200,11 +200,11 @@ def measure(
     )
 
 
-def documented(room: str, found: Sequence[Results]) -> str:
-    """What is known of a room, a sentence for each GPU."""
+def documented(family: str, found: Sequence[Results]) -> str:
+    """What is known of a family, a sentence for each GPU."""
     sentences = []
     for results in found:
-        ran = [line for line in results.lines if line.room == room and line.repeats]
+        ran = [line for line in results.lines if line.family == family and line.repeats]
         if not ran:
             continue
         varied = [line for line in ran if max(line.idle, line.busy) > 1]
@@ -227,7 +227,7 @@ def committed(folder: Path = FOLDER) -> list[Results]:
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    found.add_argument("--room", action="append", choices=list(rooms()), metavar="ROOM")
+    found.add_argument("--family", action="append", choices=list(families()), metavar="FAMILY")
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: float32")
     found.add_argument("--repeats", type=int, default=100, help="idle and busy each; default: 100")
     found.add_argument("--seconds", type=float, default=5.0, help="of one input; default: 5")
@@ -255,7 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     known = {line.key for line in found.lines}
     dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
-    missing = (case for case in inputs(options.room or (), dtypes) if blank(case).key not in known)
+    missing = (
+        case for case in inputs(options.family or (), dtypes) if blank(case).key not in known
+    )
     end = time.monotonic() + 60 * options.minutes
     for case, made in made_ahead(missing):
         if time.monotonic() > end:
@@ -265,8 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{case}: {line.note or f'{line.idle} idle, {line.busy} busy'}", file=sys.stderr)
         found.lines.append(line)
         found.write(options.output)
-    for room in dict.fromkeys(line.room for line in found.lines):
-        print(f"{room}: {documented(room, [found])}")
+    for family in dict.fromkeys(line.family for line in found.lines):
+        print(f"{family}: {documented(family, [found])}")
     print(f"written to {found.write(options.output)}")
     return 0
 

@@ -19,7 +19,7 @@ from models import MODELS, Make, Training
 from timing import Clock, Spread, Timed, interleaved
 
 from detmode import DeterministicMode
-from detmode.environment.settings import FILL, flag, holding
+from detmode.environment.settings import FILL, deterministic_flag, holding
 from detmode.verify.claims import same_bits
 
 PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"
@@ -129,7 +129,7 @@ def _mode(clock: Clock, fill: bool | None = None, seed: int | None = None) -> De
 def _sides(clock: Clock) -> dict[str, Around]:
     filled, unfilled = _mode(clock, True), _mode(clock, False)
     around: tuple[Around, ...] = (
-        lambda: flag(False),
+        lambda: deterministic_flag(False),
         lambda: _pytorch(True),
         lambda: _pytorch(False),
         lambda: filled,
@@ -141,7 +141,7 @@ def _sides(clock: Clock) -> dict[str, Around]:
 @contextmanager
 def _pytorch(fill: bool) -> Iterator[None]:
     """PyTorch's flag, with and without the filling of memory that comes with it."""
-    with flag(True), holding(FILL, fill):
+    with deterministic_flag(True), holding(FILL, fill):
         yield
 
 

@@ -21,7 +21,7 @@ from .mode.torch_api import (
     set_deterministic_debug_mode,
     use_deterministic_algorithms,
 )
-from .reports.report import Record, Report
+from .reports.report import Record, Report, ReportRow
 from .rules import default_rules
 from .runs.comparison import Comparison
 from .runs.diff import diff
@@ -57,6 +57,7 @@ __all__ = [
     "Record",
     "Refuse",
     "Report",
+    "ReportRow",
     "Rule",
     "RuleTable",
     "Substitute",

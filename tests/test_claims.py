@@ -31,7 +31,7 @@ from detmode.verify.claims import (
 )
 from detmode.verify.special_values import check_special_values
 
-# A case of the room `scatter` in name only: what "the substitute" gives is set by each test.
+# A case of the family `scatter` in name only: what "the substitute" gives is set by each test.
 SAMPLE = Sample(
     name="sums",
     op="aten::cumsum",
@@ -124,17 +124,17 @@ def test_wrong_results_are_found(
         check_truth(CASE)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["the room's", "ATen's"])
-def test_the_rooms_reference_says_which_integers(
+@pytest.mark.parametrize("first", [True, False], ids=["the family's", "ATen's"])
+def test_the_families_reference_says_which_integers(
     monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
-    """Of equal values a room's rule may be another index than that of ATen's CPU kernel."""
+    """Of equal values a family's rule may be another index than that of ATen's CPU kernel."""
     sample = Sample(
         name="ties",
         op="aten::median.dim",
         make=lambda make: {"self": torch.ones(2, 9, dtype=make.dtype), "dim": 1},
     )
-    case = Case("order", sample, torch.float32, GPU_TO_GPU)
+    case = Case("order_statistics", sample, torch.float32, GPU_TO_GPU)
     indices = torch.zeros(2, dtype=torch.int64) if first else torch.ones(2, 9).median(1).indices
     results = (torch.ones(2), indices)
     monkeypatch.setattr(claims, "run_substituted", lambda *arguments: results)
@@ -149,7 +149,7 @@ ASSIGNED = {
     case.sample.op: case
     for case in reversed(cases())
     if "collisions" in case.sample.covers
-    and run_assigned(case.room, case.sample, case.dtype) is not None
+    and run_assigned(case.family, case.sample, case.dtype) is not None
 }
 
 
@@ -221,7 +221,7 @@ def test_a_nan_in_one_part_of_a_complex_number_is_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("room", "name", "dtype", "reason"),
+    ("family", "name", "dtype", "reason"),
     [
         ("ctc_loss", "large", torch.float32, "ATen's CUDA kernels leave classes"),
         ("avg_pool3d", "overlap", torch.float16, "ATen has no CPU kernel for float16"),
@@ -229,12 +229,12 @@ def test_a_nan_in_one_part_of_a_complex_number_is_looked_for(
     ],
 )
 def test_what_cannot_be_checked_is_no_pass(
-    room: str, name: str, dtype: torch.dtype, reason: str
+    family: str, name: str, dtype: torch.dtype, reason: str
 ) -> None:
     """A claim that is neither kept nor broken here says why; a plain return would say it holds."""
-    (sample,) = (each for each in samples_of(room).SAMPLES if each.name == name)
+    (sample,) = (each for each in samples_of(family).SAMPLES if each.name == name)
     with pytest.raises(NotCheckedError, match=reason):
-        check_special_values(Case(room, sample, dtype, GPU_TO_GPU), "nan")
+        check_special_values(Case(family, sample, dtype, GPU_TO_GPU), "nan")
 
 
 def test_special_values_that_aten_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_special_values_that_aten_refuses(monkeypatch: pytest.MonkeyPatch) -> No
     histogram = Sample(
         name="no_range", op="aten::histc", make=lambda make: {"self": make.normal(9), "bins": 4}
     )
-    case = Case("counting", histogram, torch.float32, GPU_TO_GPU)
+    case = Case("histograms", histogram, torch.float32, GPU_TO_GPU)
 
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("range of [nan, nan] is not finite")

@@ -253,7 +253,7 @@ def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
         (("rules", "--op", "aten::histcc"), "no rule for 'aten::histcc'; did you mean 'aten::his"),
         (("rules", "--op", "*histcc*"), "no rule for '*histcc*'"),
         (("verify", "--repeats", "1"), "at least 2"),
-        (("verify", "--room", "no_such_room"), "upsample"),
+        (("verify", "--family", "no_such_family"), "upsample"),
         (("paint",), "paint"),
         ((), "COMMAND"),
     ],
@@ -326,10 +326,10 @@ def test_a_script_whose_name_the_locale_cannot_read(run: Run, tmp_path: Path) ->
 
 
 def test_rules_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Objects with the fields of Rule as text, and the room."""
+    """Objects with the fields of Rule as text, and the family."""
     assert cli.main(["rules", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    fields = {"op", "when", "action", "guarantee", "alert", "since", "until", "because", "room"}
+    fields = {"op", "when", "action", "guarantee", "alert", "since", "until", "because", "family"}
     assert rows
     assert all(set(row) == fields for row in rows)
 
@@ -338,7 +338,7 @@ def test_rules_for_a_version_and_an_operator(capsys: pytest.CaptureFixture[str])
     """`--torch` leaves out the rows of other versions, `--op` those of other operators."""
     assert cli.main(["rules", "--torch", "2.12", "--op", "*grid_sampler*", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["room"] for row in rows} == {"grid_sampler"}
+    assert {row["family"] for row in rows} == {"grid_sampler"}
     assert all(row["since"] is None or row["since"] == "2.8" for row in rows)
     assert cli.main(["rules", "--op", "upsample_linear1d_backward"]) == 0
     assert "upsample_linear1d_backward_out_cuda" in capsys.readouterr().out
@@ -378,14 +378,14 @@ def test_tables_fit_a_narrow_terminal(
 
 
 @needs_compiler
-def test_verify_a_room(capsys: pytest.CaptureFixture[str]) -> None:
-    """The matrix has a row for each dtype of the room."""
-    arguments = ["verify", "--device", "host", "--room", "adaptive_avg_pool", "--repeats", "2"]
+def test_verify_a_family(capsys: pytest.CaptureFixture[str]) -> None:
+    """The matrix has a row for each dtype of the family."""
+    arguments = ["verify", "--device", "host", "--family", "adaptive_avg_pool", "--repeats", "2"]
     code = cli.main([*arguments, "--format", "json"])
     printed = capsys.readouterr()
     rows = json.loads(printed.out)
     assert code == 0, printed.err
-    assert {row["room"] for row in rows} == {"adaptive_avg_pool"}
+    assert {row["family"] for row in rows} == {"adaptive_avg_pool"}
     assert {row["dtype"] for row in rows} == {"float16", "bfloat16", "float32", "float64"}
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
 
@@ -397,8 +397,8 @@ def test_verify_says_what_it_skips(
     """What cannot be checked here is in the matrix with its reason, and a line on stderr."""
     every = verify.cases("ctc_loss")
     chosen = tuple(case for case in every if case.sample.name in ("large", "one_label"))
-    monkeypatch.setattr(verify, "cases", lambda room: chosen)
-    arguments = ["verify", "--device", "host", "--room", "ctc_loss", "--repeats", "2"]
+    monkeypatch.setattr(verify, "cases", lambda family: chosen)
+    arguments = ["verify", "--device", "host", "--family", "ctc_loss", "--repeats", "2"]
     assert cli.main([*arguments, "--format", "json"]) == 0
     printed = capsys.readouterr()
     why = "2 of 8 checks of special values: in large calls ATen's CUDA kernels leave classes"
@@ -409,12 +409,12 @@ def test_verify_says_what_it_skips(
 
 
 @needs_compiler
-def test_verify_a_room_without_substitutes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_a_family_without_substitutes(capsys: pytest.CaptureFixture[str]) -> None:
     """An empty matrix is not taken for one in which everything holds."""
-    assert cli.main(["verify", "--device", "host", "--room", "matmul", "--format", "json"]) == 0
+    assert cli.main(["verify", "--device", "host", "--family", "matmul", "--format", "json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out) == []
-    assert "nothing to verify: room 'matmul' has no substitute" in printed.err
+    assert "nothing to verify: family 'matmul' has no substitute" in printed.err
 
 
 def test_a_recording_has_the_programs_arguments(run: Run, tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_audit(run: Run, tmp_path: Path) -> None:
     assert ours.returncode == 0, ours.stderr
     report = json.loads(ours.stdout)
     assert sorted(ours.stderr.splitlines()) == ["from the program", "past Python"]
-    (row,) = (row for row in report["rows"] if row["room"] == "upsample")
+    (row,) = (row for row in report["rows"] if row["family"] == "upsample")
     assert (row["action"], row["site"]) == ("substitute", f"{tmp_path / 'script.py'}:6")
     assert report["raises"] is False
     assert "What a CUDA run would meet" in (tmp_path / "audit.html").read_text()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from detmode.cuda.undo import Undo
-from detmode.environment.settings import FLAG, flag
-from detmode.rules import default_rules, rooms
+from detmode.environment.settings import FLAG, deterministic_flag
+from detmode.rules import default_rules, families
 from detmode.table import conditions
 from detmode.table.call import Call, Signature
 from detmode.table.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
@@ -43,7 +43,7 @@ def odd_tensors() -> tuple[torch.Tensor | None, ...]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # such tensors are in beta state
-@pytest.mark.parametrize("name", rooms())
+@pytest.mark.parametrize("name", families())
 def test_whatever_the_arguments_a_row_answers(name: str) -> None:
     """A condition that raised would hide what ATen says of arguments that it rejects."""
     for op, sample in {sample.op: sample for sample in samples_of(name).SAMPLES}.items():
@@ -149,7 +149,7 @@ def test_flag_and_fill() -> None:
     for value in (True, False):
         undo = Undo()
         FLAG.choose((value, False), undo)
-        with flag(not value):
+        with deterministic_flag(not value):
             assert conditions.deterministic_flag(value)(given)
             assert not conditions.deterministic_flag(not value)(given)
         undo.run()

@@ -19,13 +19,13 @@ def load_tool(name: str) -> ModuleType:
 
 
 def test_rule_pages_are_fresh() -> None:
-    """Run `python tools/generate_docs.py` after changing a room, and commit what it writes."""
+    """Run `python tools/generate_docs.py` after changing a family, and commit what it writes."""
     stale = load_tool("generate_docs").stale()
     assert not stale, "\n".join(stale)
 
 
 def test_pages_say_whether_aten_varies(tmp_path: Path) -> None:
-    """A room with a substitute has a sentence for each GPU, or says that there is none."""
+    """A family with a substitute has a sentence for each GPU, or says that there is none."""
     provenance = {"gpu": "Some GPU", "date": "2026-11-21", "torch": "2.11.0"}
     lines = [
         Line("put", "aten::put", name, "float32", 100, 1, n) for name, n in (("a", 1), ("b", 9))

@@ -1,4 +1,4 @@
-"""A room made from the template passes the tests over the table once its blanks are filled."""
+"""A family made from the template passes the tests over the table once its blanks are filled."""
 
 import os
 import shutil
@@ -12,20 +12,20 @@ from detmode import cuda
 
 ROOT = Path(__file__).parent.parent
 
-# A room for an operator that no rule lists: what its author would write for the blanks.
+# A family for an operator that no rule lists: what its author would write for the blanks.
 FILLED = {
     "aten::TODO": "aten::neg",
     "alert=None,  # TODO: the caller name in PyTorch's message, if it alerts": "alert=None,",
     "(value);  // TODO: the operator": "(-value);",
-    "TODO: what the room covers, on one line.": "Negation.",
+    "TODO: what the family covers, on one line.": "Negation.",
     "TODO: where people meet these operators.": "It serves as an example.",
     "  # TODO: the operator's arguments, by the schema's names": "",
     "  # TODO: the other arguments": "",
 }
 
 
-def fill(room: Path) -> None:
-    for path in room.iterdir():
+def fill(family: Path) -> None:
+    for path in family.iterdir():
         text = path.read_text()
         for blank, words in FILLED.items():
             text = text.replace(blank, words)
@@ -68,14 +68,14 @@ def python(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         pytest.param(("--no-kernels",), id="rows_only"),
     ],
 )
-def test_new_room(tree: Path, options: tuple[str, ...]) -> None:
-    """The form tests accept the filled room, and its kernel gives ATen's result."""
+def test_new_family(tree: Path, options: tuple[str, ...]) -> None:
+    """The form tests accept the filled family, and its kernel gives ATen's result."""
     made = python(tree, "tools/new_rule.py", "negation", *options)
     assert made.returncode == 0, made.stderr
     fill(tree / "detmode" / "rules" / "negation")
     written = python(tree, "tools/generate_docs.py")
     assert written.returncode == 0, written.stderr
-    # The tree has no git and no environment of its own: only what walks the rooms is run.
+    # The tree has no git and no environment of its own: only what walks the families is run.
     tested = python(
         *(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "negation"),
         "tests/rules",

@@ -12,7 +12,7 @@ import torch
 
 import detmode.testing.suite
 from detmode import cuda
-from detmode.reports.report import Record, Report
+from detmode.reports.report import Report, ReportRow
 from detmode.testing import baseline, pytest_plugin
 
 _calls = itertools.count()
@@ -441,7 +441,10 @@ def test_workers_of_xdist(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     config = pytester.parseconfig("-p", "detmode.testing.pytest_plugin")
     sin = ("aten::sin.default", None, "warn", None, None)
-    rows = [Record(*sin, 3, "/a.py:1", None, {"Net.a": 1}), Record(*sin, 1, "/a.py:1", "Net.b")]
+    rows = [
+        ReportRow(*sin, 3, "/a.py:1", None, {"Net.a": 1}),
+        ReportRow(*sin, 1, "/a.py:1", "Net.b"),
+    ]
     config.option.dist = "load"
     boss = pytest_plugin._Suite(config, "warn")
     loop = boss.pytest_runtestloop()

@@ -11,8 +11,8 @@ from detmode import (
     DeterministicMode,
     Guarantee,
     Native,
-    Record,
     Report,
+    ReportRow,
     Rule,
     RuleTable,
     Substitute,
@@ -35,7 +35,7 @@ def step(model: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
         assert_type(mode, DeterministicMode)
         with detmode.allow("aten::put_"):
             loss: torch.Tensor = model(input).sum()
-    assert_type(mode.records, tuple[Record, ...])
+    assert_type(mode.records, tuple[ReportRow, ...])
     assert_type(mode.report(), Report)
     assert_type(mode.report().to_json(), str)
     assert_type(mode.records[0].module, str | None)

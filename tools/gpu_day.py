@@ -49,7 +49,7 @@ UNFINISHED = (PARTLY, NOT_HERE)
 BAD = (FAILED, HUNG, LIMIT)
 FIRST = ("index", "scatter", "scan", "grid_sampler", "upsample")
 """The families that are timed first."""
-REST = tuple(room for room in sides.timed_rooms() if room not in FIRST)
+REST = tuple(family for family in sides.timed_families() if family not in FIRST)
 KEPT = 1 << 16
 """Bytes of a job's output that the log keeps."""
 PROBE = """
@@ -144,33 +144,33 @@ def _tests(*arguments: str, shares: int = 1) -> tuple[Job, ...]:
     )
 
 
-def _verify(room: str, device: str, repeats: int) -> Job:
-    asked = ("--device", device, "--room", room, "--repeats", str(repeats), "--format", "json")
-    return Job(room, _python("-m", "detmode", "verify", *asked))
+def _verify(family: str, device: str, repeats: int) -> Job:
+    asked = ("--device", device, "--family", family, "--repeats", str(repeats), "--format", "json")
+    return Job(family, _python("-m", "detmode", "verify", *asked))
 
 
 def _timed(name: str, *arguments: str) -> Job:
     kept = ("--output", "{folder}/timed", "--resume", "--minutes", "{minutes}")
     kept += ("--commit", "{commit}")
-    return Job(name, _python("benchmarks/rooms.py", *kept, *arguments))
+    return Job(name, _python("benchmarks/families.py", *kept, *arguments))
 
 
-def _rooms(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(word for name in names for word in ("--room", name))
+def _families(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word for name in names for word in ("--family", name))
 
 
-def _profiled(kernel: str, room: str, *sample: str) -> Job:
+def _profiled(kernel: str, family: str, *sample: str) -> Job:
     sections = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats")
     sections += ("SchedulerStats", "WarpStateStats")
     watch = ("ncu", "--clock-control", "none", "--launch-count", "1")
     watch += ("--kernel-name", f"regex:{kernel}")
     watch += tuple(word for section in sections for word in ("--section", section))
-    return Job(room, (*watch, *_python("tools/profile_call.py", room, *sample)))
+    return Job(family, (*watch, *_python("tools/profile_call.py", family, *sample)))
 
 
-def _sanitized(room: str, tool: str) -> Job:
-    command = _python("tools/sanitize.py", "--room", room, "--tool", tool)
-    return Job(f"{room}, {tool}", command, needs="compute-sanitizer")
+def _sanitized(family: str, tool: str) -> Job:
+    command = _python("tools/sanitize.py", "--family", family, "--tool", tool)
+    return Job(f"{family}, {tool}", command, needs="compute-sanitizer")
 
 
 # What they found
@@ -216,7 +216,7 @@ def read_tests(run: Run) -> list[Finding]:
 
 
 def read_verified(run: Run) -> list[Finding]:
-    """Of a room: how many samples, and its largest error beside ATen's."""
+    """Of a family: how many samples, and its largest error beside ATen's."""
     rows = _json_rows(run.text)
     if rows is None:
         return read_last_line(run)
@@ -234,12 +234,12 @@ def read_variation(run: Run) -> list[Finding]:
     files = sorted((run.folder / "variation").glob("*.json"))
     lines = [line for file in files for line in variation.Results.read(file).lines]
     found = []
-    for room in dict.fromkeys(line.room for line in lines):
-        ran = [line for line in lines if line.room == room and line.repeats]
+    for family in dict.fromkeys(line.family for line in lines):
+        ran = [line for line in lines if line.family == family and line.repeats]
         most = max((max(line.idle, line.busy) for line in ran), default=0)
         varied = sum(max(line.idle, line.busy) > 1 for line in ran)
         text = f"ATen varied in {varied} of {len(ran)} inputs, at most {most} results"
-        found.append(Finding(room, OK, text))
+        found.append(Finding(family, OK, text))
     return _with_end(run, found)
 
 
@@ -251,18 +251,18 @@ def read_timed(run: Run) -> list[Finding]:
         text = f"{len(rows)} inputs of all dtypes timed, {failures} with a failure"
         return _with_end(run, [Finding("all", OK, text)])
     found = []
-    for room in FIRST if run.job.name == "first" else REST:
-        own = [row for row in rows if (row.room, row.dtype) == (room, "float32")]
+    for family in FIRST if run.job.name == "first" else REST:
+        own = [row for row in rows if (row.family, row.dtype) == (family, "float32")]
         for row in own:
             if row.failure is not None:
-                found.append(Finding(room, FAILED, row.failure))
+                found.append(Finding(family, FAILED, row.failure))
         ratios = [(each, row) for row in own if (each := ratio(row, sides.ATEN)) is not None]
         if ratios:
             most, worst = max(ratios, key=lambda pair: pair[0])
             name = " ".join((worst.op.partition("::")[2], worst.sample, worst.contention)).strip()
             text = f"{number(geometric_mean(each for each, _ in ratios))} of ATen's time"
             text += f" ({len(ratios)} inputs), worst {number(most)}: {name}"
-            found.append(Finding(room, OK, text))
+            found.append(Finding(family, OK, text))
     return _with_end(run, found)
 
 
@@ -331,7 +331,7 @@ MANY = max(2, min(os.cpu_count() or 2, 12))
 CUDA = ("-m", "cuda")
 SMALL = ("-m", "not cuda")
 DOCTOR = Job("doctor", _python("-m", "detmode", "doctor", "--format", "json"))
-SANITIZED = ("scan", "order", "upsample")
+SANITIZED = ("scan", "order_statistics", "upsample")
 
 STAGES = (
     Stage(
@@ -389,7 +389,7 @@ STAGES = (
     Stage(
         "verify",
         "every claim of the table: bits of 100 runs, errors, special values",
-        tuple(_verify(room, "cuda", 100) for room in (*FIRST, *REST)),
+        tuple(_verify(family, "cuda", 100) for family in (*FIRST, *REST)),
         (_verify("embedding", "host", 2),),
         read_verified,
         minutes=4,
@@ -422,14 +422,14 @@ STAGES = (
         "timed",
         "each family beside ATen: what people use most first, then the rest, then other dtypes",
         (
-            _timed("first", "--part", "operators", "--dtype", "float32", *_rooms(FIRST)),
-            _timed("rest", "--part", "operators", "--dtype", "float32", *_rooms(REST)),
+            _timed("first", "--part", "operators", "--dtype", "float32", *_families(FIRST)),
+            _timed("rest", "--part", "operators", "--dtype", "float32", *_families(REST)),
             _timed("other dtypes", "--part", "operators"),
         ),
         (
             _timed(
                 *("rest", "--part", "operators", "--dtype", "float32", "--rounds", "2"),
-                *("--room", "nll_loss2d"),
+                *("--family", "nll_loss2d"),
             ),
         ),
         read_timed,
@@ -455,8 +455,8 @@ STAGES = (
         "sanitizer",
         "compute-sanitizer finds nothing in scans, selections and interpolation",
         tuple(
-            _sanitized(room, tool)
-            for room in SANITIZED
+            _sanitized(family, tool)
+            for family in SANITIZED
             for tool in ("racecheck", "memcheck", "synccheck", "initcheck")
         ),
         (),

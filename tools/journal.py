@@ -38,9 +38,9 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def family_of(item: pytest.Item) -> str:
-    """The room of the case that the test is of."""
+    """The family of the case that the test is of."""
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return next((value.room for value in values if hasattr(value, "room")), WITHOUT_FAMILY)
+    return next((value.family for value in values if hasattr(value, "family")), WITHOUT_FAMILY)
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ CALLS = 3
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    found.add_argument("room")
+    found.add_argument("family")
     found.add_argument("operator", help="such as aten::cumsum")
     found.add_argument("sample", help="of the benchmarks, or of the tests")
     return found
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 def chosen(options: argparse.Namespace) -> Sample | None:
     """The sample that is asked for."""
-    samples = samples_of(options.room)
+    samples = samples_of(options.family)
     for sample in (*getattr(samples, "BENCH", ()), *samples.SAMPLES):
         if (sample.op, sample.name) == (options.operator, options.sample):
             return sample
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     sample = chosen(options)
     if sample is None:
-        what = f"{options.room} has no sample {options.sample!r} of {options.operator}"
+        what = f"{options.family} has no sample {options.sample!r} of {options.operator}"
         print(what, file=sys.stderr)
         return 2
     on_gpu = cuda.unavailable("cuda") is None

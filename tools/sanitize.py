@@ -19,7 +19,7 @@ import torch
 
 from detmode import DeterministicMode, cuda
 from detmode.cuda import Source, host
-from detmode.rules import rooms
+from detmode.rules import families
 from detmode.verify.cases import Case, call, cases, run_substituted
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -50,10 +50,10 @@ def launched() -> Iterator[set[Entry]]:
         yield found
 
 
-def smallest(room: str | None = None) -> list[Case]:
+def smallest(family: str | None = None) -> list[Case]:
     """The fewest elements first, each case that launches an entry which none before it launches."""
     chosen, seen = [], set[Entry]()
-    for case in sorted(cases(room), key=_elements):
+    for case in sorted(cases(family), key=_elements):
         with launched() as entries:
             run_substituted(case.sample, case.dtype)
         if not entries <= seen:
@@ -100,7 +100,7 @@ def run(names: Sequence[str]) -> None:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     found.add_argument("--tool", action="append", choices=TOOLS, help="repeatable; default: all")
-    found.add_argument("--room", choices=list(rooms()), metavar="ROOM", help="only this one")
+    found.add_argument("--family", choices=list(families()), metavar="FAMILY", help="only this one")
     found.add_argument("--list", action="store_true", help="only print what would be started")
     found.add_argument("--run", nargs="+", metavar="CASE", help="run these, without a tool")
     return found
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
         return 0
-    names = [str(case) for case in smallest(options.room)]
+    names = [str(case) for case in smallest(options.family)]
     faulty = []
     for tool in options.tool or TOOLS:
         started = command(tool, names)

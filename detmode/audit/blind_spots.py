@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from detmode.mode.recorder import guarantee_of
+from detmode.mode.row_counter import guarantee_of
 from detmode.reports.page import Listing
 from detmode.table.rule import Allow
-from detmode.table.rule_table import Row, RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
 _WIDTH = 100
 _ON_CPU = (
@@ -123,14 +123,14 @@ def find_unseen(
     table: RuleTable,
     stand_ins: Mapping[str, Mapping[str, Iterable[str]]],
     called: set[str],
-    would: Callable[[Row], str],
+    would: Callable[[FamilyRule], str],
 ) -> list[Unseen]:
     """What an audit did not see: first what its own calls tell of, then what holds of every audit.
 
     Args:
         table: the rules.
-        stand_ins: of each room, the operators and classes of modules that a CPU run calls, and the
-            operators that a CUDA run may call for each.
+        stand_ins: of each family, the operators and classes of modules that a CPU run calls, and
+            the operators that a CUDA run may call for each.
         called: the operators and classes of modules that the audited run called.
         would: what the mode would do with a call that meets a row, in the words of a report.
     """
@@ -141,12 +141,12 @@ def find_unseen(
 
     found: list[Unseen] = []
     told: set[str] = set()
-    for room, stands_for in stand_ins.items():
+    for family, stands_for in stand_ins.items():
         calls = tuple(name for name in stands_for if name in called)
         ops = dict.fromkeys(op for name in calls for op in stands_for[name])
         if rows := rows_of(ops):
             because = "PyTorch chooses by the device what runs"
-            found.append(Unseen(f"{room} on CUDA", because, calls, rows))
+            found.append(Unseen(f"{family} on CUDA", because, calls, rows))
             told.update(ops)
     if rest := rows_of(op for op in unmet if op not in told):
         because = "they have no kernel for CPU tensors, so that only a CUDA run can call them"
@@ -154,9 +154,9 @@ def find_unseen(
     return [*found, *ALWAYS_UNSEEN]
 
 
-def _unmet(table: RuleTable) -> dict[str, list[Row]]:
+def _unmet(table: RuleTable) -> dict[str, list[FamilyRule]]:
     """The rows that matter on CUDA, by operator, of operators that no CPU run can call."""
-    unmet: dict[str, list[Row]] = {}
+    unmet: dict[str, list[FamilyRule]] = {}
     for op in dict.fromkeys(row.rule.op for row in table):
         func = resolve(op)
         if func is None or runs_on_cpu(func):
@@ -177,7 +177,7 @@ def runs_on_cpu(func: torch._ops.OpOverload) -> bool:
     return any(has_kernel(func.name(), key) for key in _ON_CPU)
 
 
-def _describe(row: Row, action: str) -> UnseenRow:
+def _describe(row: FamilyRule, action: str) -> UnseenRow:
     rule = row.rule
     alert = rule.as_text()["alert"]
     return UnseenRow(rule.op, str(rule.when), action, guarantee_of(rule, action), alert)

@@ -11,17 +11,17 @@ import torch
 from detmode.audit.blind_spots import find_unseen
 from detmode.audit.report import AuditReport, Cost
 from detmode.audit.traffic import Floor
-from detmode.environment.settings import FLAG, flag
+from detmode.environment.settings import FLAG, deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.plan import Plan
-from detmode.reports.report import Record
-from detmode.rules import rooms
+from detmode.reports.report import ReportRow
+from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call
 from detmode.table.names import Overrides
 from detmode.table.rule import Native, Substitute
-from detmode.table.rule_table import Row, RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _NODES = 1 << 18
@@ -108,7 +108,7 @@ class Audit(DeterministicMode):
         """What has been met so far."""
         met = super().report()
         tally = self._tally
-        stand_ins = {name: getattr(room, "STANDS_FOR", {}) for name, room in rooms().items()}
+        stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
         return AuditReport(
             met.records,
             (replace(tally.rows[_key(record)]) for record in met.records),
@@ -144,21 +144,21 @@ class Audit(DeterministicMode):
     def _act(
         self,
         plan: Plan,
-        row: Row | None,
+        row: FamilyRule | None,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
         traced: bool,
     ) -> Any:
-        asked = "allow" if self._trace.allows(plan.names) else plan.override
+        asked = "allow" if self._memory.allows(plan.names) else plan.override
         would = self._would(row, asked, flag_is_on=FLAG.chosen()[0])
         if would is None:
             return plan.func(*args, **kwargs)
-        record, *_ = self._recorder.count(plan, row, would, call, self._trace)
+        record, *_ = self._recorder.count(plan, row, would, call, self._memory)
         cost_of_row = self._tally.rows.setdefault(_key(record), Cost())
         held = _held(call.tensors[0]) if plan.variant == "inplace" else 0
-        with flag(False):
+        with deterministic_flag(False):
             result = plan.func(*args, **kwargs)
         floor = self._floor(plan.func)
         if floor.allocates and would in ("native", "substitute"):
@@ -178,7 +178,7 @@ class Audit(DeterministicMode):
             floor = self._floors[func] = Floor(func)
         return floor
 
-    def _would(self, row: Row | None, asked: str | None, *, flag_is_on: bool) -> str | None:
+    def _would(self, row: FamilyRule | None, asked: str | None, *, flag_is_on: bool) -> str | None:
         """What the mode would do with a call; ``None`` where it would let it pass."""
         if asked in ("allow", "native", "warn", "error"):
             return asked
@@ -189,19 +189,19 @@ class Audit(DeterministicMode):
         if isinstance(action, Substitute):
             if self._substitute or asked == "substitute":
                 return "substitute"
-            action = row.rule.natively
+            action = row.rule.without_substitute
         if isinstance(action, Native) and flag_is_on:
             return "native"
         return "warn" if self._warn_only or row.rule.alert is None or not flag_is_on else "error"
 
-    def _would_on_cuda(self, row: Row) -> str:
+    def _would_on_cuda(self, row: FamilyRule) -> str:
         """What the mode would do with a call of the row's operator that meets the row."""
         func = resolve(row.rule.op)
         plan = (self._plans.get(func) or self._plan(func)) if func is not None else None
         return self._would(row, plan.override if plan else None, flag_is_on=True) or "allow"
 
 
-def _key(record: Record) -> tuple[str, str, str]:
+def _key(record: ReportRow) -> tuple[str, str, str]:
     """What tells a report's rows apart."""
     return record.overload, record.action, record.site
 
@@ -211,7 +211,7 @@ def _held(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
-def _extra(row: Row | None, would: str, moved: int) -> int | None:
+def _extra(row: FamilyRule | None, would: str, moved: int) -> int | None:
     """The bytes that determinism adds to a call that moves ``moved``."""
     if would == "native":
         return None

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from detmode.audit.blind_spots import Unseen, listing_of, text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Record, Report
+from detmode.reports.report import Report, ReportRow
 
 _MODULES_SHOWN = 10
 
@@ -46,7 +46,7 @@ class AuditReport(Report):
     The estimate is a count of bytes, and no measurement.
 
     Attributes:
-        records: the rows, a tuple of :class:`~detmode.reports.report.Record`.
+        records: the rows, a tuple of :class:`~detmode.reports.report.ReportRow`.
         costs: the :class:`Cost` of each row, in the same order.
         modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` where none is known;
             calls that no rule lists are in it too.
@@ -58,7 +58,7 @@ class AuditReport(Report):
 
     def __init__(
         self,
-        records: Iterable[Record],
+        records: Iterable[ReportRow],
         costs: Iterable[Cost],
         modules: Mapping[str, Cost],
         total: Cost,
@@ -161,8 +161,8 @@ class AuditReport(Report):
     def to_full_json(self) -> str:
         """A JSON object: the rows, and all that an audit knows beside them.
 
-        ``rows`` has the fields of :class:`~detmode.Record`, ``bytes`` and ``extra_bytes``, which is
-        null where it has not been counted; ``modules`` and ``unseen`` are lists of objects
+        ``rows`` has the fields of :class:`~detmode.ReportRow`, ``bytes`` and ``extra_bytes``,
+        which is null where it has not been counted; ``modules`` and ``unseen`` are lists of objects
         with the fields of :class:`Cost` and :class:`Unseen`; beside them stand the totals.
         """
         rows = [
@@ -198,7 +198,7 @@ class AuditReport(Report):
             records, costs, modules = [], [], {}
             for row in whole["rows"]:
                 moved, extra = row.pop("bytes"), row.pop("extra_bytes")
-                records.append(Record(**row))
+                records.append(ReportRow(**row))
                 costs.append(Cost.of(moved, extra, calls=row["count"]))
             for entry in whole["modules"]:
                 path = entry.pop("module")

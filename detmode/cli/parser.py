@@ -126,14 +126,14 @@ def _parser() -> argparse.ArgumentParser:
     about = "what in this environment can break or slow reproducibility"
     add("doctor", tables.doctor, about, form)
 
-    about = "run every room's samples on this machine and check what is claimed"
+    about = "run every family's samples on this machine and check what is claimed"
     verify = add("verify", tables.verify, about, form)
     verify.add_argument(
         "--device",
         choices=["cuda", "host"],
         help="the GPU, or the host runner; default: a GPU if any",
     )
-    verify.add_argument("--room", metavar="NAME", help="only this room")
+    verify.add_argument("--family", "--room", metavar="NAME", help="only this family")
     verify.add_argument(
         "--repeats", type=int, default=20, metavar="N", help="runs of each sample (default: 20)"
     )

@@ -1,4 +1,4 @@
-"""What the launchers of several rooms ask of their tensors, in PyTorch's words."""
+"""What the launchers of several families ask of their tensors, in PyTorch's words."""
 
 from __future__ import annotations
 

@@ -286,12 +286,12 @@ class holding(Undo, Generic[T]):
     __exit__ = leaving(_leave)
 
 
-def flag(mode: bool) -> holding[tuple[bool, bool]]:
+def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
     """PyTorch's deterministic flag, and no ``warn_only``, for the length of a call."""
     return holding(FLAG, (mode, False))
 
 
-def unfilled() -> holding[bool]:
+def no_memory_fill() -> holding[bool]:
     """No filling of uninitialised memory: for substitutes, which write every element they make.
 
     A wish: where a native call of another thread needs the filling the substitute has it too.
@@ -299,7 +299,7 @@ def unfilled() -> holding[bool]:
     return holding(FILL, False, is_wish=True)
 
 
-def strictly(function: Callable[..., R]) -> Callable[..., R]:
+def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
     """``function``, to be called at once, with all that PyTorch's deterministic paths need.
 
     Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
@@ -321,7 +321,7 @@ def strictly(function: Callable[..., R]) -> Callable[..., R]:
 
 def _strictly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
-    with flag(True), benchmark:
+    with deterministic_flag(True), benchmark:
         return _native_calls.made(_filled)(function, args, kwargs)
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.mode.options import check_operator
-from detmode.sites.forward_memory import trace
+from detmode.sites.forward_memory import forward_memory
 from detmode.table.names import Operator, text_of
 
 
@@ -41,7 +41,7 @@ class allow(ContextDecorator):
         self._operators: tuple[str, ...] = names
 
     def __enter__(self) -> allow:
-        trace().open_region(self, self._operators, undone_at_end(self, Undo()))
+        forward_memory().open_region(self, self._operators, undone_at_end(self, Undo()))
         return self
 
     def _exit(
@@ -50,6 +50,6 @@ class allow(ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        trace().close_region(self)
+        forward_memory().close_region(self)
 
     __exit__ = leaving(_exit)

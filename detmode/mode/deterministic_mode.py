@@ -19,23 +19,29 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.environment.dispatch import autocast_inside, resolve_views
-from detmode.environment.settings import FLAG, choose_for_block, flag, strictly, unfilled
+from detmode.environment.settings import (
+    FLAG,
+    choose_for_block,
+    deterministic_flag,
+    no_memory_fill,
+    with_native_settings,
+)
 from detmode.mode import messages
 from detmode.mode.detours import Detours
-from detmode.mode.higher_order import let_pass
+from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_arguments, check_overrides, logger_for, means_unlisted
 from detmode.mode.plan import Plan
-from detmode.mode.recorder import Recorder
+from detmode.mode.row_counter import RowCounter
 from detmode.mode.validation import validate, validations
-from detmode.reports.report import Record, Report
-from detmode.sites.forward_memory import trace
+from detmode.reports.report import Report, ReportRow
+from detmode.sites.forward_memory import forward_memory
 from detmode.sites.lines import in_compiled_function
 from detmode.sites.observers import observer
 from detmode.table.call import Call, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import Overrides, matches, names_of
 from detmode.table.rule import Allow, Refuse, Substitute
-from detmode.table.rule_table import Row, RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 from detmode.table.variants import run_substitute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,11 +134,11 @@ class DeterministicMode(TorchDispatchMode):
         self._plans: dict[Any, Plan | None] = {}
         # What overloads without a plan call: an overload itself is hashed and called in Python.
         self._unlisted: set[Any] = set()
-        self._recorder = Recorder(self._logger, self._tell_of_compile)
+        self._recorder = RowCounter(self._logger, self._tell_of_compile)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
         self._innermost = True
-        self._trace = trace()
+        self._memory = forward_memory()
         # What leaves each entered level; the levels share the list.
         self._entered: list[Undo] = []
 
@@ -148,16 +154,16 @@ class DeterministicMode(TorchDispatchMode):
         return self
 
     def _enter(self, undo: Undo) -> None:
-        let_pass(type(self))
+        register_passthrough(type(self))
         level = self._level_for(undo)
         choose_for_block(self._warn_only, self._fill, undo)
-        Detours(_wants_plain, _meets, undo)
+        Detours(_prefers_plain_operator, _meets, undo)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
         outer = _stack()
         undo.note(functools.partial(_leave, level, outer))
         level._innermost = True
-        level._trace = trace()
+        level._memory = forward_memory()
         outer.append(level)
         if len(outer) > 1:
             outer[-2]._innermost = False
@@ -242,7 +248,7 @@ class DeterministicMode(TorchDispatchMode):
     # What was seen
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[ReportRow, ...]:
         """The rows so far, in the order in which they were first met."""
         return self.report().records
 
@@ -330,9 +336,9 @@ class DeterministicMode(TorchDispatchMode):
         if torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
-                    call.place = self._trace.remember_call(plan.names, self._recorder.paths)
+                    call.place = self._memory.remember_call(plan.names, self._recorder.paths)
                     break
-        row: Row | None = None
+        row: FamilyRule | None = None
         for candidate in plan.rows:
             if candidate.rule.when(call):
                 row = candidate
@@ -361,7 +367,7 @@ class DeterministicMode(TorchDispatchMode):
     def _act(
         self,
         plan: Plan,
-        row: Row | None,
+        row: FamilyRule | None,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -371,10 +377,10 @@ class DeterministicMode(TorchDispatchMode):
         """Decide what happens with a call that may vary, record it, and do it."""
         func = plan.func
         rule = row.rule if row else None
-        asked = "allow" if self._trace.allows(plan.names) else plan.override
+        asked = "allow" if self._memory.allows(plan.names) else plan.override
         if asked == "allow":
-            self._recorder.count(plan, row, "allow", call, self._trace)
-            with flag(False):
+            self._recorder.count(plan, row, "allow", call, self._memory)
+            with deterministic_flag(False):
                 return func(*args, **kwargs)
         if asked == "native":
             return self._run_native(plan, row, call, args, kwargs)
@@ -388,14 +394,14 @@ class DeterministicMode(TorchDispatchMode):
             if self._substitute or asked == "substitute":
                 where = None if traced or _is_active(_FAKE) else _where_to_launch(call)
                 if where is None:
-                    self._recorder.count(plan, row, "substitute", call, self._trace)
+                    self._recorder.count(plan, row, "substitute", call, self._memory)
                     # Tracing needs the shapes only, and tracing rules alert under the flag.
-                    with flag(False):
+                    with deterministic_flag(False):
                         return func(*args, **kwargs)
                 unavailable = _unavailable(where) if action.launches else None
                 if unavailable is None:
-                    self._recorder.count(plan, row, "substitute", call, self._trace)
-                    with unfilled():
+                    self._recorder.count(plan, row, "substitute", call, self._memory)
+                    with no_memory_fill():
                         validate(func, call.arguments)
                         seen_by = observer()
                         if seen_by is None:
@@ -403,7 +409,7 @@ class DeterministicMode(TorchDispatchMode):
                         run = functools.partial(_substitute, plan, action)
                         return seen_by.observe(func, args, kwargs, run)
                 self._say_once(unavailable, f"no substitutes here: {unavailable}")
-            action = rule.natively
+            action = rule.without_substitute
         is_flag_on, _ = FLAG.chosen()
         if isinstance(action, Refuse):
             warn = self._warn_only or rule.alert is None or not is_flag_on
@@ -413,15 +419,20 @@ class DeterministicMode(TorchDispatchMode):
         return self._run_native(plan, row, call, args, kwargs)
 
     def _run_native(
-        self, plan: Plan, row: Row | None, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        plan: Plan,
+        row: FamilyRule | None,
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        self._recorder.count(plan, row, "native", call, self._trace)
-        return strictly(plan.func)(*args, **kwargs)
+        self._recorder.count(plan, row, "native", call, self._memory)
+        return with_native_settings(plan.func)(*args, **kwargs)
 
     def _refuse(
         self,
         plan: Plan,
-        row: Row | None,
+        row: FamilyRule | None,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -430,7 +441,7 @@ class DeterministicMode(TorchDispatchMode):
         unavailable: str | None = None,
     ) -> Any:
         action = "warn" if warn else "error"
-        record, place, is_new = self._recorder.count(plan, row, action, call, self._trace)
+        record, place, is_new = self._recorder.count(plan, row, action, call, self._memory)
         if is_new or not warn:
             rule = row.rule if row else None
             is_flag_on, _ = FLAG.chosen()
@@ -453,7 +464,7 @@ class DeterministicMode(TorchDispatchMode):
             self._logger.warning("%s", message)
             _warn_at(message, place.site)
         # The warning is given; PyTorch's own would repeat it at every call.
-        with flag(False):
+        with deterministic_flag(False):
             return plan.func(*args, **kwargs)
 
     def _tell_of_compile(self) -> None:
@@ -485,7 +496,7 @@ def current_mode() -> DeterministicMode | None:
     return None
 
 
-def _wants_plain(backward: str, input: torch.Tensor) -> bool:
+def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
     """Whether a detour is left out, because the mode has a substitute for the plain backward."""
     mode = current_mode()
     if mode is None or not mode._substitute:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MODES_SAY_SO = hasattr(TorchDispatchMode, "supports_higher_order_operators")
 
 
-def let_pass(mode: type[TorchDispatchMode]) -> None:
+def register_passthrough(mode: type[TorchDispatchMode]) -> None:
     """Register, for ``mode``, that each higher-order operator known by now runs as without it.
 
     Newer versions read ``supports_higher_order_operators`` of the mode instead.

@@ -6,7 +6,7 @@ import torch
 
 from detmode.table.call import Signature
 from detmode.table.names import names_of, overload_name
-from detmode.table.rule_table import Row
+from detmode.table.rule_table import FamilyRule
 from detmode.table.variants import variant_of
 
 # Device types and nestedness of tensors, by the key under which backends register kernels for them.
@@ -38,7 +38,7 @@ class Plan:
     def __init__(
         self,
         func: torch._ops.OpOverload,
-        rows: tuple[Row, ...],
+        rows: tuple[FamilyRule, ...],
         override: str | None,
         composite: bool,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detmode.cuda.undo import Calls
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 from detmode.table.variants import out_names
 
 validations = Calls()
@@ -77,7 +77,7 @@ def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -
     else:
         return
     # An alert in C++, where the flag alone is asked.
-    with flag(False):
+    with deterministic_flag(False):
         func(**metas)
 
 

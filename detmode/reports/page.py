@@ -33,7 +33,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a report's table.
 
     Args:
@@ -58,7 +58,7 @@ class Table:
     """Lines under named columns."""
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     def text(self, *, without: Sequence[str] = (), widths: Mapping[str, int] | None = None) -> str:
         """The table for a terminal.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Row, Shown, Table, plural
+from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural
 from detmode.reports.timeline import timeline_of
 
 ERROR = Group("error", "error", "the call is refused, with PyTorch's message")
@@ -23,18 +23,18 @@ ACTIONS = (
 """What a call can meet, what needs attention first."""
 
 _NAMES = tuple(group.name for group in ACTIONS)
-_COLUMNS = ("count", "overload", "action", "guarantee", "room", "alert", "site", "module")
+_COLUMNS = ("count", "overload", "action", "guarantee", "family", "alert", "site", "module")
 _EMPTY = "detmode intercepted no call."
 
 
 @dataclass
-class Record:
+class ReportRow:
     """One row: the calls of one overload that met one action at one site.
 
     Args:
         overload: ``"aten::put_.default"``.
-        room: the room of the rule, ``"user"`` for rules given by the user, ``None`` where only an
-            override or an allow region spoke.
+        family: the family of the rule, ``"user"`` for rules given by the user, ``None`` where
+            only an override or an allow region spoke.
         action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``.
         guarantee: ``"run_to_run"``, ``"gpu_to_gpu"`` or ``None``.
         alert: PyTorch's caller name, or ``None``.
@@ -46,7 +46,7 @@ class Record:
     """
 
     overload: str
-    room: str | None
+    family: str | None
     action: str
     guarantee: str | None
     alert: str | None
@@ -59,11 +59,15 @@ class Record:
         self.module, self.modules = agreed(self.module, self.modules, self.count)
 
 
+Record = ReportRow
+"""The name that a row had first."""
+
+
 class Report(Shown):
     """The rows of one mode, in the order in which they were first met.
 
     Attributes:
-        records: the rows, a tuple of :class:`Record`.
+        records: the rows, a tuple of :class:`ReportRow`.
         first_calls: of the first calls in their order, the position of the row and the module.
 
     Args:
@@ -72,7 +76,7 @@ class Report(Shown):
     """
 
     def __init__(
-        self, records: Iterable[Record], first_calls: Iterable[tuple[int, str | None]] = ()
+        self, records: Iterable[ReportRow], first_calls: Iterable[tuple[int, str | None]] = ()
     ) -> None:
         self.records = tuple(records)
         self.first_calls = tuple(first_calls)
@@ -83,7 +87,7 @@ class Report(Shown):
             return _EMPTY
         return self.page().table.text(without=("alert",))
 
-    def ordered(self) -> list[Record]:
+    def ordered(self) -> list[ReportRow]:
         """The records, what needs attention first."""
         return sorted(self.records, key=lambda record: _NAMES.index(record.action))
 
@@ -121,7 +125,7 @@ class Report(Shown):
         return len(self.records)
 
     def to_json(self) -> str:
-        """A JSON list of objects with the fields of :class:`Record`."""
+        """A JSON list of objects with the fields of :class:`ReportRow`."""
         return json.dumps([asdict(record) for record in self.records], indent=2)
 
     @staticmethod
@@ -131,18 +135,18 @@ class Report(Shown):
         Raises:
             ValueError: the text is not such a report.
         """
-        names = {field.name for field in fields(Record)}
+        names = {field.name for field in fields(ReportRow)}
         rows = json.loads(text)
         if not isinstance(rows, list) or any(
             not isinstance(row, dict) or set(row) != names for row in rows
         ):
             raise ValueError(f"not a report: expected a JSON list of objects with {sorted(names)}")
-        return Report(Record(**row) for row in rows)
+        return Report(ReportRow(**row) for row in rows)
 
 
-def merged(records: Iterable[Record]) -> list[Record]:
+def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
     """The rows of several modes as those of one: one for each overload, action and site."""
-    rows: dict[tuple[str, str, str], Record] = {}
+    rows: dict[tuple[str, str, str], ReportRow] = {}
     for record in records:
         key = (record.overload, record.action, record.site)
         known = rows.get(key)
@@ -154,10 +158,10 @@ def merged(records: Iterable[Record]) -> list[Record]:
     return list(rows.values())
 
 
-def _row(record: Record) -> Row:
+def _row(record: ReportRow) -> TableRow:
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
     outside = (None,) if sum(record.modules.values()) < record.count else ()
-    return Row(
+    return TableRow(
         cells=tuple(str(getattr(record, name) or "") for name in _COLUMNS),
         group=record.action,
         rule=record.overload,

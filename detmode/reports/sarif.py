@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import detmode
-from detmode.reports.page import Page, Row, writable
+from detmode.reports.page import Page, TableRow, writable
 
 _MOST_DIGITS = 9
 _SCHEMA = (
@@ -48,7 +48,7 @@ def to_sarif(page: Page) -> str:
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def _rule(page: Page, row: Row) -> dict[str, Any]:
+def _rule(page: Page, row: TableRow) -> dict[str, Any]:
     return {
         "id": row.rule,
         "shortDescription": {"text": f"{row.rule}: {page.title}"},
@@ -56,7 +56,7 @@ def _rule(page: Page, row: Row) -> dict[str, Any]:
     }
 
 
-def _locations(row: Row) -> list[dict[str, Any]]:
+def _locations(row: TableRow) -> list[dict[str, Any]]:
     file, _, line = writable(row.site).rpartition(":")
     location: dict[str, Any] = {}
     if file and line.isdecimal() and len(line) <= _MOST_DIGITS and os.path.isabs(file):

@@ -1,4 +1,4 @@
-"""The rooms: a folder for each family of operators; to list them is to see what is covered.
+"""The families: a folder for each family of operators; to list them is to see what is covered.
 
 They may import what a row is made of and what launches kernels (:mod:`detmode.table`,
 :mod:`detmode.environment`, :mod:`detmode.cuda`), but no family another. They do not know the mode.
@@ -23,33 +23,33 @@ class ForeignRulesError(RuntimeError):
 
 
 @cache
-def rooms() -> dict[str, ModuleType]:
-    """The rooms of this package by name, found by walking the folder."""
+def families() -> dict[str, ModuleType]:
+    """The families of this package by name, found by walking the folder."""
     names = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.ispkg)
     return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
 
 
-def room_table(name: str) -> RuleTable:
-    """The rows of one room."""
-    room = rooms()[name]
-    return RuleTable(room.RULES, room=name, forwards=getattr(room, "FORWARDS", ()))
+def family_table(name: str) -> RuleTable:
+    """The rows of one family."""
+    family = families()[name]
+    return RuleTable(family.RULES, family=name, forwards=getattr(family, "FORWARDS", ()))
 
 
 @cache
 def default_rules() -> RuleTable:
-    """The whole table: every room here, and what installed packages add to ``detmode.rules``.
+    """The whole table: every family here, and what installed packages add to ``detmode.rules``.
 
     A third party's rows are tried before ours.
 
     Raises:
-        ValueError: two rooms list the same operator.
+        ValueError: two families list the same operator.
         ForeignRulesError: an entry point fails to load; its package is named.
     """
-    table = RuleTable.union(room_table(name) for name in rooms())
+    table = RuleTable.union(family_table(name) for name in families())
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             rules = entry.load()
-            table += rules if isinstance(rules, RuleTable) else RuleTable(rules, room=entry.name)
+            table += rules if isinstance(rules, RuleTable) else RuleTable(rules, family=entry.name)
         except Exception as error:
             raise ForeignRulesError(
                 f"the rules of entry point {entry.name!r} ({entry.value}) could not be loaded: "

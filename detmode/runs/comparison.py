@@ -14,9 +14,9 @@ from detmode.reports.page import (
     Group,
     Opened,
     Page,
-    Row,
     Shown,
     Table,
+    TableRow,
     listed,
     plural,
     shortened,
@@ -25,7 +25,7 @@ from detmode.reports.timeline import Timeline
 from detmode.rules import default_rules
 from detmode.runs.dump_diff import CallDifference
 from detmode.runs.dump_file import CallName
-from detmode.runs.trace_file import UNDEFINED, CallRecord
+from detmode.runs.trace_file import UNDEFINED, TraceCall
 from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve
 
@@ -61,7 +61,7 @@ class Line:
     """The calls of one overload at one site and module, not all the same in both runs.
 
     Args:
-        overload: as in :class:`CallRecord`, and so ``site`` and ``module``.
+        overload: as in :class:`TraceCall`, and so ``site`` and ``module``.
         counts: how many calls there are of each of :data:`GROUPS`.
     """
 
@@ -70,11 +70,11 @@ class Line:
     module: str | None
     counts: tuple[int, ...]
 
-    def row(self) -> Row:
+    def row(self) -> TableRow:
         """The line of a table."""
         group = next(group for group, count in zip(GROUPS, self.counts) if count)
         counted = [f"{count:,} {group.name}" for group, count in zip(GROUPS, self.counts) if count]
-        return Row(
+        return TableRow(
             cells=(group.name, *map(str, self.counts), self.overload, self.site, self.module or ""),
             group=group.name,
             rule=self.overload,
@@ -98,13 +98,13 @@ class Parting:
     """
 
     kind: str
-    first: CallRecord | None
-    second: CallRecord | None
+    first: TraceCall | None
+    second: TraceCall | None
     differing: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
 
     @property
-    def call(self) -> CallRecord:
+    def call(self) -> TraceCall:
         """The call, as one of the runs made it."""
         found = self.first or self.second
         assert found is not None
@@ -250,7 +250,7 @@ class Comparison(Shown):
         )
 
 
-def _rule_for(call: CallRecord) -> str:
+def _rule_for(call: TraceCall) -> str:
     # A backward gets what its forward has left for it, of which parts may be unwritten.
     reads_unwritten = UNDEFINED in call.inputs.digests and "backward" not in call.overload
     if reads_unwritten and not call.mutated.digests:
@@ -260,7 +260,7 @@ def _rule_for(call: CallRecord) -> str:
     actions = [row for row in rows if not isinstance(row.rule.action, Allow)]
     if not actions:
         return "no rule: detmode probe tells whether it varies by itself"
-    return "; ".join(dict.fromkeys(f"{row.room}: {row.rule.because}" for row in actions))
+    return "; ".join(dict.fromkeys(f"{row.family}: {row.rule.because}" for row in actions))
 
 
 def _described(parting: Parting) -> str:
@@ -290,7 +290,7 @@ def _about_generators(parting: Parting) -> str:
     return f"{names}: another state when recording began; detmode.seed_everything(seed) seeds all"
 
 
-def _both(parting: Parting) -> tuple[CallRecord | None, CallRecord | None]:
+def _both(parting: Parting) -> tuple[TraceCall | None, TraceCall | None]:
     return parting.first, parting.second
 
 
@@ -322,7 +322,7 @@ def _opened_dump(call: CallDifference) -> Opened:
     )
 
 
-def _facts(call: CallRecord) -> Iterator[tuple[str, str]]:
+def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
     yield "operator", call.overload
     yield "site", call.site
     yield "module", call.module or "-"

@@ -28,9 +28,9 @@ from detmode.runs.dump_file import CallName, dumps_of
 from detmode.runs.trace_file import (
     DIGEST_BYTES,
     UNDEFINED,
-    CallRecord,
     Reader,
     Tensors,
+    TraceCall,
     TraceError,
     split,
 )
@@ -178,9 +178,9 @@ class _Run:
         alike = {place for place, line in enumerate(self.lines) if line[0] == overload}
         return CallName(overload, sum(place in alike for place in self.line_of[:number]))
 
-    def calls_at(self, numbers: set[int]) -> dict[int, CallRecord]:
+    def calls_at(self, numbers: set[int]) -> dict[int, TraceCall]:
         """Some of the calls, read again."""
-        found: dict[int, CallRecord] = {}
+        found: dict[int, TraceCall] = {}
         if numbers:
             for call in self.reader.calls(numbers):
                 found[call.number] = call
@@ -326,8 +326,8 @@ def _ranks(one: Reader, other: Reader) -> tuple[str, str] | None:
 
 
 def _parting(
-    first: CallRecord | None,
-    second: CallRecord | None,
+    first: TraceCall | None,
+    second: TraceCall | None,
     reseeded: tuple[str, ...],
     ranks: tuple[str, str] | None,
 ) -> Parting:

@@ -103,7 +103,7 @@ class Digests:
         return self._number(self._staged_block, len(self._lengths) - 1, n_bytes)
 
     def _digest_staged(self) -> None:
-        """Digest what is staged, so that there is room again."""
+        """Digest what is staged, so that there is family again."""
         if not self._lengths:
             return
         with _disable_current_modes():

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from tabulate import tabulate
 
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Row, Shown, Table, plural
+from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural
 
 CONDITIONS = {
     "again": "nothing was changed",
@@ -70,7 +70,7 @@ class ProbeRow:
         site: "file:line" of the user's code; for a backward operator, of the forward call.
         module: the ``nn.Module`` path of those that differed, or ``None``; where they have several,
             a pattern, in which ``*`` stands for one name.
-        room: the room of the table's row for the call, or ``None`` where no table knows it.
+        family: the family of the table's row for the call, or ``None`` where no table knows it.
         action: that row's: "substitute", "native", "refuse" or "allow".
         modules: how many of those that differed each path has; what ran in no module is in none.
     """
@@ -84,7 +84,7 @@ class ProbeRow:
     largest: float | None
     site: str
     module: str | None
-    room: str | None
+    family: str | None
     action: str | None
     modules: dict[str, int] = field(default_factory=dict)
 
@@ -188,15 +188,15 @@ class ProbeReport(Shown):
         )
 
 
-def _row(row: ProbeRow) -> Row:
+def _row(row: ProbeRow) -> TableRow:
     outside = (None,) if sum(row.modules.values()) < row.varied else ()
-    rule = "in no rule" if row.room is None else f"{row.room}: {row.action}"
+    rule = "in no rule" if row.family is None else f"{row.family}: {row.action}"
     largest = "-" if row.largest is None else f"{row.largest:.3g}"
     differing, under = ", ".join(row.differing), ", ".join(row.conditions)
     cells = (f"{row.varied} of {row.count}", row.overload, under, differing, str(row.elements))
-    return Row(
+    return TableRow(
         cells=(*cells, largest, rule, row.site, row.module or ""),
-        group=UNKNOWN.name if row.room is None else KNOWN.name,
+        group=UNKNOWN.name if row.family is None else KNOWN.name,
         rule=row.overload,
         message=f"{row.overload}: {row.varied} of {plural(row.count, 'call')} differed from a "
         f"repeat of themselves in {differing}.",

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.environment.dispatch import resolve_views
-from detmode.mode.higher_order import let_pass
+from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_operator
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference
@@ -21,10 +21,10 @@ from detmode.runs.overloads import UNDEFINED_OUTPUTS, Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
 from detmode.runs.tensors import has_data, is_capturing, is_foreign
+from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer, repeated
-from detmode.sites.places import Places
 from detmode.table.call import Call, Signature, tensors_in
-from detmode.table.call_site import Place
+from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
 
 _logger = logging.getLogger("detmode")
@@ -81,8 +81,8 @@ class Probe(Observer):
         self._rows: dict[tuple[str, str], ProbeRow] = {}
 
     def __enter__(self) -> Probe:
-        let_pass(type(self))
-        self._places = Places()
+        register_passthrough(type(self))
+        self._places = CallSites()
         TorchDispatchMode.__enter__(self)
         return self
 
@@ -134,7 +134,7 @@ class Probe(Observer):
         self,
         func: torch._ops.OpOverload,
         overload: Overload,
-        place: Place,
+        place: CallSite,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[..., Any],
@@ -170,7 +170,7 @@ class Probe(Observer):
         self,
         func: torch._ops.OpOverload,
         overload: Overload,
-        place: Place,
+        place: CallSite,
         made: tuple[tuple[Any, ...], dict[str, Any], Any],
         run: Callable[..., Any],
         snapshot: Snapshot,
@@ -212,7 +212,7 @@ class Probe(Observer):
         self,
         func: torch._ops.OpOverload,
         overload: Overload,
-        place: Place,
+        place: CallSite,
         made: tuple[tuple[Any, ...], dict[str, Any], Any],
         found: dict[str, Difference],
         conditions: tuple[str, ...],
@@ -225,9 +225,9 @@ class Probe(Observer):
         row = self._rows.get(key)
         if row is None:
             with _disable_current_modes():
-                room, action = _rule_of(func, made[0], made[1])
+                family, action = _rule_of(func, made[0], made[1])
             row = self._rows[key] = ProbeRow(
-                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, None, room, action
+                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, None, family, action
             )
         row.varied += 1
         if place.module is not None:
@@ -388,12 +388,12 @@ def _set(states: list[Callable[[], object]]) -> None:
 def _rule_of(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[str | None, str | None]:
-    """Room and action of the table's row for a call, on CUDA."""
+    """Family and action of the table's row for a call, on CUDA."""
     rows = default_rules().get(func)
     if not rows:
         return None, None
     call = Call(func, Signature(func).bind(args, kwargs), "cuda")
     for row in rows:
         if row.rule.when(call):
-            return row.room, type(row.rule.action).__name__.lower()
+            return row.family, type(row.rule.action).__name__.lower()
     return None, None

@@ -20,15 +20,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.environment.dispatch import resolve_views
-from detmode.mode.higher_order import let_pass
+from detmode.mode.higher_order import register_passthrough
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.overloads import Overload
 from detmode.runs.tensors import form_of, has_data, is_capturing, is_foreign
 from detmode.runs.trace_file import Writer
+from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
-from detmode.sites.places import Places
 from detmode.table.call import tensors_in
 
 NO_DUMP = "detmode.record: no dump of"
@@ -86,9 +86,9 @@ class record(Observer):
         self._running = 0
 
     def __enter__(self) -> record:
-        let_pass(type(self))
+        register_passthrough(type(self))
         self._writer = Writer(self._path, _about())
-        self._places = Places()
+        self._places = CallSites()
         TorchDispatchMode.__enter__(self)
         return self
 

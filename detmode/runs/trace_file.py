@@ -43,7 +43,7 @@ class Tensors:
 
 
 @dataclass(frozen=True, slots=True)
-class CallRecord:
+class TraceCall:
     """One call of a run.
 
     Args:
@@ -74,7 +74,7 @@ class Shape:
     """What calls have in common that differ in numbers only.
 
     Args:
-        overload: as in :class:`CallRecord`, and so ``site`` and ``module``.
+        overload: as in :class:`TraceCall`, and so ``site`` and ``module``.
         sides: the forms of inputs, outputs and mutated arguments.
         digests: how many digests belong to each call.
     """
@@ -220,7 +220,7 @@ class Reader:
         self.complete = False
         """Whether the run closed its trace; known once all calls are read."""
 
-    def calls(self, wanted: Container[int] | None = None) -> Iterator[CallRecord]:
+    def calls(self, wanted: Container[int] | None = None) -> Iterator[TraceCall]:
         """The calls in order, up to the last one that is whole; or those with wanted numbers.
 
         Raises:
@@ -316,7 +316,7 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     return known
 
 
-def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> CallRecord:
+def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> TraceCall:
     each = list(split(digests))
     ends = list(accumulate(len(side) for side in shape.sides))
     inputs, outputs, mutated = (
@@ -324,7 +324,7 @@ def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> CallRe
         for side, begin, end in zip(shape.sides, (0, *ends), ends)
     )
     generator = each[-1] if len(each) > ends[-1] else None
-    return CallRecord(
+    return TraceCall(
         number, shape.overload, shape.site, shape.module, inputs, outputs, mutated, arguments,
         generator,
     )  # fmt: skip

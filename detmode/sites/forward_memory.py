@@ -18,7 +18,7 @@ import torch
 from detmode.cuda.undo import Undo
 from detmode.sites.lines import backward_site, here
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import Place
+from detmode.table.call_site import CallSite
 from detmode.table.names import matches
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Region:
 class Note:
     """What is remembered of the forward call that made an autograd node."""
 
-    place: Place
+    place: CallSite
     names: tuple[str, ...]
     allowed: tuple[tuple[str, ...], ...]
 
@@ -91,14 +91,14 @@ class ByNode(Generic[T]):
         return [values[number] for values in (self._own, self.foreign) if number in values]
 
 
-class Trace:
+class ForwardMemory:
     """What one thread remembers: forward calls, open allow regions and past ones."""
 
     def __init__(self) -> None:
         self._notes: ByNode[Note] = ByNode()
         # Kept apart from the notes, which decide what is allowed: who only looks on must not
         # change them.
-        self._places: ByNode[Place] = ByNode()
+        self._places: ByNode[CallSite] = ByNode()
         self._active: list[Region] = []
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
@@ -147,14 +147,14 @@ class Trace:
         notes = self._notes.of(number)
         return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
-    def place_of_call(self, paths: ModulePaths) -> Place:
+    def place_of_call(self, paths: ModulePaths) -> CallSite:
         """Where the call is made that is being dispatched; of a backward operator, its forward."""
         place = here(paths)
         if place is None or (place.module is None and _current_node() is not None):
             place = _with_note(place, self.current_note())
-        return place or Place(backward_site(), None)
+        return place or CallSite(backward_site(), None)
 
-    def remember_call(self, names: tuple[str, ...], paths: ModulePaths) -> Place | None:
+    def remember_call(self, names: tuple[str, ...], paths: ModulePaths) -> CallSite | None:
         """Note place and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
@@ -183,7 +183,7 @@ class Trace:
             self._notes.keep(number, Note(place, names, tuple(dict.fromkeys(allowed))))
         return place
 
-    def remember_place(self, place: Place, since: int) -> None:
+    def remember_place(self, place: CallSite, since: int) -> None:
         """Note where the call is made that makes the newest autograd node, if it has one.
 
         Args:
@@ -200,7 +200,7 @@ class Trace:
         elif torch.is_grad_enabled():
             self._places.keep(number, place)
 
-    def current_place(self) -> Place | None:
+    def current_place(self) -> CallSite | None:
         """Where the forward call was made whose backward runs now."""
         node = _current_node()
         if node is None:
@@ -266,17 +266,17 @@ def _may_be_made_by(operator: str, node: str) -> bool:
 _local = threading.local()
 
 
-def trace() -> Trace:
+def forward_memory() -> ForwardMemory:
     """What the calling thread remembers."""
-    found: Trace | None = getattr(_local, "trace", None)
+    found: ForwardMemory | None = getattr(_local, "memory", None)
     if found is None:
-        found = _local.trace = Trace()
+        found = _local.memory = ForwardMemory()
     return found
 
 
-def _with_note(place: Place | None, note: Note | None) -> Place | None:
+def _with_note(place: CallSite | None, note: Note | None) -> CallSite | None:
     """Where a call is made, with what the note of its forward call knows beside it."""
     if note is None or (place is not None and place.module is not None):
         return place
     # A function's own backward, and a hook: of the module whose forward made the node.
-    return note.place if place is None else Place(place.site, note.place.module)
+    return note.place if place is None else CallSite(place.site, note.place.module)

@@ -15,7 +15,7 @@ import torch
 import detmode
 from detmode.sites.by_id import ById
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import Place, Site
+from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node
 _INTERNAL_DIRECTORIES = tuple(
@@ -35,7 +35,7 @@ _FILES = 1 << 12
 _sites: ById[dict[int, Site]] = ById()
 
 
-def here(paths: ModulePaths) -> Place | None:
+def here(paths: ModulePaths) -> CallSite | None:
     """Where the user's code makes a call; ``None`` in a backward that autograd runs.
 
     For calls that cost little themselves: the stack is read only as far as to the innermost module
@@ -66,7 +66,7 @@ def here(paths: ModulePaths) -> Place | None:
         path = paths.known.get(id(module))
         if path is None:
             path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
-    return Place(site_of(user), path)
+    return CallSite(site_of(user), path)
 
 
 def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.call_site import Place
+from detmode.table.call_site import CallSite
 
 
 class Signature:
@@ -47,7 +47,7 @@ class Call:
         self.func = func
         self.arguments = arguments
         self.pretend = pretend
-        self.place: Place | None = None
+        self.place: CallSite | None = None
         """Where it is made, once that has been looked up."""
         self.tensors = tensors_in(arguments.values())
         """All tensor arguments, those in lists too."""

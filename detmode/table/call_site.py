@@ -23,7 +23,7 @@ class Site:
     python_module: str | None = None
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """Where one call is made: its line, and the ``nn.Module`` path of this very call."""
 
     site: Site

@@ -73,7 +73,7 @@ class Substitute(Action):
     ``launches`` is False for a function that only calls ATen operators: it runs on any machine.
 
     ``traffic`` is what the substitute reads and writes, as a multiple of the floor (the inputs read
-    once, the outputs written once): at least 1, counted by hand for the case that the room's
+    once, the outputs written once): at least 1, counted by hand for the case that the family's
     docstring names under *Cost*. What neighbours share counts once, an atomic as its operand.
     ``None`` where it has not been counted.
     """
@@ -169,7 +169,7 @@ class Rule(Value):
             refuse("because must be one line that says why")
 
     @property
-    def natively(self) -> Action:
+    def without_substitute(self) -> Action:
         """What PyTorch itself does with the call: the action without detmode's kernels."""
         if not isinstance(self.action, Substitute):
             return self.action

@@ -19,11 +19,11 @@ _USER = "user"
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """A rule and the room it stands in; told apart by identity, which is quick to hash."""
+class FamilyRule:
+    """A rule and the family it stands in; told apart by identity, which is quick to hash."""
 
     rule: Rule
-    room: str
+    family: str
 
 
 class RuleTable(Value):
@@ -34,9 +34,9 @@ class RuleTable(Value):
 
     Args:
         rules: the rules, in order; those of one operator form its chain.
-        room: the name that the rows get in reports. Named rooms cover several versions of PyTorch
-            and of extensions; without a name the rules are for the ones that run, and each must
-            name an operator that is there, or is of a namespace that is not loaded yet.
+        family: the name that the rows get in reports. Named families cover several versions of
+            PyTorch and of extensions; without a name the rules are for the ones that run, and each
+            must name an operator that is there, or is of a namespace that is not loaded yet.
         forwards: operators whose autograd node later calls a listed operator, where the name does
             not say so (``aten::gather``, whose backward is ``aten::scatter_add``). The mode
             remembers their site for the backward's rows.
@@ -49,16 +49,16 @@ class RuleTable(Value):
     """
 
     def __init__(
-        self, rules: Iterable[Rule] = (), *, room: str = _USER, forwards: Iterable[str] = ()
+        self, rules: Iterable[Rule] = (), *, family: str = _USER, forwards: Iterable[str] = ()
     ) -> None:
-        self._rows = tuple(_row(rule, room) for rule in rules)
+        self._rows = tuple(_row(rule, family) for rule in rules)
         self._forwards = frozenset(forwards)
-        if room == _USER:
+        if family == _USER:
             self._refuse_unknown()
         self._refuse_duplicates()
 
     @classmethod
-    def _of(cls, rows: Iterable[Row], forwards: Iterable[str]) -> RuleTable:
+    def _of(cls, rows: Iterable[FamilyRule], forwards: Iterable[str]) -> RuleTable:
         table = cls(forwards=forwards)
         table._rows = tuple(rows)
         table._refuse_duplicates()
@@ -66,21 +66,21 @@ class RuleTable(Value):
 
     @classmethod
     def union(cls, tables: Iterable[RuleTable]) -> RuleTable:
-        """One table of several rooms.
+        """One table of several families.
 
         Raises:
-            ValueError: two tables list the same operator; both rooms are named.
+            ValueError: two tables list the same operator; both families are named.
         """
-        rows: list[Row] = []
+        rows: list[FamilyRule] = []
         owner: dict[str, str] = {}
         forwards: set[str] = set()
         for table in tables:
             for row in table._rows:
-                other = owner.setdefault(_overload_name(row.rule.op), row.room)
-                if other != row.room:
+                other = owner.setdefault(_overload_name(row.rule.op), row.family)
+                if other != row.family:
                     raise ValueError(
-                        f"{row.rule.op} has rows in two rooms, {other} and {row.room}; "
-                        "a chain lives in one room"
+                        f"{row.rule.op} has rows in two families, {other} and {row.family}; "
+                        "a chain lives in one family"
                     )
             rows += table._rows
             forwards |= table._forwards
@@ -93,7 +93,7 @@ class RuleTable(Value):
         kept = [row for row in self._rows if _key(row) not in shadowed]
         return RuleTable._of([*other._rows, *kept], self._forwards | other._forwards)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FamilyRule]:
         return iter(self._rows)
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class RuleTable(Value):
             (row for row in self._rows if row.rule.holds_for(parsed)), self._forwards
         )
 
-    def get(self, func: torch._ops.OpOverload) -> tuple[Row, ...]:
+    def get(self, func: torch._ops.OpOverload) -> tuple[FamilyRule, ...]:
         """The chain for an overload or any variant of a listed one; empty when it is in no rule.
 
         Only the rows that hold for the running PyTorch are in it.
@@ -136,8 +136,8 @@ class RuleTable(Value):
         )
 
     @cached_property
-    def _by_base(self) -> dict[str, list[Row]]:
-        by_base: dict[str, list[Row]] = {}
+    def _by_base(self) -> dict[str, list[FamilyRule]]:
+        by_base: dict[str, list[FamilyRule]] = {}
         for row in self._rows:
             by_base.setdefault(row.rule.op.partition(".")[0], []).append(row)
         return by_base
@@ -155,25 +155,25 @@ class RuleTable(Value):
                 )
 
     def _refuse_duplicates(self) -> None:
-        seen: dict[tuple[object, ...], Row] = {}
+        seen: dict[tuple[object, ...], FamilyRule] = {}
         for row in self._rows:
             rule = row.rule
             first = seen.setdefault(_key(row), row)
             if first is not row:
                 raise ValueError(
-                    f"{rule.op} has two rows when {rule.when}: in {first.room} "
-                    f"({first.rule.because!r}) and in {row.room} ({rule.because!r}); "
+                    f"{rule.op} has two rows when {rule.when}: in {first.family} "
+                    f"({first.rule.because!r}) and in {row.family} ({rule.because!r}); "
                     "the second would never be met"
                 )
 
 
-def _row(rule: Rule, room: str) -> Row:
+def _row(rule: Rule, family: str) -> FamilyRule:
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule table holds Rule objects, got {type(rule).__name__}")
-    return Row(rule, room)
+    return FamilyRule(rule, family)
 
 
-def _key(row: Row) -> tuple[object, ...]:
+def _key(row: FamilyRule) -> tuple[object, ...]:
     """What two rows of one table may not share: the second would never be met."""
     rule = row.rule
     return (_overload_name(rule.op), rule.when, rule.since, rule.until)

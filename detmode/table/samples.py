@@ -1,4 +1,4 @@
-"""The form of a room's samples: the inputs that tests, ``detmode verify`` and benchmarks share."""
+"""A family's samples: the inputs that tests, ``detmode verify`` and benchmarks share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 COVERS = ("collisions", "empty", "non_contiguous", "channels_last", "negative_dim", "odd_sizes")
-"""What a room with a substitute must have a sample for, or say in ``NOT_APPLICABLE`` why not."""
+"""What a family with a substitute must have a sample for, or say in ``NOT_APPLICABLE`` why not."""
 
 
 class Maker:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from detmode.reports.report import Record
+    from detmode.reports.report import ReportRow
     from detmode.testing.baseline import Key
     from detmode.testing.suite import CheckedMode, SuiteMode
 
@@ -166,7 +166,7 @@ class _Suite:
 
         self._config = config
         self._mode: SuiteMode | None = None
-        self._records: list[Record] = []
+        self._records: list[ReportRow] = []
         self._written = ""
         self._keys: dict[tuple[str, str], Key] = {}
         self._update: bool = config.getoption("--detmode-update-baseline")
@@ -260,10 +260,10 @@ class _Suite:
             return str(error)
         return f"wrote {len(keys)} to {self._file}"
 
-    def _offenders(self) -> list[Record]:
+    def _offenders(self) -> list[ReportRow]:
         return [record for record in self._merged() if record.action in _OFFENDERS]
 
-    def _merged(self) -> list[Record]:
+    def _merged(self) -> list[ReportRow]:
         """The rows of all processes, one for each overload, action and site."""
         from detmode.reports.report import merged
 

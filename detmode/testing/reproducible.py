@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from detmode import cuda
 from detmode.environment.dispatch import autocast_inside, resolve_views
-from detmode.mode.higher_order import let_pass
+from detmode.mode.higher_order import register_passthrough
 from detmode.table.names import overload_name
 from detmode.testing.repeats import (
     Run,
@@ -195,7 +195,7 @@ class _Filled(TorchDispatchMode):
         self._byte = byte
 
     def __enter__(self) -> _Filled:
-        let_pass(type(self))
+        register_passthrough(type(self))
         TorchDispatchMode.__enter__(self)
         return self
 

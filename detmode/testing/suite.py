@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from detmode import cuda
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.plan import Plan
 from detmode.table.call import Call
-from detmode.table.rule_table import Row
+from detmode.table.rule_table import FamilyRule
 from detmode.testing.repeats import (
     Snapshot,
     differences,
@@ -133,7 +133,7 @@ class SuiteMode(DeterministicMode):
     def _refuse(
         self,
         plan: Plan,
-        row: Row | None,
+        row: FamilyRule | None,
         call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -143,12 +143,12 @@ class SuiteMode(DeterministicMode):
     ) -> Any:
         # Under warn_only an override to "error" is a warning too: nothing is to fail.
         if not warn and not self._warn_only:
-            site = self._trace.place_of_call(self._recorder.paths).site
+            site = self._memory.place_of_call(self._recorder.paths).site
             if not self._known(plan.name, site.text):
                 return super()._refuse(
                     plan, row, call, args, kwargs, warn=False, unavailable=unavailable
                 )
         # A warning for each would fail a suite that runs under -W error; the summary tells.
-        self._recorder.count(plan, row, "warn", call, self._trace)
-        with flag(False):
+        self._recorder.count(plan, row, "warn", call, self._memory)
+        with deterministic_flag(False):
             return plan.func(*args, **kwargs)

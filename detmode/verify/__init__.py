@@ -1,4 +1,4 @@
-"""``detmode verify``: every claim of every room on this machine, as a matrix.
+"""``detmode verify``: every claim of every family on this machine, as a matrix.
 
 It may import :mod:`detmode.mode` and what is below, and what compares bytes in
 :mod:`detmode.runs`. It knows no operator by name.
@@ -15,24 +15,24 @@ import torch
 
 from detmode import cuda
 from detmode.reports.progress import progress
-from detmode.rules import rooms
+from detmode.rules import families
 from detmode.verify.cases import Case, cases, name_of
 from detmode.verify.claims import NotCheckedError, check_bits, check_races, check_truth
 from detmode.verify.special_values import check_special_values, values_for
 
 
 class CannotVerifyError(ValueError):
-    """There is nothing to run here: no such room, or no device."""
+    """There is nothing to run here: no such family, or no device."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One line of the matrix: what was seen for a room in one dtype.
+    """One line of the matrix: what was seen for a family in one dtype.
 
     ``skipped`` says what nothing here could check, and why: it is neither kept nor broken.
     """
 
-    room: str
+    family: str
     dtype: str
     samples: int
     repeats: int
@@ -45,7 +45,7 @@ class Outcome:
         """The columns by name; numbers stay numbers."""
         ratio = self.error_over_aten
         return {
-            "room": self.room,
+            "family": self.family,
             "dtype": self.dtype,
             "samples": self.samples,
             "repeats": self.repeats,
@@ -62,33 +62,36 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() and cuda.unavailable("cuda") is None else "host"
 
 
-def verify(*, device: str, room: str | None = None, repeats: int = 20) -> tuple[Outcome, ...]:
-    """Run every case of a room, or of all, and say what holds.
+def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tuple[Outcome, ...]:
+    """Run every case of a family, or of all, and say what holds.
 
     Args:
         device: ``"cuda"`` or ``"host"``.
-        room: only this one.
+        family: only this one.
         repeats: how often each sample runs.
 
     Raises:
-        CannotVerifyError: there is no such room, or nothing can run on ``device``; with the remedy.
+        CannotVerifyError: there is no such family, or nothing can run on ``device``; with the
+        remedy.
     """
     reason = cuda.unavailable("cpu" if device == "host" else "cuda")
     if reason is not None:
         raise CannotVerifyError(f"cannot verify on {device}: {reason}")
-    if room is not None and room not in rooms():
-        raise CannotVerifyError(f"there is no room {room!r}; rooms are {', '.join(rooms())}")
+    if family is not None and family not in families():
+        raise CannotVerifyError(
+            f"there is no family {family!r}; families are {', '.join(families())}"
+        )
     groups: dict[tuple[str, torch.dtype], list[Case]] = {}
-    for case in cases(room):
-        groups.setdefault((case.room, case.dtype), []).append(case)
+    for case in cases(family):
+        groups.setdefault((case.family, case.dtype), []).append(case)
     return tuple(
         _outcome(name, dtype, group, device, repeats)
-        for (name, dtype), group in progress(groups.items(), "verifying", "rooms and dtypes")
+        for (name, dtype), group in progress(groups.items(), "verifying", "families and dtypes")
     )
 
 
 def _outcome(
-    room: str, dtype: torch.dtype, group: Sequence[Case], device: str, repeats: int
+    family: str, dtype: torch.dtype, group: Sequence[Case], device: str, repeats: int
 ) -> Outcome:
     failures: list[str] = []
     skipped: Counter[str] = Counter()
@@ -115,7 +118,7 @@ def _outcome(
             failures.append(f"{case}: {type(error).__name__}: {text}")
     guarantees = {str(case.guarantee) for case in group}
     return Outcome(
-        room,
+        family,
         name_of(dtype),
         len(group),
         repeats,

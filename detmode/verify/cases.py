@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.rules import default_rules, rooms
+from detmode.rules import default_rules, families
 from detmode.table.call import Call, Signature
 from detmode.table.rule import Guarantee, Substitute
-from detmode.table.rule_table import Row, resolve
+from detmode.table.rule_table import FamilyRule, resolve
 from detmode.table.samples import Sample
 
 Prepare = Callable[[dict[str, Any]], None]
@@ -32,13 +32,13 @@ class Case:
     """A sample in one dtype that meets a row with a substitute.
 
     Args:
-        room: the room of the row.
+        family: the family of the row.
         sample: the inputs.
         dtype: the dtype they are made in.
         guarantee: what the row claims.
     """
 
-    room: str
+    family: str
     sample: Sample
     dtype: torch.dtype
     guarantee: Guarantee | None
@@ -46,19 +46,19 @@ class Case:
     def __str__(self) -> str:
         """``upsample-float16-upsample_linear1d_backward-odd_sizes``."""
         op = self.sample.op.partition("::")[2]
-        return f"{self.room}-{name_of(self.dtype)}-{op}-{self.sample.name}"
+        return f"{self.family}-{name_of(self.dtype)}-{op}-{self.sample.name}"
 
 
-def samples_of(room: str) -> ModuleType:
-    """The room's module ``samples``.
+def samples_of(family: str) -> ModuleType:
+    """The family's module ``samples``.
 
     Raises:
-        ImportError: the room has none.
+        ImportError: the family has none.
     """
-    return importlib.import_module(f"detmode.rules.{room}.samples")
+    return importlib.import_module(f"detmode.rules.{family}.samples")
 
 
-def matching_row(sample: Sample, dtype: torch.dtype) -> Row | None:
+def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
     """The row that the mode acts on for ``sample``; ``None`` where there is none."""
     func = resolve(sample.op)
     if func is None:
@@ -69,19 +69,19 @@ def matching_row(sample: Sample, dtype: torch.dtype) -> Row | None:
 
 
 @cache
-def cases(room: str | None = None) -> tuple[Case, ...]:
-    """Every sample and dtype, of one room or of all, that meets a substitute on CUDA."""
-    return tuple(case for name in rooms() if room in (None, name) for case in _cases_of(name))
+def cases(family: str | None = None) -> tuple[Case, ...]:
+    """Every sample and dtype, of one family or of all, that meets a substitute on CUDA."""
+    return tuple(case for name in families() if family in (None, name) for case in _cases_of(name))
 
 
-def _cases_of(room: str) -> Iterator[Case]:
-    for sample in samples_of(room).SAMPLES:
+def _cases_of(family: str) -> Iterator[Case]:
+    for sample in samples_of(family).SAMPLES:
         if sample.device != "cuda":
             continue
         for dtype in sample.dtypes:
             row = matching_row(sample, dtype)
             if row is not None and isinstance(row.rule.action, Substitute):
-                yield Case(row.room, sample, dtype, row.rule.guarantee)
+                yield Case(row.family, sample, dtype, row.rule.guarantee)
 
 
 def run_substituted(
@@ -132,7 +132,7 @@ def run_aten(
     if prepare is not None:
         prepare(arguments)
     try:
-        with flag(False):
+        with deterministic_flag(False):
             return tensors_of(call(sample, arguments))
     except (RuntimeError, NotImplementedError) as error:
         # No kernel for the dtype, or none for the device.
@@ -142,35 +142,35 @@ def run_aten(
 
 
 def run_truth(
-    room: str,
+    family: str,
     sample: Sample,
     dtype: torch.dtype,
     *,
     prepare: Prepare | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The same inputs in float64 or complex128: the room's reference, or ATen on the CPU."""
+    """The same inputs in float64 or complex128: the family's reference, or ATen on the CPU."""
     arguments = sample.arguments(dtype)
     if prepare is not None:
         prepare(arguments)
     wide = {name: _widened(value) for name, value in arguments.items()}
-    reference = _reference(room, sample)
+    reference = _reference(family, sample)
     if reference is not None:
         func = resolve(sample.op)
         assert func is not None
         return tensors_of(reference(**Signature(func).bind((), wide)))
-    with flag(False):
+    with deterministic_flag(False):
         return tensors_of(call(sample, wide))
 
 
 def run_assigned(
-    room: str, sample: Sample, dtype: torch.dtype, *, prepare: Prepare | None = None
+    family: str, sample: Sample, dtype: torch.dtype, *, prepare: Prepare | None = None
 ) -> torch.Tensor | None:
     """What an assignment gives where the last source of each destination stays, bit for bit.
 
-    ``None`` for an operator that the room's ``ASSIGNMENTS`` do not name, or that adds here. ATen is
-    not asked: where destinations repeat, any of the sources may stay.
+    ``None`` for an operator that the family's ``ASSIGNMENTS`` do not name, or that adds here. ATen
+    is not asked: where destinations repeat, any of the sources may stay.
     """
-    places = getattr(samples_of(room), "ASSIGNMENTS", {}).get(sample.op)
+    places = getattr(samples_of(family), "ASSIGNMENTS", {}).get(sample.op)
     func = resolve(sample.op)
     if places is None or func is None:
         return None
@@ -200,13 +200,13 @@ def last_stays(
 
 
 def has_reference(case: Case) -> bool:
-    """Whether the room has its own reference for the case's operator."""
-    return _reference(case.room, case.sample) is not None
+    """Whether the family has its own reference for the case's operator."""
+    return _reference(case.family, case.sample) is not None
 
 
-def _reference(room: str, sample: Sample) -> Callable[..., Any] | None:
+def _reference(family: str, sample: Sample) -> Callable[..., Any] | None:
     reference: Callable[..., Any] | None
-    reference = getattr(samples_of(room), "REFERENCE", {}).get(sample.op)
+    reference = getattr(samples_of(family), "REFERENCE", {}).get(sample.op)
     return reference
 
 

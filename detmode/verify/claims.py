@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from detmode.cuda import host
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.runs import difference
 from detmode.table.samples import Sample
@@ -77,7 +77,7 @@ def check_bits(case: Case, device: str = "host", repeats: int = 20) -> None:
             what = f"schedule seed {number}" if device == "host" else f"run {number}"
             raise ClaimError(
                 f"{case}: {what} gave other bits than the first; a result in "
-                f"detmode/rules/{case.room} depends on the order of threads"
+                f"detmode/rules/{case.family} depends on the order of threads"
             )
 
 
@@ -120,40 +120,40 @@ def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> b
 def check_truth(case: Case, device: str = "host") -> Errors:
     """The error against float64 is at most :data:`FACTOR` times ATen's, plus roundings.
 
-    Integers must be exactly those of the room's reference or, without one, ATen's; assignments must
-    be exactly those of the last source of each destination; dtypes, shapes and strides must be what
-    the operator gives.
+    Integers must be exactly those of the family's reference or, without one, ATen's; assignments
+    must be exactly those of the last source of each destination; dtypes, shapes and strides must
+    be what the operator gives.
 
     Raises:
         ClaimError: they are not.
     """
     ours = run_substituted(case.sample, case.dtype, device)
-    assigned = run_assigned(case.room, case.sample, case.dtype)
+    assigned = run_assigned(case.family, case.sample, case.dtype)
     if assigned is not None:
         _check_form(case, ours, (assigned,), (assigned,))
         check_last_stays(case, ours, assigned)
         return Errors(0.0, None)
     aten = run_aten(case.sample, case.dtype, device)
-    truth = run_truth(case.room, case.sample, case.dtype)
-    magnitudes = run_truth(case.room, case.sample, case.dtype, prepare=_take_magnitudes)
+    truth = run_truth(case.family, case.sample, case.dtype)
+    magnitudes = run_truth(case.family, case.sample, case.dtype, prepare=_take_magnitudes)
     _check_form(case, ours, aten, truth)
     worst = Errors(0.0, None if aten is None else 0.0)
     for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
         theirs = None if aten is None else aten[position]
         if _counts(mine) and has_reference(case):
-            # Which integers is for the room to say: of equal values ATen's CPU kernel may take
+            # Which integers is for the family to say: of equal values ATen's CPU kernel may take
             # another index.
             theirs = None
         what = None if theirs is None else special_difference(mine.cpu(), theirs.cpu())
         if what is not None:
-            raise ClaimError(f"{case}: {what}; see detmode/rules/{case.room}/kernels.cu")
+            raise ClaimError(f"{case}: {what}; see detmode/rules/{case.family}/kernels.cu")
         errors, allowed = _errors(case, mine, theirs, true, magnitude)
         if not errors.ours <= allowed:
             beside = "" if errors.aten is None else f", ATen's is {errors.aten:.3g}"
             raise ClaimError(
                 f"{case}: the error against float64 is {errors.ours:.3g}{beside}, allowed is "
                 f"{allowed:.3g}; look at the order and the dtype of the additions in "
-                f"detmode/rules/{case.room}"
+                f"detmode/rules/{case.family}"
             )
         if errors.aten is not None and worst.aten is not None:
             worst = Errors(max(worst.ours, errors.ours), max(worst.aten, errors.aten))
@@ -173,7 +173,7 @@ def check_last_stays(
     if not same_bits([each.cpu() for each in ours], [assigned]):
         raise ClaimError(
             f"{case}:{inputs} another source than the last one of its destination stays, or its "
-            f"bits change; see how detmode/rules/{case.room}/launch.py finds the last ones"
+            f"bits change; see how detmode/rules/{case.family}/launch.py finds the last ones"
         )
 
 
@@ -190,13 +190,13 @@ def _check_form(
         if mine.dtype != expected.dtype or mine.shape != expected.shape:
             raise ClaimError(
                 f"{case}: the result is {_form(mine)}, but the operator gives {_form(expected)}; "
-                f"see what detmode/rules/{case.room}/launch.py allocates"
+                f"see what detmode/rules/{case.family}/launch.py allocates"
             )
         if mine.numel() > 1 and _strides(mine) != _strides(expected):
             raise ClaimError(
                 f"{case}: the result's strides are {mine.stride()}, but the operator's are "
                 f"{expected.stride()} for shape {tuple(mine.shape)}; allocate with its "
-                f"memory_format in detmode/rules/{case.room}/launch.py"
+                f"memory_format in detmode/rules/{case.family}/launch.py"
             )
 
 
@@ -204,7 +204,7 @@ def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
     """The results' form, from PyTorch's shape rules; ``None`` where there are none."""
     arguments = {name: _to_meta(value) for name, value in case.sample.arguments(case.dtype).items()}
     try:
-        with flag(False):
+        with deterministic_flag(False):
             return tensors_of(call(case.sample, arguments))
     except (RuntimeError, NotImplementedError):
         return None
@@ -313,19 +313,19 @@ def special_difference(
     return None
 
 
-def check_refused(room: str, sample: Sample, dtype: torch.dtype, device: str = "host") -> None:
+def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str = "host") -> None:
     """What ATen rejects is rejected with the same type of exception.
 
     Raises:
         ClaimError: it is let pass, or rejected otherwise; or ATen takes it.
     """
-    what = f"{room}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
+    what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
     expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))
     if expected is None:
         raise ClaimError(
             f"{what}: ATen takes these inputs; move the sample from ERRORS to SAMPLES in "
-            f"detmode/rules/{room}/samples.py"
+            f"detmode/rules/{family}/samples.py"
         )
 
     def run() -> None:
@@ -337,13 +337,13 @@ def check_refused(room: str, sample: Sample, dtype: torch.dtype, device: str = "
         seen = "nothing" if got is None else f"{type(got).__name__} ({got})"
         raise ClaimError(
             f"{what}: ATen raises {type(expected).__name__} ({str(expected)[:120]}), the "
-            f"substitute raises {seen}; check it in detmode/rules/{room}/launch.py"
+            f"substitute raises {seen}; check it in detmode/rules/{family}/launch.py"
         )
 
 
 def _exception(run: Callable[[], object]) -> Exception | None:
     try:
-        with flag(False):
+        with deterministic_flag(False):
             run()
     except Exception as error:
         return error

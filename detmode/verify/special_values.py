@@ -111,11 +111,11 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
 
     Raises:
         ClaimError: they do not.
-        NotCheckedError: ATen has no kernel for the dtype; on the host, the room names the sample in
-            ``UNLIKE_CPU``, because ATen's CUDA kernel treats NaN and infinities otherwise than its
-            CPU kernel; or no tensor of the sample can hold them.
+        NotCheckedError: ATen has no kernel for the dtype; on the host, the family names the sample
+            in ``UNLIKE_CPU``, because ATen's CUDA kernel treats NaN and infinities otherwise than
+            its CPU kernel; or no tensor of the sample can hold them.
     """
-    reasons = getattr(samples_of(case.room), "UNLIKE_CPU", {})
+    reasons = getattr(samples_of(case.family), "UNLIKE_CPU", {})
     if device == "host" and value in _NOT_FINITE and case.sample.name in reasons:
         raise NotCheckedError(reasons[case.sample.name])
     planted = 0
@@ -134,7 +134,7 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
     prepare(case.sample.arguments(case.dtype))
     if not planted:
         raise NotCheckedError(f"no argument of the dtype has 1 to {_MOST} elements")
-    assigned = run_assigned(case.room, case.sample, case.dtype, prepare=prepare)
+    assigned = run_assigned(case.family, case.sample, case.dtype, prepare=prepare)
     if assigned is not None:
         ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
         check_last_stays(case, ours, assigned, f" with {value},")
@@ -148,7 +148,7 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
         where = "CUDA" if device == "cuda" else "CPU"
         raise NotCheckedError(f"ATen has no {where} kernel for {name_of(case.dtype)}")
     ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
-    truth = run_truth(case.room, case.sample, case.dtype, prepare=prepare)
+    truth = run_truth(case.family, case.sample, case.dtype, prepare=prepare)
     for mine, theirs, true in zip(ours, aten, truth):
         if mine.dtype not in (*FLOATING, *COMPLEX):
             continue
@@ -162,7 +162,7 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
             what = "results are lost"
         if what is not None:
             raise ClaimError(
-                f"{case}: with {value}, {what}; see how detmode/rules/{case.room}/kernels.cu "
+                f"{case}: with {value}, {what}; see how detmode/rules/{case.family}/kernels.cu "
                 "begins its sums and which terms it leaves out"
             )
 
@@ -177,7 +177,7 @@ def _check_refused(
         return
     raise ClaimError(
         f"{case}: with {value}, ATen raises {type(expected).__name__} ({str(expected)[:120]}), the "
-        f"substitute takes them; check it in detmode/rules/{case.room}/launch.py"
+        f"substitute takes them; check it in detmode/rules/{case.family}/launch.py"
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from compositions import COMPOSITIONS
-from sides import timed_rooms
+from sides import timed_families
 
 from detmode import DeterministicMode
 from detmode.table.call import Signature
@@ -48,7 +48,7 @@ def test_result_is_the_operators(case: Case, monkeypatch: pytest.MonkeyPatch) ->
     arguments = Signature(operator).bind((), case.sample.arguments(case.dtype))
     with DeterministicMode(substitute=False, simulate="cuda"):
         found = tensors_of(COMPOSITIONS[case.sample.op](**arguments))
-    truth = run_truth(case.room, case.sample, case.dtype)
+    truth = run_truth(case.family, case.sample, case.dtype)
     assert len(found) == len(truth)
     for mine, true in zip(found, truth):
         assert mine.shape == true.shape
@@ -60,7 +60,7 @@ def test_result_is_the_operators(case: Case, monkeypatch: pytest.MonkeyPatch) ->
 def test_every_operator_is_timed_and_tried() -> None:
     """A misspelt operator would have no composition, and one without a case would be untested."""
     assert {case.values[0].sample.op for case in CASES} == set(COMPOSITIONS)
-    timed = {sample.op for room in timed_rooms() for sample in samples_of(room).BENCH}
+    timed = {sample.op for family in timed_families() for sample in samples_of(family).BENCH}
     assert set(COMPOSITIONS) <= timed
     assert {op for op in timed - set(COMPOSITIONS) if op.startswith("aten::")} == {
         "aten::_ctc_loss_backward"

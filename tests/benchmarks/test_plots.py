@@ -18,13 +18,15 @@ Made = Callable[[float], Spread]
 
 @pytest.fixture
 def rows(spread: Made) -> list[Row]:
-    """Two rooms; one of them with varied contention, where PyTorch has no deterministic path."""
+    """Two families; one of them with varied contention, where PyTorch has no deterministic path."""
     found = []
-    for room, (number, kind) in itertools.product("ab", enumerate(("", *KINDS))):
-        if room == "b" or not kind:
-            native: Spread | str = spread(9) if room == "a" else "raises"
+    for family, (number, kind) in itertools.product("ab", enumerate(("", *KINDS))):
+        if family == "b" or not kind:
+            native: Spread | str = spread(9) if family == "a" else "raises"
             times = {ATEN: spread(4), NATIVE: native, OURS: spread(2 + number)}
-            row = Row(room, f"aten::{room}", "x", "float32", kind, 1 << 20, 1e-6, True, None, times)
+            row = Row(
+                family, f"aten::{family}", "x", "float32", kind, 1 << 20, 1e-6, True, None, times
+            )
             found.append(row)
     return found
 
@@ -63,7 +65,7 @@ def test_host_is_no_gpu(rows: list[Row], measured: Results, tmp_path: Path) -> N
 
 
 def test_ratio_is_ours_over_aten(rows: list[Row]) -> None:
-    """A room's own inputs and those of other contention are told apart."""
+    """A family's own inputs and those of other contention are told apart."""
     figure = plots.over_aten(rows)
     assert points(figure) == [([0.5], [0]), ([0.5], [1]), ([0.75, 1.0, 1.25], [1] * 3)]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a", "b"]

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is depr
 CPU = torch.device("cpu")
 
 
-def only(room: str, dtype: torch.dtype = torch.float32) -> list[Workload]:
-    found = inputs([room], [dtype], sizes="tests")
+def only(family: str, dtype: torch.dtype = torch.float32) -> list[Workload]:
+    found = inputs([family], [dtype], sizes="tests")
     return [each for input in found for each in workloads(input, CPU)]
 
 
@@ -129,11 +129,11 @@ def test_an_error_is_no_end(
     """What goes wrong with one workload is in its row."""
 
     def fail(*_: object) -> None:
-        raise MemoryError("no room\nfor it")
+        raise MemoryError("no family\nfor it")
 
     monkeypatch.setattr(timing.copy, "deepcopy", fail)
     row = measure(workload, clock, 2, bandwidth=1e9)
-    assert row.failure == "MemoryError: no room"
+    assert row.failure == "MemoryError: no family"
 
 
 def test_contention_is_varied_in_float32() -> None:
@@ -180,12 +180,12 @@ def test_values_are_made_on_the_device() -> None:
     assert counts.tolist() == [2, 3, 4]
 
 
-def test_every_room_with_a_substitute_is_walked() -> None:
-    """At both sizes: a room that is left out would look as if it had no cost."""
+def test_every_family_with_a_substitute_is_walked() -> None:
+    """At both sizes: a family that is left out would look as if it had no cost."""
     # torchvision's operators are not everywhere.
-    substituted = {case.room for case in cases()}
+    substituted = {case.family for case in cases()}
     for sizes in ("bench", "tests"):
-        assert substituted == {each.room for each in inputs(sizes=sizes)}
+        assert substituted == {each.family for each in inputs(sizes=sizes)}
 
 
 def test_tensors_move_with_their_strides() -> None:

@@ -59,7 +59,7 @@ def test_results_without_a_gpu_are_not_documented(filled: Results, tmp_path: Pat
 
 def test_means_are_geometric_and_over_what_was_timed(filled: Results) -> None:
     """A half and four times make 1.41; a side that raises and inputs in the cache say nothing."""
-    one, two, both = tables.by_room(filled.rows)
+    one, two, both = tables.by_family(filled.rows)
     assert one == ("one", "2", f"{math.sqrt(2):.2f}", "4.00", "-", "-", "0.28", "2.00", "0")
     assert two == ("two", "0", "-", "-", "-", "-", "-", "-", "1")
     assert both == ("all", *one[1:-1], "1")

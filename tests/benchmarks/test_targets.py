@@ -8,7 +8,7 @@ import pytest
 import targets
 import whole_steps
 from results import Results
-from sides import ATEN, NATIVE, OURS, Row, inputs, n_bytes, timed_rooms
+from sides import ATEN, NATIVE, OURS, Row, inputs, n_bytes, timed_families
 from targets import CUMSUM, DUPLICATES, GATHERED, SORTED, TARGETS
 from timing import Spread
 from whole_steps import Step, captured_name
@@ -22,9 +22,9 @@ Made = Callable[[float], Spread]
 def row(spread: Made) -> Callable[..., Row]:
     """An input that took so long; ATen's kernel takes 4 us, PyTorch's path 10, a copy 2."""
 
-    def made(room: str, op: str, us: float, sample: str = "a", contention: str = "") -> Row:
+    def made(family: str, op: str, us: float, sample: str = "a", contention: str = "") -> Row:
         times: dict[str, Spread | str] = {ATEN: spread(4), NATIVE: spread(10), OURS: spread(us)}
-        return Row(room, op, sample, "float32", contention, 1 << 30, 2e-6, True, None, times)
+        return Row(family, op, sample, "float32", contention, 1 << 30, 2e-6, True, None, times)
 
     return made
 
@@ -107,9 +107,9 @@ def test_steps_are_held_against_nondeterministic_ones(measured: Results, spread:
 
 
 def test_targets_name_what_is_timed() -> None:
-    """A room or an operator that is misspelt would never be measured."""
-    assert set(GATHERED) <= set(timed_rooms())
-    benched = [(each, sample) for each in timed_rooms() for sample in samples_of(each).BENCH]
+    """A family or an operator that is misspelt would never be measured."""
+    assert set(GATHERED) <= set(timed_families())
+    benched = [(each, sample) for each in timed_families() for sample in samples_of(each).BENCH]
     assert set(SORTED) <= {sample.op for _, sample in benched}
     (large,) = (sample for _, sample in benched if (sample.op, sample.name) == CUMSUM[:2])
     (each,) = (each for each in inputs(["scan"]) if each.sample is large)

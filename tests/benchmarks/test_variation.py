@@ -63,19 +63,19 @@ def test_aten_is_repeated_with_the_flag_off() -> None:
         return {"self": maker.tensor([1.0, 2.0]), "other": maker.tensor([3.0, 4.0])}
 
     for op in ("aten::add.Tensor", "aten::add_.Tensor"):
-        case = Case("room", Sample(name="two", op=op, make=make), torch.float32, None)
+        case = Case("family", Sample(name="two", op=op, make=make), torch.float32, None)
         torch.use_deterministic_algorithms(True)
         try:
             line = measured(case, 20, 60.0)
         finally:
             torch.use_deterministic_algorithms(False)
-        assert line == Line("room", op, "two", "float32", 20, 1, 1)
+        assert line == Line("family", op, "two", "float32", 20, 1, 1)
 
 
 def test_slow_inputs_are_repeated_less() -> None:
     """Ten repeats are the fewest; where fewer are asked for, those."""
     make = lambda maker: {"self": maker.tensor([1.0])}  # noqa: E731
-    case = Case("room", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
+    case = Case("family", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
     assert measured(case, 1000, 0.0).repeats == variation.FEWEST
     assert measured(case, 3, 0.0).repeats == 3
 
@@ -83,18 +83,18 @@ def test_slow_inputs_are_repeated_less() -> None:
 def test_what_aten_does_not_run_has_a_note() -> None:
     """An input without an ATen kernel is no input that does not vary."""
     make = lambda maker: {"self": torch.ones(2, dtype=torch.bool)}  # noqa: E731
-    case = Case("room", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
+    case = Case("family", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
     line = measured(case, 10, 1.0)
     assert line.repeats == 0
     assert "bool" in line.note
-    assert variation.documented("room", [results("A", line)]) == NOT_MEASURED
+    assert variation.documented("family", [results("A", line)]) == NOT_MEASURED
 
 
 def test_arguments_are_made_ahead() -> None:
     """Cases come in their order, each with its own arguments, more of them than are made ahead."""
     chosen = [
         Case(
-            "room",
+            "family",
             Sample(name=str(n), op="aten::neg", make=lambda m, n=n: {"self": m.tensor([n])}),
             torch.float32,
             None,
@@ -106,16 +106,16 @@ def test_arguments_are_made_ahead() -> None:
 
 
 def test_inputs_are_of_substitutes() -> None:
-    """Every room with a substitute that has colliding samples or sizes of benchmarks is there."""
+    """Every family with a substitute that has colliding samples or sizes of benchmarks is there."""
     found = list(variation.inputs((), [torch.float32]))
-    assert {"scatter", "upsample", "grid_sampler"} <= {case.room for case in found}
+    assert {"scatter", "upsample", "grid_sampler"} <= {case.family for case in found}
     assert all(case.dtype is torch.float32 for case in found)
-    assert {case.room for case in variation.inputs(["put"], [torch.float16])} == {"put"}
+    assert {case.family for case in variation.inputs(["put"], [torch.float16])} == {"put"}
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     """A run with the same provenance goes on with the file; another one is refused."""
-    line = Line("room", "aten::neg", "n", "float32", 100, 3, 5)
+    line = Line("family", "aten::neg", "n", "float32", 100, 3, 5)
     results("NVIDIA H100 80GB HBM3", line).write(tmp_path)
     (path,) = tmp_path.iterdir()
     assert path.name == "nvidia-h100-80gb-hbm3-2026-11-21.json"
@@ -129,12 +129,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_sentences(tmp_path: Path) -> None:
-    """A room is said to vary in so many inputs on each GPU, of which the last results count."""
+    """A family is said to vary in so many inputs on each GPU, of which the last results count."""
     lines = (
-        Line("room", "a", "one", "float32", 100, 1, 57),
-        Line("room", "a", "two", "float32", 100, 2, 1),
-        Line("room", "b", "three", "float32", 100, 1, 1),
-        Line("room", "b", "four", "float32", note="no kernel"),
+        Line("family", "a", "one", "float32", 100, 1, 57),
+        Line("family", "a", "two", "float32", 100, 2, 1),
+        Line("family", "b", "three", "float32", 100, 1, 1),
+        Line("family", "b", "four", "float32", note="no kernel"),
         Line("other", "c", "five", "float32", 40, 1, 1),
     )
     results("Some GPU", lines[1]).write(tmp_path)
@@ -142,7 +142,7 @@ def test_sentences(tmp_path: Path) -> None:
     found.provenance["date"] = "2026-11-22"
     found.write(tmp_path)
     committed = variation.committed(tmp_path)
-    assert variation.documented("room", committed) == (
+    assert variation.documented("family", committed) == (
         "ATen on Some GPU: varied in 2 of 3 inputs, up to 57 results in 100 repeats "
         "(PyTorch 2.11.0)."
     )
@@ -175,7 +175,7 @@ def test_an_atomic_sum_varies_on_a_gpu(tmp_path: Path) -> None:
     assert variation.count_results(run, 100, "cuda", load) > 1
     with DeterministicMode():
         assert variation.count_results(run, 100, "cuda", load) == 1
-    assert variation.main(["--room", "put", "--repeats", "3", "--output", str(tmp_path)]) == 0
+    assert variation.main(["--family", "put", "--repeats", "3", "--output", str(tmp_path)]) == 0
     (found,) = variation.committed(tmp_path)
-    assert {line.room for line in found.lines} == {"put"}
+    assert {line.family for line in found.lines} == {"put"}
     assert cuda.unavailable("cuda") is None

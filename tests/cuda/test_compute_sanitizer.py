@@ -20,28 +20,28 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-@pytest.mark.parametrize("room", ["put", "scan"])
-def test_every_entry_is_reached(room: str) -> None:
-    """The chosen cases launch what all cases of the room launch, and are fewer."""
-    chosen = sanitize.smallest(room)
+@pytest.mark.parametrize("family", ["put", "scan"])
+def test_every_entry_is_reached(family: str) -> None:
+    """The chosen cases launch what all cases of the family launch, and are fewer."""
+    chosen = sanitize.smallest(family)
     with sanitize.launched() as reached:
         for case in chosen:
             run_substituted(case.sample, case.dtype)
     with sanitize.launched() as entries:
-        for case in cases(room):
+        for case in cases(family):
             run_substituted(case.sample, case.dtype)
     assert reached == entries
     assert len(chosen) <= len(entries)
-    assert all(case in cases(room) for case in chosen)
+    assert all(case in cases(family) for case in chosen)
 
 
 @needs_compiler
 def test_list_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each tool, which a shell can run: settings, tool, and the cases by name."""
-    assert sanitize.main(["--list", "--room", "counting"]) == 0
+    assert sanitize.main(["--list", "--family", "histograms"]) == 0
     lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     assert [line[line.index("--tool") + 1] for line in lines] == list(sanitize.TOOLS)
-    names = {str(case) for case in cases("counting")}
+    names = {str(case) for case in cases("histograms")}
     for line in lines:
         assert line[:3] == [
             "PYTORCH_NO_CUDA_MEMORY_CACHING=1",
@@ -75,7 +75,7 @@ def test_a_fault_is_an_exit_code(
     )
     stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert sanitize.main(["--room", "counting"]) == 1
+    assert sanitize.main(["--family", "histograms"]) == 1
     assert seen.read_text().splitlines() == [f"{tool} 1" for tool in sanitize.TOOLS]
     assert capsys.readouterr().err == "not clean: racecheck\n"
 

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import families
 import gpu_day
 import journal
 import prebuild
 import profile_call
 import pytest
-import rooms
 import sanitize
 import torch
 import variation
@@ -166,8 +166,8 @@ def test_shares_are_all_and_apart(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "import pytest\n"
         "from types import SimpleNamespace\n"
-        "CASES = [SimpleNamespace(room=room) for room in 'abcabcabc']\n"
-        "@pytest.mark.parametrize('case', CASES, ids=lambda case: case.room)\n"
+        "CASES = [SimpleNamespace(family=family) for family in 'abcabcabc']\n"
+        "@pytest.mark.parametrize('case', CASES, ids=lambda case: case.family)\n"
         "def test_it(case): pass\n"
     )
     for share in ("1/3", "2/3", "3/3"):
@@ -262,7 +262,7 @@ def test_what_programs_print_is_read(tmp_path: Path) -> None:
 def test_commands_are_understood(tmp_path: Path) -> None:
     """Every program of a GPU's stages is there and takes its arguments."""
     parsers = {
-        "benchmarks/rooms.py": rooms.parser(),
+        "benchmarks/families.py": families.parser(),
         "benchmarks/variation.py": variation.parser(),
         "tools/prebuild.py": prebuild.parser(),
         "tools/profile_call.py": profile_call.parser(),
@@ -288,7 +288,7 @@ def test_commands_are_understood(tmp_path: Path) -> None:
                 (text,) = (
                     source.text
                     for path, source in prebuild.sources().items()
-                    if Path(path).parent.name == options.room and path.endswith("kernels.cu")
+                    if Path(path).parent.name == options.family and path.endswith("kernels.cu")
                 )
                 assert re.search(rf"\w*{kernel}\(", text)
 

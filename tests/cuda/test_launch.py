@@ -152,12 +152,12 @@ def test_empty_is_invisible_to_dispatch_modes() -> None:
 
     seen = []
 
-    class Record(TorchDispatchMode):
+    class ReportRow(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    with Record():
+    with ReportRow():
         empty((4,), torch.float32, "cpu")
     assert seen == ["aten.empty.memory_format"]
     assert empty((4,), torch.float32, "meta").device.type == "meta"

@@ -47,7 +47,7 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
         "--library",
         str(library),
         "--folder",
-        "counting",
+        "histograms",
     )
     made = run(*given, "--output", str(tmp_path / "made"))
     assert made.returncode == 0, made.stderr
@@ -61,9 +61,9 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
         f"print(prebuild.install(Path({str(tmp_path / 'made')!r})))\n"
         "from cupy.cuda import nvrtc\n"
         "nvrtc.createProgram = nvrtc.compileProgram = None\n"
-        "for entry in prebuild.entries(['counting']):\n"
+        "for entry in prebuild.entries(['histograms']):\n"
         "    print(prebuild.compiled(entry, 'sm_90').read_bytes()[:4])\n"
-        "print(len([*prebuild.missing(prebuild.entries(['counting']), 'sm_80')]))\n"
+        "print(len([*prebuild.missing(prebuild.entries(['histograms']), 'sm_80')]))\n"
     )
     own = tmp_path / "own"
     found = subprocess.run(
@@ -82,7 +82,7 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
 def test_another_nvrtc_is_refused(library: Path, tmp_path: Path) -> None:
     """Kernels of an NVRTC that the other machine does not have would never be found there."""
     given = ("--arch", "sm_90", "--nvrtc", "12.9", "--output", str(tmp_path))
-    given += ("--folder", "counting")
+    given += ("--folder", "histograms")
     found = run(*given, "--library", str(library))
     version = ".".join(map(str, nvrtc.getVersion()))
     message = f"cannot prebuild: NVRTC 12.9 was asked for, but CuPy has {version}\n"

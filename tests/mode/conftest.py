@@ -1,4 +1,4 @@
-"""A small rule table, so that these tests hang on no room, and a mode over it."""
+"""A small rule table, so that these tests hang on no family, and a mode over it."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def table(substituted: Substituted) -> RuleTable:
                 because="atomic additions",
             ),
         ],
-        room="small",
+        family="small",
     )
 
 

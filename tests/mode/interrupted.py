@@ -31,7 +31,7 @@ from detmode.cuda.undo import _locks
 from detmode.environment.settings import _native_calls, _settings
 from detmode.mode.detours import Detours
 from detmode.mode.validation import validations
-from detmode.sites.forward_memory import trace
+from detmode.sites.forward_memory import forward_memory
 
 x = torch.ones(4)
 RULES = RuleTable(
@@ -134,7 +134,7 @@ def state() -> dict[str, object]:
         "dispatch": [getattr(dispatch, name) for name in vars(dispatch) if name[:6] == "_is_in"],
         "detours": (len(Detours._users), len(Detours._installed)),
         "interpolate": torch._decomp.decompositions._upsample_linear_vec.__module__,
-        "regions": len(trace()._active),
+        "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in _settings],
         "held": [len(setting._waiting + setting._active) for setting in _settings],
         "calls": len(_native_calls._calls) + len(validations._calls),

@@ -47,7 +47,7 @@ def test_forward_and_backward(device, substituted):
         expected["aten::histc.default"] = "allow"
     assert actions == expected
     assert substituted == []
-    assert {record.room for record in report.records} == {"small"}
+    assert {record.family for record in report.records} == {"small"}
 
 
 def test_the_results_are_the_cpus(substituted):

@@ -11,7 +11,7 @@ import detmode
 from detmode import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Rule, RuleTable, Substitute
 from detmode.audit import Audit, AuditReport
 from detmode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
-from detmode.rules import default_rules, rooms
+from detmode.rules import default_rules, families
 from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve
 
@@ -285,11 +285,11 @@ def test_what_no_audit_sees_is_said():
         assert each.what in " ".join(str(report).split())
 
 
-@pytest.mark.parametrize("name", rooms())
-def test_stand_ins_are_for_rows_of_their_room(name):
-    """STANDS_FOR names operators that no CPU run calls, of rows of its room."""
-    listed = {rule.op for rule in rooms()[name].RULES}
-    for ops in getattr(rooms()[name], "STANDS_FOR", {}).values():
+@pytest.mark.parametrize("name", families())
+def test_stand_ins_are_for_rows_of_their_family(name):
+    """STANDS_FOR names operators that no CPU run calls, of rows of its family."""
+    listed = {rule.op for rule in families()[name].RULES}
+    for ops in getattr(families()[name], "STANDS_FOR", {}).values():
         assert set(ops) <= listed
         assert not any(runs_on_cpu(func) for op in ops if (func := resolve(op)) is not None)
 
@@ -304,7 +304,7 @@ def test_json_round_trip():
     assert str(again) == str(report)
     assert again.to_full_json() == report.to_full_json()
     (row, *_) = json.loads(report.to_full_json())["rows"]
-    fields = "overload room action guarantee alert count site module modules bytes extra_bytes"
+    fields = "overload family action guarantee alert count site module modules bytes extra_bytes"
     assert " ".join(row) == fields
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import DeterministicMode, RuleTable
-from detmode.environment.settings import FILL, FLAG, flag, unfilled
+from detmode.environment.settings import FILL, FLAG, deterministic_flag, no_memory_fill
 from detmode.mode.deterministic_mode import current_mode
 
 x = torch.ones(4)
@@ -328,8 +328,8 @@ def test_many_threads_and_many_calls(mode, make_settings):
 @pytest.mark.parametrize(
     ("hold", "read"),
     [
-        (lambda: flag(False), torch.are_deterministic_algorithms_enabled),
-        (unfilled, lambda: torch.utils.deterministic.fill_uninitialized_memory),
+        (lambda: deterministic_flag(False), torch.are_deterministic_algorithms_enabled),
+        (no_memory_fill, lambda: torch.utils.deterministic.fill_uninitialized_memory),
     ],
 )
 def test_calls_of_two_threads_overlap(mode, hold, read, order):
@@ -349,7 +349,7 @@ def test_calls_of_two_threads_overlap(mode, hold, read, order):
 def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
     """A mode entered while another thread's call has the flag off restores it to on."""
     with mode():
-        call = flag(False)
+        call = deterministic_flag(False)
         call.__enter__()
         with mode():
             call.__exit__(None, None, None)

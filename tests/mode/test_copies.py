@@ -101,7 +101,7 @@ def test_a_copy_of_a_table_is_equal(how):
         Rule(op="aten::neg", when=on("cuda") & argument("n", 1), action=Refuse(), because="why not")
     ]
     copied = how(table)
-    assert [(row.room, row.rule) for row in copied] == [(row.room, row.rule) for row in table]
+    assert [(row.family, row.rule) for row in copied] == [(row.family, row.rule) for row in table]
     put = torch.ops.aten.put.default
     assert [row.rule for row in copied.get(put)] == [row.rule for row in table.get(put)] != []
 

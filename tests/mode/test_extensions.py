@@ -22,7 +22,7 @@ def install(monkeypatch):
 
     installed = []
     monkeypatch.setattr(rules_package, "entry_points", entry_points)
-    monkeypatch.setattr(rules_package, "rooms", dict)
+    monkeypatch.setattr(rules_package, "families", dict)
     rules_package.default_rules.cache_clear()
 
     def add(name, value, target=None, group="detmode.rules"):
@@ -39,13 +39,13 @@ def install(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "target", [[RULE], (RULE,), RuleTable([RULE], room="theirs")], ids=["list", "tuple", "table"]
+    "target", [[RULE], (RULE,), RuleTable([RULE], family="theirs")], ids=["list", "tuple", "table"]
 )
 def test_an_installed_package_adds_rules(install, target):
     """Rules of the entry-point group are in the default table, and the mode uses them."""
     install("theirs", "their_package:RULES", target)
     table = detmode.default_rules()
-    assert [(row.rule, row.room) for row in table] == [(RULE, "theirs")]
+    assert [(row.rule, row.family) for row in table] == [(RULE, "theirs")]
     with detmode.DeterministicMode(), pytest.raises(RuntimeError, match=r"^theirs does not have"):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 
@@ -82,9 +82,9 @@ def test_a_broken_entry_point_is_named(install, target, reason, capsys):
 
 def test_a_third_partys_row_comes_first(install, monkeypatch):
     """Their row for a condition of ours is tried before ours."""
-    room = type(torch)("ours")
-    room.RULES = [Rule(op="aten::put", action=Refuse(), alert="ours", because="our reason")]
-    monkeypatch.setattr(rules_package, "rooms", lambda: {"ours": room})
+    family = type(torch)("ours")
+    family.RULES = [Rule(op="aten::put", action=Refuse(), alert="ours", because="our reason")]
+    monkeypatch.setattr(rules_package, "families", lambda: {"ours": family})
     install("theirs", "their_package:RULES", [RULE])
     (row,) = detmode.default_rules().get(torch.ops.aten.put.default)
     assert row.rule.alert == "theirs"

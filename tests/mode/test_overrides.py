@@ -127,7 +127,7 @@ def test_an_operator_that_is_in_no_rule(mode):
     with made, pytest.warns(DeterminismWarning, match="an override asks to be told of it"):
         torch.ones(3).neg()
     (record,) = made.records
-    assert (record.overload, record.room, record.alert) == ("aten::neg.default", None, None)
+    assert (record.overload, record.family, record.alert) == ("aten::neg.default", None, None)
 
 
 def test_a_call_that_a_rule_knows_not_to_vary(mode, table):

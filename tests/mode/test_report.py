@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from detmode import DeterminismWarning, DeterministicMode, Record, Report, allow
+from detmode import DeterminismWarning, DeterministicMode, Report, ReportRow, allow
 
-ROW = Record(
+ROW = ReportRow(
     overload="aten::put_.default",
-    room="put",
+    family="put",
     action="warn",
     guarantee=None,
     alert="put_",
@@ -96,7 +96,7 @@ def test_fields(mode, arguments, call, expected):
         call()
     (record,) = made.records
     assert (record.overload, record.action, record.guarantee, record.alert) == expected
-    assert record.room == "small"
+    assert record.family == "small"
     assert record.count == 1
     assert record.module is None
     assert record.site.startswith(__file__)
@@ -277,7 +277,7 @@ def test_the_table():
         "overload",
         "action",
         "guarantee",
-        "room",
+        "family",
         "site",
         "module",
     ]
@@ -304,7 +304,7 @@ def test_json_round_trip(mode):
     (*_, last) = json.loads(report.to_json())
     assert last == {
         "overload": "aten::put_.default",
-        "room": "put",
+        "family": "put",
         "action": "warn",
         "guarantee": None,
         "alert": "put_",

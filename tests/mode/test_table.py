@@ -172,8 +172,8 @@ def test_conditions(when, text, x, kwargs, holds):
     table = RuleTable([refuse("aten::cumsum", when, alert="met")])
     with DeterministicMode(overrides={"aten::cumsum": "allow"}, rules=table) as mode:
         torch.cumsum(x, 0, **kwargs)
-    # An override speaks where no row does, too; the room tells whether one did.
-    assert [record.room for record in mode.records] == ["user" if holds else None]
+    # An override speaks where no row does, too; the family tells whether one did.
+    assert [record.family for record in mode.records] == ["user" if holds else None]
     assert str(when) == repr(when) == text
 
 
@@ -209,23 +209,23 @@ def test_duplicates_are_refused_with_both_places():
     )
 
 
-def test_two_rooms_may_not_share_an_operator():
-    """The union of tables refuses an operator with rows in two rooms, and names both."""
-    one = RuleTable([refuse("aten::put")], room="left")
-    two = RuleTable([refuse("aten::put.default", on("cuda"))], room="right")
-    with pytest.raises(ValueError, match="rows in two rooms, left and right"):
+def test_two_families_may_not_share_an_operator():
+    """The union of tables refuses an operator with rows in two families, and names both."""
+    one = RuleTable([refuse("aten::put")], family="left")
+    two = RuleTable([refuse("aten::put.default", on("cuda"))], family="right")
+    with pytest.raises(ValueError, match="rows in two families, left and right"):
         RuleTable.union([one, two])
-    union = RuleTable.union([one, RuleTable([refuse("aten::take")], room="right")])
-    assert [row.room for row in union] == ["left", "right"]
+    union = RuleTable.union([one, RuleTable([refuse("aten::take")], family="right")])
+    assert [row.family for row in union] == ["left", "right"]
 
 
 def test_plus_is_a_new_table_tried_first():
     """``table + rules`` leaves the table as it is; the added rows come first in the chain."""
-    table = RuleTable([refuse("aten::put", alert="ours")], room="ours")
+    table = RuleTable([refuse("aten::put", alert="ours")], family="ours")
     more = table + [refuse("aten::put", on("cpu"), alert="theirs")]
     assert alerts(table, aten.put_.default) == ["ours"]
     assert alerts(more, aten.put_.default) == ["theirs", "ours"]
-    assert [row.room for row in more] == ["user", "ours"]
+    assert [row.family for row in more] == ["user", "ours"]
 
 
 @pytest.mark.parametrize("op", ["aten::put", "aten::put.default"])
@@ -308,9 +308,12 @@ def test_rules_print_their_fields():
         ({"action": Allow()}, Allow()),
     ],
 )
-def test_what_pytorch_itself_does(fields, natively):
+def test_what_pytorch_itself_does(fields, without_substitute):
     """A substitute's row says what happens without the substitute."""
-    assert Rule(**{"op": "aten::put", "because": "no", **fields}).natively == natively
+    assert (
+        Rule(**{"op": "aten::put", "because": "no", **fields}).without_substitute
+        == without_substitute
+    )
 
 
 def test_a_substitute_must_be_callable():

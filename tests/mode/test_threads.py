@@ -12,7 +12,14 @@ import torch
 import detmode
 from detmode.cuda.undo import Lock
 from detmode.environment import settings
-from detmode.environment.settings import FILL, FLAG, flag, holding, strictly, unfilled
+from detmode.environment.settings import (
+    FILL,
+    FLAG,
+    deterministic_flag,
+    holding,
+    no_memory_fill,
+    with_native_settings,
+)
 
 WAITS = 0.05
 
@@ -41,16 +48,16 @@ class Other:
 
 
 def with_flag_off(other: Other) -> None:
-    with flag(False):
+    with deterministic_flag(False):
         other.stay()
 
 
 def natively(other: Other) -> None:
-    strictly(other.stay)()
+    with_native_settings(other.stay)()
 
 
 def in_a_substitute(other: Other) -> None:
-    with unfilled():
+    with no_memory_fill():
         other.stay()
 
 
@@ -71,11 +78,13 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
     with Other(with_flag_off) as other:
         start = time.monotonic()
         after(WAITS, other.go_on.set)
-        assert strictly(torch.are_deterministic_algorithms_enabled)()
+        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
         assert time.monotonic() - start >= WAITS
 
 
-@pytest.mark.parametrize("call", [lambda: flag(False), lambda: holding(FLAG, (True, True))])
+@pytest.mark.parametrize(
+    "call", [lambda: deterministic_flag(False), lambda: holding(FLAG, (True, True))]
+)
 def test_a_call_that_needs_another_flag_waits_for_a_native_one(on, call):
     """The native call keeps the flag until its end."""
     with Other(natively) as other:
@@ -98,8 +107,8 @@ def test_a_block_waits_for_a_native_call(on, options):
 def test_calls_that_need_the_same_overlap(on):
     """Native calls do not wait for each other, nor do calls with the flag off."""
     with Other(natively):
-        assert strictly(torch.are_deterministic_algorithms_enabled)()
-    with Other(with_flag_off), flag(False):
+        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
+    with Other(with_flag_off), deterministic_flag(False):
         assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -107,8 +116,8 @@ def test_a_native_call_has_new_memory_filled(on):
     """A substitute's wish for memory that is not filled gives way to a native call."""
     with Other(in_a_substitute):
         assert not FILL._read()
-        assert strictly(FILL._read)()
-    with Other(natively), unfilled():
+        assert with_native_settings(FILL._read)()
+    with Other(natively), no_memory_fill():
         assert FILL._read()
     assert FILL._read()
 
@@ -124,14 +133,17 @@ def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
 
 def test_what_the_program_chooses_during_a_call_stays(on):
     """A setting that is set anew while a call holds it is not set back."""
-    with flag(False):
+    with deterministic_flag(False):
         torch.use_deterministic_algorithms(True, warn_only=True)
     assert FLAG.chosen() == (True, True)
 
 
 @pytest.mark.parametrize(
     ("other", "mine"),
-    [(with_flag_off, lambda: strictly(print)()), (natively, lambda: flag(False).__enter__())],
+    [
+        (with_flag_off, lambda: with_native_settings(print)()),
+        (natively, lambda: deterministic_flag(False).__enter__()),
+    ],
 )
 def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine):
     """Two calls that cannot end before each other are no deadlock: the second one raises."""
@@ -145,8 +157,8 @@ def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine):
 
 def test_one_thread_waits_not_for_itself(on):
     """A call within a call, in the same thread, holds what it needs."""
-    with flag(False):
-        assert strictly(torch.are_deterministic_algorithms_enabled)()
+    with deterministic_flag(False):
+        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
         assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -167,9 +179,12 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
         assert exit_code_of_child(lambda: lock.run(bool, 1)) == 0
     with Other(with_flag_off):
         assert exit_code_of_child(torch.are_deterministic_algorithms_enabled) == 0
-        assert exit_code_of_child(strictly(torch.are_deterministic_algorithms_enabled)) == 0
+        assert (
+            exit_code_of_child(with_native_settings(torch.are_deterministic_algorithms_enabled))
+            == 0
+        )
     with Other(natively):
-        assert exit_code_of_child(lambda: flag(False).__enter__() is None) == 0
+        assert exit_code_of_child(lambda: deterministic_flag(False).__enter__() is None) == 0
 
 
 def test_there_are_no_other_locks():

@@ -275,10 +275,13 @@ TRAININGS: dict[str, tuple[Callable[[], Training], frozenset[str]]] = {
         frozenset({"grid_sampler", "adaptive_max_pool", "fractional_max_pool"}),
     ),
     "crnn": (crnn, frozenset({"ctc_loss", "adaptive_max_pool"})),
-    "graph_network": (graph_network, frozenset({"scatter", "index", "index_reduce", "order"})),
+    "graph_network": (
+        graph_network,
+        frozenset({"scatter", "index", "index_reduce", "order_statistics"}),
+    ),
     "recommender": (
         recommender,
-        frozenset({"embedding_bag", "embedding", "counting", "put", "scan"}),
+        frozenset({"embedding_bag", "embedding", "histograms", "put", "scan"}),
     ),
 }
-"""What makes each, and the rooms whose substitutes its step reaches."""
+"""What makes each, and the families whose substitutes its step reaches."""

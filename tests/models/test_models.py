@@ -55,7 +55,7 @@ def test_step_is_reproducible(name: str) -> None:
         with DeterministicMode(simulate="cuda", schedule_seed=seed) as mode:
             losses, state = train(name)
         assert {record.action for record in mode.records} <= {"substitute", "native"}
-        met = {record.room for record in mode.records if record.action == "substitute"}
+        met = {record.family for record in mode.records if record.action == "substitute"}
         assert met >= TRAININGS[name][1]
         digests.add((digest(state), *losses))
     assert len(digests) == 1

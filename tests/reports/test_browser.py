@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detmode import Record, Report
+from detmode import Report, ReportRow
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -27,7 +27,7 @@ ROWS = (
 
 def page() -> str:
     records = [
-        Record(overload, "room", action, None, None, 1, f"train.py:{line}", module)
+        ReportRow(overload, "family", action, None, None, 1, f"train.py:{line}", module)
         for line, (overload, action, module) in enumerate(ROWS, 1)
     ]
     modules = [module for *_, module in ROWS]

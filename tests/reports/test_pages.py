@@ -13,7 +13,7 @@ import torch
 from training import Fault, Training
 
 import detmode
-from detmode import DeterministicMode, Record, Report
+from detmode import DeterministicMode, Report, ReportRow
 from detmode.cli.commands.output import show, write_files
 from detmode.reports.page import Fact, Shown, shortened
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
@@ -22,10 +22,10 @@ from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 ACTIONS = ("substitute", "error", "native", "allow", "warn")
 
 
-def record(action: str, **changes: object) -> Record:
+def record(action: str, **changes: object) -> ReportRow:
     fields = {
         "overload": f"aten::{action}.default",
-        "room": "scatter",
+        "family": "scatter",
         "action": action,
         "guarantee": None,
         "alert": "put_",
@@ -33,7 +33,7 @@ def record(action: str, **changes: object) -> Record:
         "site": f"{Path.cwd()}/train.py:7",
         "module": "Net.body",
     }
-    return Record(**{**fields, **changes})
+    return ReportRow(**{**fields, **changes})
 
 
 def probed(**changes: object) -> ProbeRow:
@@ -47,7 +47,7 @@ def probed(**changes: object) -> ProbeRow:
         "largest": 0.5,
         "site": f"{Path.cwd()}/train.py:9",
         "module": None,
-        "room": None,
+        "family": None,
         "action": None,
     }
     return ProbeRow(**{**fields, **changes})

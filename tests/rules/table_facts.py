@@ -14,10 +14,10 @@ import torch
 from detmode.cuda.undo import Undo
 from detmode.environment.settings import FILL, FLAG
 from detmode.environment.versions import parse_version
-from detmode.rules import room_table, rooms
+from detmode.rules import families, family_table
 from detmode.table.call import Call, Signature
 from detmode.table.rule import Rule
-from detmode.table.rule_table import Row, RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import samples_of
 
@@ -33,14 +33,14 @@ _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
 
 
 @cache
-def rows() -> tuple[Row, ...]:
-    """The rows of all rooms; third parties' are theirs to test."""
-    return tuple(RuleTable.union(room_table(name) for name in rooms()))
+def rows() -> tuple[FamilyRule, ...]:
+    """The rows of all families; third parties' are theirs to test."""
+    return tuple(RuleTable.union(family_table(name) for name in families()))
 
 
-def chains(version: str) -> dict[str, list[Row]]:
+def chains(version: str) -> dict[str, list[FamilyRule]]:
     """The rows of each operator for one version, in order."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[FamilyRule]] = {}
     for row in rows():
         if row.rule.holds_for(parse_version(version)):
             found.setdefault(full_name(row.rule.op), []).append(row)
@@ -52,9 +52,9 @@ def full_name(op: str) -> str:
     return op if "." in op else f"{op}.default"
 
 
-def room_file(row: Row, file: str = "__init__.py") -> str:
+def family_file(row: FamilyRule, file: str = "__init__.py") -> str:
     """The file that a message about a row points to."""
-    return f"detmode/rules/{row.room}/{file}"
+    return f"detmode/rules/{row.family}/{file}"
 
 
 def label(rule: Rule) -> str:
@@ -70,8 +70,8 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
     found: dict[Rule, list[tuple[Sample, torch.dtype]]] = {row.rule: [] for row in rows()}
     calls = [
         (sample, dtype, Call(*_bound(sample, dtype), sample.device))
-        for room in rooms()
-        for sample in samples_of(room).SAMPLES
+        for family in families()
+        for sample in samples_of(family).SAMPLES
         for dtype in sample.dtypes
     ]
     for environment, fill, on in product(_ENVIRONMENTS, (True, False), (True, False)):
@@ -115,7 +115,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def samples_in(row: Row) -> list[tuple[Sample, torch.dtype]]:
-    """The samples of a row's own room that meet it."""
-    own = set(map(id, samples_of(row.room).SAMPLES))
+def samples_in(row: FamilyRule) -> list[tuple[Sample, torch.dtype]]:
+    """The samples of a row's own family that meet it."""
+    own = set(map(id, samples_of(row.family).SAMPLES))
     return [(sample, dtype) for sample, dtype in met()[row.rule] if id(sample) in own]

@@ -21,7 +21,7 @@ OTHER_HOMES = ("torchvision::",)
 
 
 def alerts(version: str, *, mps: bool) -> dict[str, str]:
-    """The caller names of the rows that hold for a version, each with its room's file."""
+    """The caller names of the rows that hold for a version, each with its family's file."""
     found = {}
     for row in facts.rows():
         rule = row.rule
@@ -30,7 +30,7 @@ def alerts(version: str, *, mps: bool) -> dict[str, str]:
         if ("'mps'" in str(rule.when)) != mps:
             continue
         names = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
-        found.update({name: facts.room_file(row) for name in names if name is not None})
+        found.update({name: facts.family_file(row) for name in names if name is not None})
     return found
 
 
@@ -48,7 +48,7 @@ def test_cuda_and_cpu_alerts(version: str) -> None:
     missing = sorted(known - set(named) - set(UNREACHABLE))
     assert not missing, (
         f"no row has the alerts {missing} of PyTorch {version}: add it to the row of its operator "
-        "in detmode/rules/<room>/__init__.py, or say in UNREACHABLE why no call reaches it"
+        "in detmode/rules/<family>/__init__.py, or say in UNREACHABLE why no call reaches it"
     )
 
 
@@ -57,7 +57,7 @@ def test_no_alert_is_the_last_word(version: str) -> None:
     """Whatever PyTorch alerts on, on CUDA or the CPU, runs: no row with its name refuses."""
     known = {*facts.FACTS[version]["cpu"], *facts.FACTS[version]["cuda"]}
     refused = {
-        row.rule.op: facts.room_file(row)
+        row.rule.op: facts.family_file(row)
         for row in facts.rows()
         if row.rule.holds_for(parse_version(version))
         and isinstance(row.rule.action, Refuse)
@@ -90,7 +90,7 @@ def test_mps_alerts(version: str) -> None:
     missing = sorted(set(known) - set(named))
     assert not missing, (
         f"no row has the MPS alerts {missing}: add a row with when=on('mps') to the chain of its "
-        "operator in detmode/rules/<room>/__init__.py"
+        "operator in detmode/rules/<family>/__init__.py"
     )
 
 

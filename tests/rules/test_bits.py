@@ -33,7 +33,7 @@ def test_no_data_race(case: Case) -> None:
 
 # One dtype of each sample, float32 where it has it.
 ONCE = {
-    (case.room, case.sample.op, case.sample.name): case
+    (case.family, case.sample.op, case.sample.name): case
     for case in sorted(CASES, key=lambda case: case.dtype == torch.float32)
 }.values()
 

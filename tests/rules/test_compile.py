@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from detmode.cuda.source import Source, compile_for
-from detmode.rules import rooms
+from detmode.rules import families
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
 
 def sources() -> list[tuple[str, Source]]:
-    """The sources of all rooms, found in their modules."""
+    """The sources of all families, found in their modules."""
     found = []
-    for name, room in rooms().items():
-        for path in sorted(Path(room.__path__[0]).glob("*.py")):
-            module = importlib.import_module(f"{room.__name__}.{path.stem}")
+    for name, family in families().items():
+        for path in sorted(Path(family.__path__[0]).glob("*.py")):
+            module = importlib.import_module(f"{family.__name__}.{path.stem}")
             found += [(name, value) for value in vars(module).values() if isinstance(value, Source)]
     return list({source.path: (name, source) for name, source in found}.values())
 
@@ -34,11 +34,13 @@ def test_compiles(source: Source, arch: str) -> None:
 
 
 def test_every_file_belongs_to_a_source() -> None:
-    """No `.cu` file of a room is left out of the compile test."""
+    """No `.cu` file of a family is left out of the compile test."""
     known = {source.path.resolve() for _, source in sources()}
-    files = {path for room in rooms().values() for path in Path(room.__path__[0]).glob("*.cu")}
+    files = {
+        path for family in families().values() for path in Path(family.__path__[0]).glob("*.cu")
+    }
     assert sorted(str(path) for path in files if path.resolve() not in known) == [], (
-        "name these files in a detmode.cuda.Source of their room's launch.py"
+        "name these files in a detmode.cuda.Source of their family's launch.py"
     )
 
 

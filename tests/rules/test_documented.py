@@ -91,11 +91,11 @@ def test_documented_operator_is_listed(name: str) -> None:
     """A documented operator has a row that does more than let it pass, in some version."""
     assert name in OPERATORS, (
         f"PyTorch {torch.__version__} documents {name} as nondeterministic: add the operators that "
-        "the dispatcher sees for it to OPERATORS here, and a row for each to a room"
+        "the dispatcher sees for it to OPERATORS here, and a row for each to a family"
     )
     for op in OPERATORS[name]:
         rows = [row for row in facts.rows() if facts.full_name(row.rule.op) == facts.full_name(op)]
         assert any(not isinstance(row.rule.action, Allow) for row in rows), (
-            f"{name} is documented as nondeterministic: no room under detmode/rules has a row for "
+            f"{name} is documented as nondeterministic: no family of detmode/rules has a row for "
             f"{op} that substitutes, goes native or refuses"
         )

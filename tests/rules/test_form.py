@@ -1,4 +1,4 @@
-"""Every room has the same form: files, headings, budgets, whole chains, derived variants."""
+"""Every family has the same form: files, headings, budgets, whole chains, derived variants."""
 
 import ast
 import re
@@ -10,16 +10,16 @@ import table_facts as facts
 import torch
 
 from detmode import rules
-from detmode.rules import default_rules, room_table, rooms
+from detmode.rules import default_rules, families, family_table
 from detmode.table.conditions import ALWAYS
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import Row, resolve
+from detmode.table.rule_table import FamilyRule, resolve
 from detmode.table.variants import functional_signature, variant_of
 from detmode.verify.cases import samples_of
 
 HEADINGS = ("What varies", "What happens instead", "Cost", "Limits")
 BUDGET = {"__init__.py": 80, "samples.py": 160, ".py": 150, ".cu": 300, ".cuh": 300}
-"""Lines below the docstring and the imports; past it a room is two rooms."""
+"""Lines below the docstring and the imports; past it a family is two families."""
 
 OTHER_OVERLOADS = {
     "aten::empty": "out= forms take no dtype and device; PyTorch fills there by itself",
@@ -33,79 +33,81 @@ OTHER_OVERLOADS = {
 }
 """Operators with out= or in-place overloads that belong to none of the listed ones, and why."""
 
-ROOMS = [pytest.param(room, id=name) for name, room in rooms().items()]
+FAMILIES = [pytest.param(family, id=name) for name, family in families().items()]
 ROWS = [
-    pytest.param(row, id=f"{row.room}-{number}-{row.rule.op}")
+    pytest.param(row, id=f"{row.family}-{number}-{row.rule.op}")
     for number, row in enumerate(facts.rows())
 ]
 
 
-def folder(room: ModuleType) -> Path:
-    return Path(room.__path__[0])
+def folder(family: ModuleType) -> Path:
+    return Path(family.__path__[0])
 
 
-def name(room: ModuleType) -> str:
-    return room.__name__.rpartition(".")[2]
+def name(family: ModuleType) -> str:
+    return family.__name__.rpartition(".")[2]
 
 
-def test_every_folder_is_a_room() -> None:
-    """To list detmode/rules is to see the coverage: each folder is a room with its rows."""
+def test_every_folder_is_a_family() -> None:
+    """To list detmode/rules is to see the coverage: each folder is a family with its rows."""
     base = Path(rules.__path__[0])
     folders = {path.name for path in base.iterdir() if path.is_dir() and path.name[0] not in "._"}
-    strangers = sorted(folders - set(rooms()))
+    strangers = sorted(folders - set(families()))
     assert not strangers, (
-        f"detmode/rules/{strangers[0]}/ is no room: give it an __init__.py with RULES, or remove it"
+        f"detmode/rules/{strangers[0]}/ is no family: add an __init__.py with RULES, or remove it"
     )
     files = sorted(path.name for path in base.iterdir() if path.is_file())
-    assert files == ["__init__.py"], "detmode/rules/ holds rooms only: move the file into its room"
+    assert files == ["__init__.py"], (
+        "detmode/rules/ holds families only: move the file into its family"
+    )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_files(room: ModuleType) -> None:
-    """A room has samples, and beside them nothing but launchers and CUDA files."""
-    where = f"detmode/rules/{name(room)}/"
-    names = {path.name for path in folder(room).iterdir() if path.name != "__pycache__"}
+@pytest.mark.parametrize("family", FAMILIES)
+def test_files(family: ModuleType) -> None:
+    """A family has samples, and beside them nothing but launchers and CUDA files."""
+    where = f"detmode/rules/{name(family)}/"
+    names = {path.name for path in folder(family).iterdir() if path.name != "__pycache__"}
     assert "samples.py" in names, f"{where}: add samples.py with SAMPLES, one for each row"
     odd = sorted(file for file in names if not file.endswith((".py", ".cu", ".cuh")))
-    assert not odd, f"{where}{odd[0]}: a room holds *.py, *.cu and *.cuh, and no folders"
+    assert not odd, f"{where}{odd[0]}: a family holds *.py, *.cu and *.cuh, and no folders"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_headings(room: ModuleType) -> None:
-    """A room's docstring is its page: a first line, a paragraph, four headings with text."""
-    where = f"detmode/rules/{name(room)}/__init__.py"
-    text = (room.__doc__ or "").strip()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_headings(family: ModuleType) -> None:
+    """A family's docstring is its page: a first line, a paragraph, four headings with text."""
+    where = f"detmode/rules/{name(family)}/__init__.py"
+    text = (family.__doc__ or "").strip()
     headings = tuple(re.findall(r"^## (.+)$", text, re.MULTILINE))
     assert headings == HEADINGS, (
         f"{where}: its docstring has the headings {headings}; write {HEADINGS}, in this order"
     )
     first, *sections = re.split(r"^## .+$", text, flags=re.MULTILINE)
-    assert first.strip(), f"{where}: begin the docstring with what the room covers"
+    assert first.strip(), f"{where}: begin the docstring with what the family covers"
     empty = [HEADINGS[i] for i, section in enumerate(sections) if not section.strip()]
     assert not empty, f"{where}: say something under the heading {empty[0]!r}"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_is_data(room: ModuleType) -> None:
-    """A room's __init__.py holds data: no functions, no lambdas."""
-    tree = ast.parse((folder(room) / "__init__.py").read_text())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_is_data(family: ModuleType) -> None:
+    """A family's __init__.py holds data: no functions, no lambdas."""
+    tree = ast.parse((folder(family) / "__init__.py").read_text())
     code = [
         node.lineno
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda))
     ]
     assert not code, (
-        f"detmode/rules/{name(room)}/__init__.py:{code[0]}: rows are data; "
+        f"detmode/rules/{name(family)}/__init__.py:{code[0]}: rows are data; "
         "a predicate belongs into detmode/conditions.py, a function into launch.py"
     )
-    assert isinstance(room.RULES, tuple)
-    assert room.RULES, f"detmode/rules/{name(room)}/__init__.py: RULES is empty"
+    assert isinstance(family.RULES, tuple)
+    assert family.RULES, f"detmode/rules/{name(family)}/__init__.py: RULES is empty"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_budgets(room: ModuleType) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_budgets(family: ModuleType) -> None:
     """Rows, launcher, CUDA and samples fit their budgets."""
-    for path in folder(room).iterdir():
+    for path in folder(family).iterdir():
         budget = BUDGET.get(path.name) or BUDGET.get(path.suffix)
         if budget is None:
             continue
@@ -117,17 +119,17 @@ def test_budgets(room: ModuleType) -> None:
             above = [node for node in body if node is body[0] or isinstance(node, head)]
             lines -= above[-1].end_lineno or 0
         assert lines <= budget, (
-            f"detmode/rules/{name(room)}/{path.name} has {lines} lines where {budget} are meant: "
-            "make two rooms of it, or say it shorter"
+            f"detmode/rules/{name(family)}/{path.name} has {lines} lines where {budget} are meant: "
+            "make two families of it, or say it shorter"
         )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_assignments_are_named(room: ModuleType) -> None:
-    """A room that assigns says where its sources go: ATen is no measure of the one that stays."""
-    assigns = any("assign_rows" in path.read_text() for path in folder(room).glob("*.py"))
-    assert assigns == hasattr(samples_of(name(room)), "ASSIGNMENTS"), (
-        f"detmode/rules/{name(room)}/samples.py: ASSIGNMENTS maps each operator that assigns to "
+@pytest.mark.parametrize("family", FAMILIES)
+def test_assignments_are_named(family: ModuleType) -> None:
+    """A family that assigns says where its sources go: ATen is no measure of the one that stays."""
+    assigns = any("assign_rows" in path.read_text() for path in folder(family).glob("*.py"))
+    assert assigns == hasattr(samples_of(name(family)), "ASSIGNMENTS"), (
+        f"detmode/rules/{name(family)}/samples.py: ASSIGNMENTS maps each operator that assigns to "
         "what is written to, where each element goes, and the elements"
     )
 
@@ -136,7 +138,7 @@ def test_assignments_are_named(room: ModuleType) -> None:
 def test_chains_are_whole(version: str) -> None:
     """In every version each chain ends with a row without condition, and only there."""
     for op, chain in facts.chains(version).items():
-        where = f"{facts.room_file(chain[0])}: {op} on PyTorch {version}"
+        where = f"{facts.family_file(chain[0])}: {op} on PyTorch {version}"
         assert chain[-1].rule.when == ALWAYS, (
             f"{where}: give the last row no `when`; say what happens with all other calls"
         )
@@ -145,7 +147,7 @@ def test_chains_are_whole(version: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_conditions_name_arguments(row: Row) -> None:
+def test_conditions_name_arguments(row: FamilyRule) -> None:
     """A condition reads arguments that the operator's schema has."""
     func = resolve(row.rule.op)
     if func is None:
@@ -153,47 +155,47 @@ def test_conditions_name_arguments(row: Row) -> None:
     known = [argument.name for argument in func._schema.arguments]
     unknown = [argument for argument in row.rule.when.arguments if argument not in known]
     assert not unknown, (
-        f"{facts.room_file(row)}: {facts.label(row.rule)} reads {unknown[0]!r}; "
+        f"{facts.family_file(row)}: {facts.label(row.rule)} reads {unknown[0]!r}; "
         f"the schema has {known}"
     )
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_out_alert_has_an_out_variant(row: Row) -> None:
+def test_out_alert_has_an_out_variant(row: FamilyRule) -> None:
     """A pair of alerts belongs to an operator with an out variant."""
     func = resolve(row.rule.op)
     if func is None or not isinstance(row.rule.alert, tuple):
         return
     out = [other for other in overloads(func._schema.name) if variant_of(other) == "out"]
     assert any(functional_signature(other) == functional_signature(func) for other in out), (
-        f"{facts.room_file(row)}: {facts.label(row.rule)} has two alerts, "
+        f"{facts.family_file(row)}: {facts.label(row.rule)} has two alerts, "
         "but the operator has no out variant: name one"
     )
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_silent_substitute_says_otherwise(row: Row) -> None:
+def test_silent_substitute_says_otherwise(row: FamilyRule) -> None:
     """Where PyTorch has no alert, a row says what the call is without its substitute."""
     action = row.rule.action
     if isinstance(action, Substitute) and row.rule.alert is None:
         assert action.otherwise is not None, (
-            f"{facts.room_file(row)}: {facts.label(row.rule)}: give Substitute "
+            f"{facts.family_file(row)}: {facts.label(row.rule)}: give Substitute "
             "otherwise=Native() or Refuse()"
         )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_traffic_is_stated(room: ModuleType) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_traffic_is_stated(family: ModuleType) -> None:
     """Every Substitute says its traffic, or None, and the docstring's Cost the same figure."""
-    where = f"detmode/rules/{name(room)}/__init__.py"
-    for node in ast.walk(ast.parse((folder(room) / "__init__.py").read_text())):
+    where = f"detmode/rules/{name(family)}/__init__.py"
+    for node in ast.walk(ast.parse((folder(family) / "__init__.py").read_text())):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Substitute":
             assert any(keyword.arg == "traffic" for keyword in node.keywords), (
                 f"{where}:{node.lineno}: give Substitute traffic=, the bytes that it moves as a "
                 "multiple of the floor, or None and the reason under Cost"
             )
-    cost = " ".join((room.__doc__ or "").partition("## Cost")[2].partition("## ")[0].split())
-    actions = [rule.action for rule in room.RULES if isinstance(rule.action, Substitute)]
+    cost = " ".join((family.__doc__ or "").partition("## Cost")[2].partition("## ")[0].split())
+    actions = [rule.action for rule in family.RULES if isinstance(rule.action, Substitute)]
     for traffic in {action.traffic for action in actions}:
         words = "not counted" if traffic is None else f"{traffic} times the floor"
         assert words in cost, f"{where}: a row has traffic={traffic}; say {words!r} under Cost"
@@ -210,12 +212,12 @@ def overloads(base: str) -> list[torch._ops.OpOverload]:
     return found
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_variants_are_derived(room: ModuleType) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_variants_are_derived(family: ModuleType) -> None:
     """Every in-place and out= overload of a listed operator finds its functional one's chain."""
-    where = f"detmode/rules/{name(room)}/__init__.py"
-    table = room_table(name(room))
-    for op in dict.fromkeys(rule.op for rule in room.RULES):
+    where = f"detmode/rules/{name(family)}/__init__.py"
+    table = family_table(name(family))
+    for op in dict.fromkeys(rule.op for rule in family.RULES):
         func = resolve(op)
         if func is None:
             continue
@@ -239,17 +241,17 @@ def test_variants_are_derived(room: ModuleType) -> None:
                 )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_forwards_exist(room: ModuleType) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forwards_exist(family: ModuleType) -> None:
     """FORWARDS names operators of PyTorch, and operators whose name does not tell it already."""
-    for op in getattr(room, "FORWARDS", ()):
+    for op in getattr(family, "FORWARDS", ()):
         namespace, _, base = op.partition("::")
         packet = getattr(getattr(torch.ops, namespace), base.partition(".")[0], None)
         assert packet is not None or namespace not in ("aten", "c10d"), (
-            f"detmode/rules/{name(room)}/__init__.py: FORWARDS names {op}, which PyTorch has not"
+            f"detmode/rules/{name(family)}/__init__.py: FORWARDS names {op}, which PyTorch has not"
         )
 
 
-def test_rooms_are_disjoint() -> None:
-    """The default table is the union of the rooms: no operator has two homes."""
-    assert {row.room for row in default_rules()} >= set(rooms())
+def test_families_are_disjoint() -> None:
+    """The default table is the union of the families: no operator has two homes."""
+    assert {row.family for row in default_rules()} >= set(families())

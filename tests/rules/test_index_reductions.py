@@ -125,8 +125,8 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_indices_in_the_memory_that_is_written(product: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Indices that the call itself overwrites are refused as by ATen; interleaved ones are read."""
     start = torch.randint(0, 300, (600,), generator=GENERATOR)
-    whole, apart = start[:300].clone(), start.clone()
-    expected = product(apart[::2], start[1::2].clone())
+    whole, copy_if_overlapping = start[:300].clone(), start.clone()
+    expected = product(copy_if_overlapping[::2], start[1::2].clone())
     with DeterministicMode(simulate="cuda", schedule_seed=1):
         with pytest.raises(RuntimeError, match="single memory location"):
             product(whole, whole)

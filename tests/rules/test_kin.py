@@ -124,7 +124,7 @@ def test_kin_are_listed(name: str) -> None:
         assert not excused, f"{name} has a row: remove {excused[0]!r} from REASONS"
     else:
         assert excused, (
-            f"{name} is in no row: add it to its room under detmode/rules/, or say in REASONS of "
+            f"{name} is in no row: add it to its family under detmode/rules/, or say in REASONS of "
             "tests/rules/test_kin.py why it does not vary"
         )
 

@@ -1,75 +1,75 @@
-"""Every row is met by a sample of its room, for every dtype that the row asks for."""
+"""Every row is met by a sample of its family, for every dtype that the row asks for."""
 
 import pytest
 import table_facts as facts
 
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import Row
+from detmode.table.rule_table import FamilyRule
 from detmode.table.samples import COVERS
 from detmode.verify.cases import samples_of
 
 ROWS = [
-    pytest.param(row, id=f"{row.room}-{number}-{row.rule.op}")
+    pytest.param(row, id=f"{row.family}-{number}-{row.rule.op}")
     for number, row in enumerate(facts.rows())
 ]
-SUBSTITUTE_ROOMS = sorted(
-    {row.room for row in facts.rows() if isinstance(row.rule.action, Substitute)}
+SUBSTITUTE_FAMILIES = sorted(
+    {row.family for row in facts.rows() if isinstance(row.rule.action, Substitute)}
 )
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_row_is_met(row: Row) -> None:
+def test_row_is_met(row: FamilyRule) -> None:
     """Some sample meets the row, in a version and setting in which it holds."""
     samples = facts.samples_in(row)
     assert samples, (
-        f"{facts.room_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)}; "
+        f"{facts.family_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)}; "
         "add one that does, or remove the row if none can"
     )
     missing = [dtype for dtype in row.rule.when.dtypes if dtype not in {d for _, d in samples}]
     assert not missing, (
-        f"{facts.room_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)} "
+        f"{facts.family_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)} "
         f"in {missing[0]}; add the dtype to a sample's dtypes, or take it out of the row"
     )
 
 
-@pytest.mark.parametrize("room", SUBSTITUTE_ROOMS)
-def test_substitutes_meet_hard_inputs(room: str) -> None:
+@pytest.mark.parametrize("family", SUBSTITUTE_FAMILIES)
+def test_substitutes_meet_hard_inputs(family: str) -> None:
     """The samples that meet a substitute show collisions, emptiness, strides and odd sizes."""
-    samples = samples_of(room)
+    samples = samples_of(family)
     shown = {
         item
         for row in facts.rows()
-        if row.room == room and isinstance(row.rule.action, Substitute)
+        if row.family == family and isinstance(row.rule.action, Substitute)
         for sample, _ in facts.samples_in(row)
         for item in sample.covers
     }
     excused = getattr(samples, "NOT_APPLICABLE", {})
     missing = [item for item in COVERS if item not in shown and item not in excused]
     assert not missing, (
-        f"detmode/rules/{room}/samples.py: no sample with a substitute covers {missing[0]!r}; "
+        f"detmode/rules/{family}/samples.py: no sample with a substitute covers {missing[0]!r}; "
         "add one with covers=(...), or say in NOT_APPLICABLE why it does not apply"
     )
     wrong = [item for item in excused if item in shown or item not in COVERS]
     assert not wrong, (
-        f"detmode/rules/{room}/samples.py: NOT_APPLICABLE excuses {wrong[0]!r}, "
+        f"detmode/rules/{family}/samples.py: NOT_APPLICABLE excuses {wrong[0]!r}, "
         "which a sample covers or COVERS does not know: remove it"
     )
 
 
-@pytest.mark.parametrize("room", sorted({row.room for row in facts.rows()}))
-def test_samples_are_named_apart(room: str) -> None:
+@pytest.mark.parametrize("family", sorted({row.family for row in facts.rows()}))
+def test_samples_are_named_apart(family: str) -> None:
     """Two samples of one operator, for one device, have two names: they are test ids."""
     seen = set()
-    for sample in samples_of(room).SAMPLES:
+    for sample in samples_of(family).SAMPLES:
         key = (sample.op, sample.name, sample.device)
-        assert key not in seen, f"detmode/rules/{room}/samples.py: {key} twice; rename one"
+        assert key not in seen, f"detmode/rules/{family}/samples.py: {key} twice; rename one"
         seen.add(key)
 
 
-@pytest.mark.parametrize("room", sorted({row.room for row in facts.rows()}))
-def test_samples_bind(room: str) -> None:
+@pytest.mark.parametrize("family", sorted({row.family for row in facts.rows()}))
+def test_samples_bind(family: str) -> None:
     """A sample gives arguments that the schema has, and all that have no default."""
-    for sample in samples_of(room).SAMPLES:
+    for sample in samples_of(family).SAMPLES:
         func = facts.resolve(sample.op)
         if func is None:
             continue
@@ -79,6 +79,6 @@ def test_samples_bind(room: str) -> None:
         needed = {argument.name for argument in schema if not argument.has_default_value()}
         needed -= {argument.name for argument in schema if argument.is_out}
         assert not unknown | (needed - given), (
-            f"detmode/rules/{room}/samples.py: {sample.op} {sample.name}: "
+            f"detmode/rules/{family}/samples.py: {sample.op} {sample.name}: "
             f"unknown {sorted(unknown)}, missing {sorted(needed - given)}"
         )

@@ -1,4 +1,4 @@
-"""Every kernel of every room runs clean under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""Every kernel of every family runs clean under AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 import os
 import subprocess
@@ -8,21 +8,21 @@ import pytest
 from hypothesis import settings
 
 from detmode.cuda import CompileError, host
-from detmode.rules import room_table, rooms
+from detmode.rules import families, family_table
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 
-ROOMS = [
+FAMILIES = [
     name
-    for name in rooms()
+    for name in families()
     if any(
         isinstance(row.rule.action, Substitute)
         and row.rule.action.launches
         and resolve(row.rule.op) is not None
-        for row in room_table(name)
+        for row in family_table(name)
     )
 ]
-"""Rooms of an extension that is not imported have tests of their own."""
+"""Families of an extension that is not imported have tests of their own."""
 
 # Both sanitizers end the process at the first fault, so reaching the last line is the claim.
 SCRIPT = """
@@ -30,8 +30,8 @@ import sys
 import torch
 from detmode.verify.cases import cases, run_substituted
 
-room, dtypes = sys.argv[1], sys.argv[2:]
-chosen = [case for case in cases(room) if str(case.dtype) in dtypes or not dtypes]
+family, dtypes = sys.argv[1], sys.argv[2:]
+chosen = [case for case in cases(family) if str(case.dtype) in dtypes or not dtypes]
 for case in chosen:
     print(case, file=sys.stderr, flush=True)
     run_substituted(case.sample, case.dtype)
@@ -41,8 +41,8 @@ print(len(chosen), "clean")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_fault_in_any_sample(room: str) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_fault_in_any_sample(family: str) -> None:
     """No access outside a buffer and no undefined behaviour; all dtypes in the full profile."""
     try:
         environment = host.sanitizer_environment()
@@ -51,7 +51,7 @@ def test_no_fault_in_any_sample(room: str) -> None:
     every = settings.get_current_profile_name() == "full"
     dtypes = [] if every else ["torch.float32", "torch.bfloat16"]
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, room, *dtypes],
+        [sys.executable, "-c", SCRIPT, family, *dtypes],
         env={**os.environ, **environment, "UBSAN_OPTIONS": "halt_on_error=1"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The rooms of torchvision's operators: their rows wake when its operators exist."""
+"""The families of torchvision's operators: their rows wake when its operators exist."""
 
 import os
 import subprocess
@@ -13,13 +13,13 @@ import pytest
 import table_facts as facts
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torchvision_operators import INSTALLED, ROOMS, operators
+from torchvision_operators import FAMILIES, INSTALLED, operators
 
 from detmode import DeterministicMode, Refuse, RuleTable, Substitute
 from detmode.cuda import CompileError, host, unavailable
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 from detmode.mode.messages import alert_text
-from detmode.rules import default_rules, room_table
+from detmode.rules import default_rules, family_table
 from detmode.table.call import Call, Signature
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
@@ -27,18 +27,20 @@ from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_bits, check_races, check_truth
 
 SAMPLES = [
-    pytest.param(sample, id=f"{room}-{sample.op.partition('::')[2]}-{sample.device}-{sample.name}")
-    for room in ROOMS
-    for sample in samples_of(room).SAMPLES
+    pytest.param(
+        sample, id=f"{family}-{sample.op.partition('::')[2]}-{sample.device}-{sample.name}"
+    )
+    for family in FAMILIES
+    for sample in samples_of(family).SAMPLES
 ]
 CASES = [
-    Case(room, sample, dtype, None)
-    for room in ROOMS
-    for sample in samples_of(room).SAMPLES
+    Case(family, sample, dtype, None)
+    for family in FAMILIES
+    for sample in samples_of(family).SAMPLES
     if sample.device == "cuda"
     for dtype in sample.dtypes
 ]
-OPS = sorted({row.rule.op for room in ROOMS for row in room_table(room)})
+OPS = sorted({row.rule.op for family in FAMILIES for row in family_table(family)})
 needs_compiler = pytest.mark.skipif(
     unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
 )
@@ -54,8 +56,8 @@ def overlaps(op: str) -> Sample:
     """The sample of that name."""
     return next(
         sample
-        for room in ROOMS
-        for sample in samples_of(room).SAMPLES
+        for family in FAMILIES
+        for sample in samples_of(family).SAMPLES
         if (sample.op, sample.name) == (op, "overlaps")
     )
 
@@ -109,7 +111,7 @@ def test_no_data_race(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_error_is_no_larger(case: Case) -> None:
     """The error against float64 is at most twice torchvision's plus a rounding."""
-    if case.room == "deform_conv2d" and case.sample.name == "special_values" and not INSTALLED:
+    if case.family == "deform_conv2d" and case.sample.name == "special_values" and not INSTALLED:
         pytest.skip("autograd, the stand-in, multiplies infinities by other terms than torchvision")
     check_truth(case)
 
@@ -135,7 +137,7 @@ def test_torchvision_alerts_on_a_gpu(forward: str, rest: tuple[Any, ...]) -> Non
     assert isinstance(alert, str)
     image = torch.randn(1, 4, 8, 8, device="cuda", requires_grad=True)
     rois = torch.tensor([[0.0, 0.0, 0.0, 5.0, 5.0]], device="cuda")
-    with flag(True):
+    with deterministic_flag(True):
         pooled = getattr(torch.ops.torchvision, forward)(image, rois, 1.0, 2, 2, *rest)
         pooled = pooled[0] if isinstance(pooled, tuple) else pooled
         with pytest.raises(RuntimeError) as caught:
@@ -208,7 +210,9 @@ def test_other_mapping() -> None:
             func(**given)
 
 
-ALERTS = sorted({row.rule.alert for room in ROOMS for row in room_table(room) if row.rule.alert})
+ALERTS = sorted(
+    {row.rule.alert for family in FAMILIES for row in family_table(family) if row.rule.alert}
+)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
@@ -221,7 +225,7 @@ def test_the_mode_answers_for_the_python_alert(alert: str) -> None:
         return str(caught.value)
 
     original = torch._prims_common.alert_not_deterministic
-    with flag(True):
+    with deterministic_flag(True):
         expected = alerts()
     with DeterministicMode():
         torch._prims_common.alert_not_deterministic(alert)
@@ -325,11 +329,11 @@ SCRIPT = """
 import sys
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torchvision_operators import ROOMS, operators
+from torchvision_operators import FAMILIES, operators
 from detmode.verify.cases import cases, run_substituted
 
 with operators():
-    chosen = [case for room in ROOMS for case in cases(room) if case.dtype is torch.float32]
+    chosen = [case for family in FAMILIES for case in cases(family) if case.dtype is torch.float32]
     for case in chosen:
         print(case, file=sys.stderr, flush=True)
         run_substituted(case.sample, case.dtype)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from detmode import DeterministicMode, cuda
-from detmode.rules import default_rules, rooms
+from detmode.rules import default_rules, families
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.table.variants import out_names, variant_of
@@ -20,9 +20,9 @@ OTHER = (torch.float64, torch.float16, torch.int32, torch.complex64)
 def written() -> Iterator[Any]:
     """The out variants of all substitutes, each with its smallest sample, by dtype."""
     table = default_rules()
-    for room in rooms():
+    for family in families():
         found: dict[Any, tuple[int, Any, torch.dtype]] = {}
-        for sample in samples_of(room).SAMPLES:
+        for sample in samples_of(family).SAMPLES:
             func = resolve(sample.op)
             dtype = torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
             row = matching_row(sample, dtype) if sample.device == "cuda" else None
@@ -42,7 +42,7 @@ def written() -> Iterator[Any]:
             for overload in packet.overloads() if packet is not None else ():
                 out = getattr(packet, overload)
                 if variant_of(out) == "out" and table.get(out) == table.get(func):
-                    yield pytest.param(func, out, sample, dtype, id=f"{room}-{name}.{overload}")
+                    yield pytest.param(func, out, sample, dtype, id=f"{family}-{name}.{overload}")
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> type[Exception] | None:

@@ -1,7 +1,7 @@
 """torchvision's backward operators: its own where it is installed, else ones that stand for them.
 
 torchvision is no requirement of the tests. The stand-ins have its schemas, its shape rules, and on
-the CPU the rooms' references.
+the CPU the families' references.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from detmode.verify.cases import samples_of
 
-ROOMS = ("deform_conv2d", "roi_pools")
+FAMILIES = ("deform_conv2d", "roi_pools")
 POOLED = "SymInt pooled_height, SymInt pooled_width"
 SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
 PAIRS = ", ".join(
@@ -54,8 +54,8 @@ def operators() -> Iterator[None]:
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in SCHEMAS:
         library.define(schema)
-    for room in ROOMS:
-        for op, reference in samples_of(room).REFERENCE.items():
+    for family in FAMILIES:
+        for op, reference in samples_of(family).REFERENCE.items():
             name = op.partition("::")[2]
             library.impl(name, _rounding_once(reference), "CPU")
             library.impl(name, _deform_meta if "deform" in name else _pool_meta, "Meta")

@@ -19,7 +19,7 @@ from torch.distributed import HashStore
 import detmode
 from detmode import diff, record
 from detmode.cli import parser as cli
-from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
+from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
@@ -62,7 +62,7 @@ def digests_of(path: Path, operator: str, side: str) -> list[tuple[bytes, ...]]:
     return [getattr(call, side).digests for call in operators(path, operator)]
 
 
-def operators(path: Path, *names: str) -> list[CallRecord]:
+def operators(path: Path, *names: str) -> list[TraceCall]:
     return [call for call in Reader(path).calls() if call.overload.rpartition(".")[0] in names]
 
 

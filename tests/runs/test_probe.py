@@ -143,7 +143,7 @@ def test_custom_operator_with_an_atomic_sum() -> None:
     assert 1 <= row.elements <= 4
     assert row.largest is not None
     assert 0 < row.largest < 1e-3
-    assert (row.room, row.action) == (None, None)
+    assert (row.family, row.action) == (None, None)
     assert Path(row.site.rpartition(":")[0]).name == Path(__file__).name
     assert "in no rule" in str(report)
 
@@ -243,13 +243,13 @@ def test_one_of_several_mutated_tensors() -> None:
 
 
 def test_rule_of_the_table() -> None:
-    """Where the table has a row for the call on CUDA, the report names its room and action."""
+    """Where the table has a row for the call on CUDA, the report names its family and action."""
     x, index = torch.zeros(3), torch.tensor([0, 0, 2])
     with Noise("aten::index_add", lambda result, calls: result.add_(calls)), Probe() as probing:
         torch.index_add(x, 0, index, torch.ones(3))
     (row,) = probing.report().rows
     assert row.action == "substitute"
-    assert f"{row.room}: substitute" in str(probing.report())
+    assert f"{row.family}: substitute" in str(probing.report())
 
 
 # What is left as it was

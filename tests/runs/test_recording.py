@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import detmode
 from detmode import DeterministicMode, allow, cuda, diff, record
 from detmode.runs.probing import Probe
-from detmode.runs.trace_file import UNDEFINED, CallRecord, Reader
+from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 from detmode.sites.module_path import ModulePaths
 
 needs_compiler = pytest.mark.skipif(
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def calls(path: Path, *overloads: str) -> list[CallRecord]:
+def calls(path: Path, *overloads: str) -> list[TraceCall]:
     """The recorded calls, of some overloads or of all."""
     return [call for call in Reader(path).calls() if not overloads or call.overload in overloads]
 

@@ -51,8 +51,8 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
         if not SUPPORTED[0] <= version <= SUPPORTED[1]:
             raise UsageError(f"--torch {options.torch}: the rule table is for PyTorch {VERSIONS}")
         found = [row for row in found if row.rule.holds_for(version)]
-    rows = [{"room": row.room, **row.rule.as_text()} for row in found]
-    columns = ("op", "when", "action", "guarantee", "alert", "versions", "room")
+    rows = [{"family": row.family, **row.rule.as_text()} for row in found]
+    columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
     print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
     return 0
 
@@ -87,17 +87,19 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
 
     try:
         device = options.device or verifying.default_device()
-        outcomes = verifying.verify(device=device, room=options.room, repeats=options.repeats)
+        outcomes = verifying.verify(device=device, family=options.family, repeats=options.repeats)
     except verifying.CannotVerifyError as error:
         raise UsageError(str(error)) from error
     if not outcomes:
-        reason = f"room {options.room!r} has no substitute with samples for this PyTorch"
+        reason = f"family {options.family!r} has no substitute with samples for this PyTorch"
         print(f"detmode: note: nothing to verify: {reason}", file=sys.stderr)
-    columns = ("room", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
+    columns = ("family", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
     print_rows([outcome.as_text() for outcome in outcomes], options.format, columns)
     for outcome in outcomes:
         for what in outcome.skipped:
-            print(f"detmode: note: {outcome.room} {outcome.dtype}: skipped {what}", file=sys.stderr)
+            print(
+                f"detmode: note: {outcome.family} {outcome.dtype}: skipped {what}", file=sys.stderr
+            )
     failed = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failed:
         print(f"detmode: {failure}", file=sys.stderr)

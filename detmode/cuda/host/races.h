@@ -59,7 +59,7 @@ struct Release {
 struct Releases {
   Release** items;
   int n;
-  int room;
+  int family;
 };
 
 // The releases that a read of this address, with a fence behind it, acquires.
@@ -94,10 +94,10 @@ DETMODE_UNTRACKED inline void add_release(Releases& to, Release* release) {
   for (int i = 0; i < to.n; ++i) {
     if (to.items[i] == release) return;
   }
-  if (to.n == to.room) {
-    to.room = to.room == 0 ? 4 : 2 * to.room;
+  if (to.n == to.family) {
+    to.family = to.family == 0 ? 4 : 2 * to.family;
     to.items = static_cast<Release**>(
-        __builtin_realloc(to.items, static_cast<size_t>(to.room) * sizeof(Release*)));
+        __builtin_realloc(to.items, static_cast<size_t>(to.family) * sizeof(Release*)));
   }
   to.items[to.n++] = release;
 }

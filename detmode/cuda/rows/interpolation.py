@@ -1,4 +1,4 @@
-"""The gradient of any separable interpolation: what the rooms of interpolations share."""
+"""The gradient of any separable interpolation: what the families of interpolations share."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def check_values(out: Tensor, values: Tensor) -> None:
         )
 
 
-def apart(out: Tensor, source: Tensor) -> Tensor:
+def copy_if_overlapping(out: Tensor, source: Tensor) -> Tensor:
     """``source``, or a copy where ``out`` may overwrite it before it is read.
 
     What certainly overlaps was refused before, as by ATen.

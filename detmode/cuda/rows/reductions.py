@@ -1,4 +1,4 @@
-"""The CUDA source of the room, with its entries."""
+"""The CUDA source of the family, with its entries."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.positions import apart, check_on_host, linearize
+from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, linearize
 from detmode.cuda.rows.shapes import Rows
 
 
@@ -42,7 +42,8 @@ def reduce_scattered(
     if index.numel() == 0:
         return out
     grown, index, src = (
-        x if x.dim() else x.view(1) for x in (out, apart(out, index), apart(out, src))
+        x if x.dim() else x.view(1)
+        for x in (out, copy_if_overlapping(out, index), copy_if_overlapping(out, src))
     )
     dim = dim % grown.dim()
     size = grown.shape[dim]

@@ -1,4 +1,4 @@
-"""Adding rows of a tensor to the destinations that an index names: what both rooms launch.
+"""Adding rows of a tensor to the destinations that an index names: what both families launch.
 
 Two ways lead to sums that do not depend on the order of threads; :mod:`detmode.cuda.rows.shapes`
 says which is taken. It goes by shapes alone, so that it is the same on every GPU.

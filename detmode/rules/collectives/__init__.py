@@ -22,7 +22,7 @@ Set ``NCCL_ALGO=^NVLS,NVLSTree`` or ``NCCL_NVLS_ENABLE=0`` beforehand, as ``detm
 one node it is enough to build process groups inside the mode, where ``WORLD_SIZE`` and
 ``LOCAL_WORLD_SIZE`` show that it is one (``torchrun`` sets them). All are read at the call: whether
 they were set when the group was built cannot be told. Another number of ranks gives other bits.
-Symmetric memory is a room of its own.
+Symmetric memory is a family of its own.
 """
 
 from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on

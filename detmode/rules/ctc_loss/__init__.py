@@ -42,7 +42,7 @@ infinite loss gives NaN, or zero with ``zero_infinity=True``, and a class that n
 whose log-probability is -inf gives NaN in a small call and zero in a large one, all as in ATen. A
 finite log-probability beyond 2^40, on either side of zero, counts as 2^40. Sorting compares each
 label with all others of its target. There is no double backward, as in ATen. cuDNN's loss
-(``_cudnn_ctc_loss``: int32 targets on the CPU, blank 0, input lengths all equal) is a room of its
+(``_cudnn_ctc_loss``: int32 targets on the CPU, blank 0, input lengths all equal) is a family of its
 own.
 """
 

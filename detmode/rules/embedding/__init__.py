@@ -11,7 +11,7 @@ one. On MPS it adds atomically.
 
 ## What happens instead
 
-Floating gradients are added with the launches of the room ``index``. Wide rows: a stable sort of
+Floating gradients are added with the launches of the family ``index``. Wide rows: a stable sort of
 the indices alone, in the narrowest integer type that holds them, then 64 positions of one column at
 a time in float64 (float64 itself in pairs of float64), and what pieces share in the same way, so
 that no thread walks over a frequent row. Narrow rows: integers of a common scale, in any order.
@@ -27,7 +27,7 @@ The floor is ``grad_output`` and ``indices`` read and the gradient of the weight
 rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 64 bytes for
 each position up to 32768 rows of weight, 120 up to 2**31, else 280; and for every 64 positions two
 rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost what
-the room ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
+the family ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
 sorted kernel, and their row is zeroed in the end.
 
 In all 1.5 times the floor for 50,000 positions of 768 columns among 30,522 rows; 1.1 for 4096

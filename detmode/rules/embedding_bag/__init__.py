@@ -13,11 +13,11 @@ indices and add row by row. On MPS every mode adds atomically, and so do the gra
 
 With ``mode="max"`` on CUDA, one launch says for each bag and column which row of the weight gets
 the gradient; empty bags and ``padding_idx`` get nothing, which is 0.0 for row 0. The launches of
-the room ``index`` add them: a maximum of exponents for each element of the weight's gradient, then
-the addends as integers of that scale, or, where the weight has many more rows than there are bags,
-a stable sort of the positions and sums in pieces of 64. The shapes alone choose the way, each sum
-is rounded once, and all roundings are explicit: any GPU gives the same bits. ATen rounds each
-addition to the dtype.
+the family ``index`` add them: a maximum of exponents for each element of the weight's gradient,
+then the addends as integers of that scale, or, where the weight has many more rows than there are
+bags, a stable sort of the positions and sums in pieces of 64. The shapes alone choose the way,
+each sum is rounded once, and all roundings are explicit: any GPU gives the same bits. ATen rounds
+each addition to the dtype.
 
 ``"sum"`` and ``"mean"`` take PyTorch's own path, which does not vary. On MPS: PyTorch's error.
 

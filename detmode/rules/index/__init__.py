@@ -1,7 +1,7 @@
 """Addition and assignment by index: ``index_add`` and ``index_put``.
 
 Met as ``Tensor.index_add_``, ``x[index] = values``, ``x.index_put_(..., accumulate=True)``, and in
-the backward of ``x[index]``, ``index_select``, ``repeat_interleave`` and ``as_strided``. The room
+the backward of ``x[index]``, ``index_select``, ``repeat_interleave`` and ``as_strided``. The family
 ``scatter`` uses the same launches.
 
 ## What varies

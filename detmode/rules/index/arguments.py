@@ -1,4 +1,4 @@
-"""Arguments for the samples of this room and its neighbours."""
+"""Arguments for the samples of this family and its neighbours."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.positions import (
-    apart,
     broadcast,
     check_on_host,
     check_values,
+    copy_if_overlapping,
     expand_masks,
     linearize,
 )
@@ -50,8 +50,8 @@ def index_add(
     work = target.contiguous()
     add_rows(
         work,
-        apart(out, index).reshape(-1).to(torch.int64).contiguous(),
-        apart(out, source).contiguous(),
+        copy_if_overlapping(out, index).reshape(-1).to(torch.int64).contiguous(),
+        copy_if_overlapping(out, source).contiguous(),
         shape,
         alpha=alpha,
     )
@@ -117,7 +117,7 @@ def index_put(
     target = out.permute(*others[:before], *dims, *others[before:])
     sizes = target.shape[before : before + len(dims)]
     head, tail = target.shape[:before], target.shape[before + len(dims) :]
-    source = apart(out, values.to(out.device)).expand((*head, *rows, *tail))
+    source = copy_if_overlapping(out, values.to(out.device)).expand((*head, *rows, *tail))
     if source.numel() == 0:
         return out
     for (dim, index), size in zip(given, sizes):

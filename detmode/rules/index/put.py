@@ -10,10 +10,10 @@ from torch import Tensor
 
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.positions import (
-    apart,
     broadcast,
     check_on_host,
     check_values,
+    copy_if_overlapping,
     expand_masks,
     linearize,
 )
@@ -60,7 +60,9 @@ def index_put_last(
     between = [out.shape[dim] for dim in others]
     tail = out.shape[last:]
     named_shape = (*between, *rows) if adjacent else (*rows, *between)
-    source = apart(out, values.to(out.device)).expand((*named_shape, *tail)).contiguous()
+    source = (
+        copy_if_overlapping(out, values.to(out.device)).expand((*named_shape, *tail)).contiguous()
+    )
     if source.numel() == 0:
         return out
     for dim, index in given.items():

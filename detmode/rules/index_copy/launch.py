@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import apart, check_on_host
+from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping
 from detmode.cuda.rows.shapes import Rows
 
 __all__ = ["index_copy"]
@@ -54,8 +54,8 @@ def index_copy(
         return out
     check_on_host(index, size, dim, IndexError)
     shape = Rows(prod(target.shape[:dim]), index.numel(), prod(target.shape[dim + 1 :]), size)
-    positions = apart(out, index).reshape(-1).contiguous()
-    assign_rows(target, positions, apart(out, source).contiguous(), shape)
+    positions = copy_if_overlapping(out, index).reshape(-1).contiguous()
+    assign_rows(target, positions, copy_if_overlapping(out, source).contiguous(), shape)
     return out
 
 

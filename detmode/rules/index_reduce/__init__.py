@@ -1,7 +1,7 @@
 """``index_reduce``: products, means, maxima and minima of rows by index.
 
-Met as ``Tensor.index_reduce_``, and in its backward. The rooms ``scatter`` and ``scatter_reduce``
-use the same launches.
+Met as ``Tensor.index_reduce_``, and in its backward. The families ``scatter`` and
+``scatter_reduce`` use the same launches.
 
 ## What varies
 
@@ -17,7 +17,7 @@ long run of duplicates. A product is a float64 significand (of float64 factors a
 an exponent of its own: nothing overflows or underflows on the way, and the product is rounded to
 the dtype at the end. Products of integers wrap, as in ATen.
 
-*Means.* The sum of the room ``index`` divided by the number of its addends, which is counted in
+*Means.* The sum of the family ``index`` divided by the number of its addends, which is counted in
 integers. Means of integers are made by ATen's integer operators, and rounded down.
 
 *Maxima and minima.* Values become integers in the same order, for the integer ``atomicMax`` that

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.positions import apart, check_on_host
+from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping
 from detmode.cuda.rows.shapes import Rows
 
 
@@ -68,8 +68,8 @@ def reduction(
         out,
         target,
         dim,
-        apart(out, index).reshape(-1).to(torch.int64).contiguous(),
-        apart(out, source).reshape(shape),
+        copy_if_overlapping(out, index).reshape(-1).to(torch.int64).contiguous(),
+        copy_if_overlapping(out, source).reshape(shape),
     )
 
 

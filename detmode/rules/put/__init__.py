@@ -13,7 +13,7 @@ element of ``self`` gets an owner by an integer maximum of the positions of its 
 there are more than four elements for each source, a stable sort of the index finds the last ones;
 then the owners write. On the CPU ``scatter`` writes them in order; no kernel is launched.
 
-``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the room
+``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the family
 ``index``, which give the same bits in any order. Integers and bools add by ATen's own kernel, whose
 integer atomics commute; only its alert is left out. On the CPU ATen adds serially under the flag.
 
@@ -24,9 +24,9 @@ Any GPU gives the same bits.
 The floor is ``index`` and ``source`` read once and one element written for each. Each index adds 24
 bytes to become a position, counted from the start. Assignments read the positions twice, and add 8
 bytes for each element of ``self`` and an atomic and a read for each source; a sort instead of that
-moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the room ``index``.
-A ``self`` that is not contiguous is copied each way. On the CPU: the index is read once more for
-its bounds, and one thread writes instead of all.
+moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the family
+``index``. A ``self`` that is not contiguous is copied each way. On the CPU: the index is read once
+more for its bounds, and one thread writes instead of all.
 
 In all assignments to a quarter of the elements move 5.2 times the floor, on the CPU 2.9 times the
 floor; float32 sums of two sources for each element 5.6 times the floor, of integers 1.0 times the

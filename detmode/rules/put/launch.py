@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import WORDS, assign_rows
-from detmode.cuda.rows.positions import apart, linearize
+from detmode.cuda.rows.positions import copy_if_overlapping, linearize
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 
 __all__ = ["put_integers", "put_last", "put_last_on_cpu", "put_sums"]
 
@@ -59,7 +59,7 @@ def put_integers(
 ) -> Tensor:
     """The same of integers and bools: ATen's own kernel, without the alert."""
     target = self.clone() if out is None else out
-    with flag(False):
+    with deterministic_flag(False):
         return target.put_(index, source, accumulate=True)
 
 
@@ -75,9 +75,9 @@ def put_last_on_cpu(
     target = self.clone() if out is None else out
     _check(target, index, source)
     work = target.contiguous()
-    size, positions = work.numel(), apart(target, index).reshape(-1)
+    size, positions = work.numel(), copy_if_overlapping(target, index).reshape(-1)
     positions = torch.where(positions < 0, positions + size, positions)
-    words, to = (x.view(WORDS[x.itemsize]) for x in (apart(target, source), work))
+    words, to = (x.view(WORDS[x.itemsize]) for x in (copy_if_overlapping(target, source), work))
     to.view(-1).scatter_(0, positions, words.reshape(-1))
     return target if work is target else target.copy_(work)
 
@@ -91,9 +91,11 @@ def _put(
         return target
     work = target.contiguous()
     n, size = index.numel(), work.numel()
-    positions = linearize([(apart(target, index).reshape(-1), size)], None, (n,), wraps=True)
+    positions = linearize(
+        [(copy_if_overlapping(target, index).reshape(-1), size)], None, (n,), wraps=True
+    )
     move = add_rows if accumulate else assign_rows
-    move(work, positions, apart(target, source).contiguous(), Rows(1, n, 1, size))
+    move(work, positions, copy_if_overlapping(target, source).contiguous(), Rows(1, n, 1, size))
     return target if work is target else target.copy_(work)
 
 

@@ -41,7 +41,7 @@ static __device__ __forceinline__ T bin_start(const Axis<T>& axis, int64_t p) {
 }
 
 // Whether bins [p, p_end) may have samples that reach one of the pixels [first, last]. A sample
-// reaches pixels less than 1 away, or 1 away at the border; the rest is room for roundings. NaN
+// reaches pixels less than 1 away, or 1 away at the border; the rest is family for roundings. NaN
 // reaches nothing.
 template <typename T>
 static __device__ __forceinline__ bool may_reach(const Axis<T>& axis, int64_t p, int64_t p_end,

@@ -1,4 +1,4 @@
-"""The CUDA files of this room."""
+"""The CUDA files of this family."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Met as ``Tensor.scatter_add_`` and ``Tensor.scatter_(..., reduce="add"|"multiply")``, in graph
 libraries, and in the backward of ``gather``, ``take_along_dim``, ``cummax`` and ``cummin``. The
-room ``scatter_reduce`` uses the same launches.
+family ``scatter_reduce`` uses the same launches.
 
 ## What varies
 
@@ -14,15 +14,15 @@ integers. A scalar instead of ``src`` does not vary: all of its addends and fact
 
 ## What happens instead
 
-Floating and complex sums are substituted, with the launches of the room ``index``. Scattered
+Floating and complex sums are substituted, with the launches of the family ``index``. Scattered
 elements: a maximum of exponents per destination, then the addends as integers of that scale. Where
 the index is expanded along the dimensions behind ``dim``, as graph libraries and ``gather`` of rows
 make it, or is much smaller than ``self``: a stable sort of the index without its repeats, then the
 rows in pieces of 64. Only shapes and the index's strides decide, and all roundings are explicit:
 any GPU gives the same bits.
 
-Products take the launches of the room ``index_reduce``: a stable sort of the destinations, then the
-factors in pieces of 64. Sums of integers do not depend on the order, and run ATen's
+Products take the launches of the family ``index_reduce``: a stable sort of the destinations, then
+the factors in pieces of 64. Sums of integers do not depend on the order, and run ATen's
 ``scatter_add``.
 
 ## Cost
@@ -30,7 +30,7 @@ factors in pieces of 64. Sums of integers do not depend on the order, and run AT
 The floor is ``src`` and ``index`` read once and the destinations read and written once. Scattered
 elements are read twice with their indices, and use 12 bytes of scratch per destination (float64:
 20, complex twice that), zeroed, written and read, with an integer maximum and an integer addition
-per addend. Expanded indices cost what ``index_add`` costs, see the room ``index``; products what
+per addend. Expanded indices cost what ``index_add`` costs, see the family ``index``; products what
 they cost in ``index_reduce``, each element a row of its own unless the index is expanded. A
 destination that is not contiguous, or larger than the index apart from ``dim``, adds a copy each
 way of the part that the index covers.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import apart, check_on_host, linearize
+from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, linearize
 from detmode.cuda.rows.scattered import rows_of
 from detmode.cuda.rows.shapes import Rows
 
@@ -37,7 +37,8 @@ def scatter(
     if index.numel() == 0:
         return out
     target, index, source = (
-        x if x.dim() else x.view(1) for x in (out, apart(out, index), apart(out, src))
+        x if x.dim() else x.view(1)
+        for x in (out, copy_if_overlapping(out, index), copy_if_overlapping(out, src))
     )
     dim = dim % target.dim()
     check_on_host(index, target.shape[dim], dim, RuntimeError)

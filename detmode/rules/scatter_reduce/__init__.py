@@ -12,8 +12,8 @@ maximum or a minimum keeps the one that came first.
 
 ## What happens instead
 
-Sums and means are substituted with the launches of the room ``index``, as ``scatter_add`` is (see
-the room ``scatter``); products, and floating maxima and minima, with those of the room
+Sums and means are substituted with the launches of the family ``index``, as ``scatter_add`` is (see
+the family ``scatter``); products, and floating maxima and minima, with those of the family
 ``index_reduce``. A product of scattered elements sorts their destinations; where the index is
 expanded along the dimensions behind ``dim``, as graph libraries make it, the index without its
 repeats. Only shapes and the index's strides decide, and all roundings are explicit: any GPU gives

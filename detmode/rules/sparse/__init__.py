@@ -1,7 +1,7 @@
 """Products of sparse matrices by cuSPARSE: ``torch.sparse.mm`` and ``torch.sparse.addmm``.
 
-``sparse @ dense`` is ``mm``, and ``bmm`` of a sparse tensor has a deterministic path: see the room
-``matmul``, which has the whole chains of those operators.
+``sparse @ dense`` is ``mm``, and ``bmm`` of a sparse tensor has a deterministic path: see the
+family ``matmul``, which has the whole chains of those operators.
 
 ## What varies
 

@@ -1,7 +1,7 @@
 """Backward of linear, bilinear, bicubic and trilinear interpolation: ``upsample_*_backward``.
 
 ``F.interpolate`` and ``nn.Upsample`` with ``mode="linear"``, ``"bilinear"``, ``"bicubic"`` and
-``"trilinear"``, without ``antialias``, which has a room of its own. Under PyTorch's flag the 2-D
+``"trilinear"``, without ``antialias``, which has a family of its own. Under PyTorch's flag the 2-D
 and 3-D modes take a decomposition whose backward goes through ``index_put`` (bicubic since 2.15);
 while a mode of detmode is entered they call the plain operator.
 

@@ -12,7 +12,7 @@ at a reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)
 ## What happens instead
 
 A small launch writes down, for each dimension, the output positions that read an input position and
-their normalised weights, by ATen's arithmetic. Then the gathers of the room ``upsample`` run: one
+their normalised weights, by ATen's arithmetic. Then the gathers of the family ``upsample`` run: one
 thread owns an element of ``grad_input`` and adds what reaches it in an order that depends on the
 sizes alone, each operation rounded explicitly, so any GPU gives the same bits. Weights stay in
 float for float16 and bfloat16, where ATen rounds them to the dtype.

@@ -1,5 +1,5 @@
 // Antialiased interpolation backward: the tables of the two filters. The gathers are those of the
-// room `upsample`.
+// family `upsample`.
 #include "interpolation_table.cuh"
 
 // The triangle 1 - |x|.

@@ -1,4 +1,4 @@
-"""Antialiased interpolation backward: the filters' tables, and the gathers of the room upsample."""
+"""Antialiased interpolation backward: the filters' tables, and the gathers of ``upsample``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO: what the room covers, on one line.
+"""TODO: what the family covers, on one line.
 
 TODO: where people meet these operators.
 
@@ -21,7 +21,7 @@ In all 1.0 times the floor.
 TODO: what it does not cover, and where it differs from ATen.
 """
 
-from detmode.rules.ROOM import launch
+from detmode.rules.FAMILY import launch
 from detmode.table.conditions import FLOATING, dtype_in, on
 from detmode.table.rule import RUN_TO_RUN, Allow, Refuse, Rule, Substitute
 
@@ -30,7 +30,7 @@ RULES: tuple[Rule, ...] = (
         op="aten::TODO",
         when=on("cuda") & dtype_in("self", FLOATING),
         # TODO: or otherwise=Native(), PyTorch's own path; traffic is what Cost says in all
-        action=Substitute(launch.ROOM, otherwise=Refuse(), traffic=1.0),
+        action=Substitute(launch.FAMILY, otherwise=Refuse(), traffic=1.0),
         guarantee=RUN_TO_RUN,
         alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
         because="TODO: why ATen's result varies",

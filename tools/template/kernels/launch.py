@@ -10,13 +10,13 @@ from detmode.cuda import Source, ctype, empty_like, launch
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    entries=tuple(f"ROOM<{scalar_t}>" for scalar_t in ("half", "bfloat16", "float", "double")),
+    entries=tuple(f"FAMILY<{scalar_t}>" for scalar_t in ("half", "bfloat16", "float", "double")),
 )
 
 
-def ROOM(self: Tensor) -> Tensor:  # TODO: the operator's arguments, by the schema's names
+def FAMILY(self: Tensor) -> Tensor:  # TODO: the operator's arguments, by the schema's names
     """TODO: what it returns, its shape and memory format."""
     self = self.contiguous(memory_format=suggest_memory_format(self))
     result = empty_like(self)
-    launch(SOURCE, f"ROOM<{ctype(self.dtype)}>", self.numel(), self, result, self.numel())
+    launch(SOURCE, f"FAMILY<{ctype(self.dtype)}>", self.numel(), self, result, self.numel())
     return result

@@ -1,4 +1,4 @@
-"""Samples of ROOM: they seek collisions, edges and odd sizes."""
+"""Samples of FAMILY: they seek collisions, edges and odd sizes."""
 
 from __future__ import annotations
 

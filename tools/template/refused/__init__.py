@@ -1,4 +1,4 @@
-"""TODO: what the room covers, on one line.
+"""TODO: what the family covers, on one line.
 
 TODO: where people meet these operators.
 

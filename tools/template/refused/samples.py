@@ -1,4 +1,4 @@
-"""Samples of ROOM: every row is met by one."""
+"""Samples of FAMILY: every row is met by one."""
 
 from detmode.table.samples import Maker, Sample
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import families
 import host_cost
 import models
 import pytest
-import rooms
 import torch
 import whole_steps
 from host_cost import Part
@@ -32,7 +32,7 @@ def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *options: str) -> Results:
-    assert rooms.main(["--output", str(folder), "--rounds", "2", "--calls", "20", *options]) == 0
+    assert families.main(["--output", str(folder), "--rounds", "2", "--calls", "20", *options]) == 0
     (path,) = folder.iterdir()
     return Results.read(path)
 
@@ -42,11 +42,11 @@ def test_one_command_measures_prints_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is asked for is in the tables and in the file, and labelled as no measurement."""
-    chosen = ("--room", "avg_pool3d", "--room", "put", "--dtype", "float32", "--model", "gpt")
+    chosen = ("--family", "avg_pool3d", "--family", "put", "--dtype", "float32", "--model", "gpt")
     found = run(tmp_path, *chosen, "--commit", "abc")
-    assert {row.room for row in found.rows} == {"avg_pool3d", "put"}
+    assert {row.family for row in found.rows} == {"avg_pool3d", "put"}
     assert {row.dtype for row in found.rows} == {"float32"}
-    assert {row.contention for row in found.rows if row.room == "put"} == {
+    assert {row.contention for row in found.rows if row.family == "put"} == {
         *("", "distinct", "zipf", "one")
     }
     assert [step.model for step in found.steps] == ["gpt"]
@@ -69,10 +69,10 @@ def test_one_command_measures_prints_and_writes(
 @pytest.mark.usefixtures("clock")
 def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No line begins after them, what is measured is written, and --resume measures the rest."""
-    chosen = ("--part", "operators", "--room", "put", "--dtype", "float32", "--commit", "abc")
+    chosen = ("--part", "operators", "--family", "put", "--dtype", "float32", "--commit", "abc")
     passed = iter((0.0, 0.0, 61.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rooms.time, "monotonic", lambda: next(passed))
+        patch.setattr(families.time, "monotonic", lambda: next(passed))
         found = run(tmp_path, *chosen, "--minutes", "1")
     assert len(found.rows) == 1
     assert "stopped after 1.0 minutes; --resume goes on\n" in capsys.readouterr().err
@@ -84,28 +84,30 @@ def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.usefixtures("clock")
 def test_what_targets_name_comes_first(tmp_path: Path) -> None:
     """Then the other operators, then the other dtypes; of each the largest first."""
-    asked = rooms.parser().parse_args(["--room", "put", "--room", "upsample", "--output", "x"])
-    measured = rooms.Benchmark(Results({"gpu": None}, 1e9, 2), asked, HostClock())
+    asked = families.parser().parse_args(
+        ["--family", "put", "--family", "upsample", "--output", "x"]
+    )
+    measured = families.Benchmark(Results({"gpu": None}, 1e9, 2), asked, HostClock())
     inputs = measured._inputs()
     kinds = [
-        (each.first and each.room == "upsample", each.first, n_bytes(each.sample))
+        (each.first and each.family == "upsample", each.first, n_bytes(each.sample))
         for each in inputs
     ]
     assert kinds == sorted(kinds, reverse=True)
-    assert {each.room for each in inputs} == {"put", "upsample"}
+    assert {each.family for each in inputs} == {"put", "upsample"}
 
 
 @pytest.mark.usefixtures("clock")
 def test_what_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --resume only what the file has not is measured; what it has stays to the byte."""
     chosen = ("--part", "operators", "--dtype", "float32", "--commit", "abc")
-    first = run(tmp_path, *chosen, "--room", "avg_pool3d")
+    first = run(tmp_path, *chosen, "--family", "avg_pool3d")
     capsys.readouterr()
-    both = run(tmp_path, *chosen, "--room", "avg_pool3d", "--room", "max_pool3d", "--resume")
+    both = run(tmp_path, *chosen, "--family", "avg_pool3d", "--family", "max_pool3d", "--resume")
     assert both.rows[: len(first.rows)] == first.rows
-    assert {row.room for row in both.rows} == {"avg_pool3d", "max_pool3d"}
+    assert {row.family for row in both.rows} == {"avg_pool3d", "max_pool3d"}
     assert "avg_pool3d-" not in capsys.readouterr().err
-    assert rooms.main(["--output", str(tmp_path), "--resume", "--commit", "abd"]) == 2
+    assert families.main(["--output", str(tmp_path), "--resume", "--commit", "abd"]) == 2
     assert "is of another commit or machine; move it away" in capsys.readouterr().err
 
 
@@ -130,14 +132,14 @@ def test_failure_is_an_exit_code(
 
     monkeypatch.setattr(whole_steps, "measure", fail)
     options = ["--part", "steps", "--model", "gpt", "--rounds", "2", "--output", str(tmp_path)]
-    assert rooms.main(options) == 1
+    assert families.main(options) == 1
     assert "not timed: gpt: RuntimeError: no memory\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--room", "kitchen", "avg_pool3d"),
+        ("--family", "kitchen", "avg_pool3d"),
         ("--rounds", "1", "two rounds or more, not 1"),
         ("--minutes", "0", "a number of minutes above 0, not 0"),
         ("--minutes", "soon", "a number of minutes above 0, not soon"),
@@ -148,7 +150,7 @@ def test_wrong_usage_is_refused(
 ) -> None:
     """Exit code 2, and the message says what there is."""
     with pytest.raises(SystemExit, match="2"):
-        rooms.main([option, value])
+        families.main([option, value])
     assert said in capsys.readouterr().err
 
 

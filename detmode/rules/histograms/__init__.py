@@ -13,8 +13,8 @@ the bins fit, and the counts are rounded to the dtype once. The bin of an elemen
 kernel's: ``(element - min) * bins / (max - min)``, each operation rounded explicitly in the dtype;
 what lies outside ``[min, max]``, and NaN, is left out, and ``max`` belongs to the last bin.
 
-``bincount`` with weights: the weights are added by the launches of the room ``index``, a maximum of
-exponents per bin and then whole numbers of that scale, or a stable sort where that moves fewer
+``bincount`` with weights: the weights are added by the launches of the family ``index``, a maximum
+of exponents per bin and then whole numbers of that scale, or a stable sort where that moves fewer
 bytes. Weights of another dtype than float32 become float64, as in ATen.
 
 Both give the same bits on any GPU. ``histc`` of integers and ``bincount`` without weights do not
@@ -44,7 +44,7 @@ CPU only.
 
 import torch
 
-from detmode.rules.counting import launch
+from detmode.rules.histograms import launch
 from detmode.table.conditions import argument_given, dtype_in, on
 from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.environment.settings import flag
+from detmode.environment.settings import deterministic_flag
 
 __all__ = ["resize_filled", "resize_unfilled"]
 
@@ -45,5 +45,5 @@ def resize_unfilled(
 ) -> Tensor:
     """The same with new memory as it was found."""
     target = self.clone() if out is None else out
-    with flag(False):
+    with deterministic_flag(False):
         return target.resize_(size, memory_format=memory_format)

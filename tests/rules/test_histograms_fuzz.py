@@ -15,7 +15,7 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.cuda import host, unavailable
-from detmode.rules.counting import launch
+from detmode.rules.histograms import launch
 from detmode.table.conditions import INTEGRAL
 from detmode.table.samples import Maker
 

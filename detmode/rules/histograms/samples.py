@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from detmode.rules.counting.arguments import (
+from detmode.rules.histograms.arguments import (
     counts,
     grid,
     histc,

@@ -6,14 +6,14 @@ import pytest
 
 from detmode import allow
 from detmode.cuda.undo import Undo
-from detmode.sites.forward_memory import Trace, trace
+from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.module_path import ModulePaths
 
 
 @pytest.fixture
 def numbered(monkeypatch):
     """A trace whose next node, and whose node in backward, has the number that the test sets."""
-    memory = Trace()
+    memory = ForwardMemory()
     state = {"next": 0, "current": None}
     monkeypatch.setattr("detmode.sites.forward_memory._get_sequence_nr", lambda: state["next"])
     monkeypatch.setattr("detmode.sites.forward_memory._current_node", lambda: state["current"])
@@ -71,9 +71,9 @@ def test_each_thread_has_a_trace():
     """What a thread remembers is its own, open regions included."""
     seen = []
     with allow("aten::histc"):
-        in_another_thread(lambda: seen.append(trace()))
-        assert seen[0] is not trace()
-        assert trace().allows(("aten::histc",))
+        in_another_thread(lambda: seen.append(forward_memory()))
+        assert seen[0] is not forward_memory()
+        assert forward_memory().allows(("aten::histc",))
         assert not seen[0].allows(("aten::histc",))
 
 

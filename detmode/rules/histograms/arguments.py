@@ -1,4 +1,4 @@
-"""Arguments for the samples of this room."""
+"""Arguments for the samples of this family."""
 
 from __future__ import annotations
 

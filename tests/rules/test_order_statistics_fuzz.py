@@ -16,8 +16,8 @@ from torch import Tensor
 
 from detmode import DeterministicMode, default_rules
 from detmode.cuda import host, unavailable
-from detmode.rules.order import launch
-from detmode.rules.order.ties import SMALLEST_INDEX
+from detmode.rules.order_statistics import launch
+from detmode.rules.order_statistics.ties import SMALLEST_INDEX
 from detmode.table import rule_table as table
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker

@@ -7,23 +7,23 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from detmode.sites.forward_memory import trace
+from detmode.sites.forward_memory import forward_memory
 from detmode.sites.lines import backward_site, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import Place
+from detmode.table.call_site import CallSite
 
 _current_node = torch._C._current_autograd_node
 
 
-class Places:
+class CallSites:
     """The place of each call that is made from now on in this thread and in its backward."""
 
     def __init__(self) -> None:
-        self._trace = trace()
+        self._memory = forward_memory()
         self._since = torch._C._autograd._get_sequence_nr()
         self._paths = ModulePaths()
 
-    def of_call(self, inputs: Iterable[Tensor]) -> Place:
+    def of_call(self, inputs: Iterable[Tensor]) -> CallSite:
         """Where the call is made that is being dispatched; of a backward operator, its forward.
 
         Args:
@@ -31,16 +31,16 @@ class Places:
         """
         place = self._place()
         if any(tensor.requires_grad for tensor in inputs):
-            self._trace.remember_place(place, self._since)
+            self._memory.remember_place(place, self._since)
         return place
 
-    def _place(self) -> Place:
+    def _place(self) -> CallSite:
         frame, modules = surroundings()
         in_backward = _current_node() is not None
         if frame is None:
-            return self._trace.current_place() or Place(backward_site(), None)
+            return self._memory.current_place() or CallSite(backward_site(), None)
         if modules:
-            return Place(site_of(frame), self._paths.of(modules, recomputed=in_backward))
+            return CallSite(site_of(frame), self._paths.of(modules, recomputed=in_backward))
         # A function's own backward, and a hook: of the module whose forward made the node.
-        forward = self._trace.current_place() if in_backward else None
-        return Place(site_of(frame), forward.module if forward is not None else None)
+        forward = self._memory.current_place() if in_backward else None
+        return CallSite(site_of(frame), forward.module if forward is not None else None)

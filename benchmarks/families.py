@@ -1,4 +1,4 @@
-"""Every room of the rule table beside ATen, what a call costs the host, and whole training steps.
+"""Every family of the rule table beside ATen, what a call costs the host, and whole training steps.
 
 Prints tables and writes them with their provenance as JSON into ``benchmarks/results/``, after
 each line, so that what is cut off is not lost and ``--resume`` goes on with it. What a target names
@@ -41,7 +41,11 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     found.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
     found.add_argument(
-        "--room", action="append", choices=sides.timed_rooms(), metavar="ROOM", help="repeatable"
+        "--family",
+        action="append",
+        choices=sides.timed_families(),
+        metavar="FAMILY",
+        help="repeatable",
     )
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="repeatable")
     found.add_argument("--model", action="append", choices=list(models.MODELS), help="repeatable")
@@ -140,7 +144,7 @@ class Benchmark:
             return []
         dtypes = [DTYPES[name] for name in self.options.dtype or DTYPES]
         sizes = "bench" if self.on_gpu else "tests"
-        found = sides.inputs(self.options.room or (), dtypes, sizes=sizes)
+        found = sides.inputs(self.options.family or (), dtypes, sizes=sizes)
         known = {row.key for row in self.found.rows}
         return targets.in_order(each for each in found if not each.keys() <= known)
 

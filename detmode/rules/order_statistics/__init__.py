@@ -24,10 +24,11 @@ of threads: any GPU gives the same bits.
 ``topk``: under the flag PyTorch takes the kernel with a fixed order of ties.
 
 ``mode`` does not vary either. To have ties in ``topk`` and ``mode`` resolved by the smallest index
-too, on any GPU, add the rules of ``detmode.rules.order.ties``, which sort the whole rows:
+too, on any GPU, add the rules of ``detmode.rules.order_statistics.ties``, which sort the whole
+rows:
 
 ```python
-from detmode.rules.order.ties import SMALLEST_INDEX
+from detmode.rules.order_statistics.ties import SMALLEST_INDEX
 
 with DeterministicMode(rules=default_rules() + SMALLEST_INDEX):
     values, indices = torch.topk(scores, 8)
@@ -57,7 +58,7 @@ the index. ``torch.median(x)`` without ``dim`` returns no index and passes. On R
 
 import torch
 
-from detmode.rules.order import launch
+from detmode.rules.order_statistics import launch
 from detmode.table.conditions import dtype_in, on
 from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
 

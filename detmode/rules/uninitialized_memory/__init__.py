@@ -26,7 +26,7 @@ With the filling off detmode is silent about uninitialised memory, as PyTorch is
 forms of the factories are not listed; PyTorch fills there too.
 """
 
-from detmode.rules.memory import launch
+from detmode.rules.uninitialized_memory import launch
 from detmode.table.conditions import deterministic_flag, fill_uninitialized_memory, on, quantized
 from detmode.table.rule import RUN_TO_RUN, Allow, Native, Rule, Substitute
 

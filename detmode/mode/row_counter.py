@@ -9,20 +9,20 @@ from dataclasses import replace
 import torch
 
 from detmode.mode.plan import Plan
-from detmode.reports.report import Record, Report
-from detmode.sites.forward_memory import Trace
+from detmode.reports.report import Report, ReportRow
+from detmode.sites.forward_memory import ForwardMemory
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import is_repeated
 from detmode.table.call import Call
-from detmode.table.call_site import Place
+from detmode.table.call_site import CallSite
 from detmode.table.rule import Native, Rule
-from detmode.table.rule_table import Row
+from detmode.table.rule_table import FamilyRule
 
 _FIRST_CALLS = 10_000
 """How many calls are remembered in their order, for a report's timeline."""
 
 
-class Recorder:
+class RowCounter:
     """The rows of one mode.
 
     Args:
@@ -37,8 +37,8 @@ class Recorder:
         self._logger = logger
         self._when_new = when_new
         self.paths = ModulePaths()
-        self._rows: dict[tuple[str, str, str], Record] = {}
-        self._first_calls: list[tuple[Record, str | None]] = []
+        self._rows: dict[tuple[str, str, str], ReportRow] = {}
+        self._first_calls: list[tuple[ReportRow, str | None]] = []
 
     def report(self) -> Report:
         """The rows so far, copied, in the order in which they were first met."""
@@ -48,8 +48,8 @@ class Recorder:
         return Report(map(replace, rows), calls)
 
     def count(
-        self, plan: Plan, row: Row | None, action: str, call: Call, memory: Trace
-    ) -> tuple[Record, Place, bool]:
+        self, plan: Plan, row: FamilyRule | None, action: str, call: Call, memory: ForwardMemory
+    ) -> tuple[ReportRow, CallSite, bool]:
         """Count the call in its row; the row, where the call is made, whether the row is new."""
         place = call.place or memory.place_of_call(self.paths)
         site, module = place
@@ -58,9 +58,9 @@ class Recorder:
         is_new = record is None
         if record is None:
             rule = row.rule if row else None
-            record = self._rows[line] = Record(
+            record = self._rows[line] = ReportRow(
                 overload=plan.name,
-                room=row.room if row else None,
+                family=row.family if row else None,
                 action=action,
                 guarantee=guarantee_of(rule, action),
                 alert=rule.alert_for(plan.variant) if rule else None,
@@ -81,7 +81,7 @@ class Recorder:
                 "%s %s [%s] %s at %s",
                 plan.name,
                 action,
-                record.room,
+                record.family,
                 ", ".join(_describe(tensor) for tensor in call.tensors),
                 record.site,
             )
@@ -95,7 +95,9 @@ def guarantee_of(rule: Rule | None, action: str) -> str | None:
     if action == "substitute":
         return str(rule.guarantee)
     # Without the substitute only what PyTorch's own path promises is left.
-    return "run_to_run" if action == "native" and isinstance(rule.natively, Native) else None
+    return (
+        "run_to_run" if action == "native" and isinstance(rule.without_substitute, Native) else None
+    )
 
 
 def _describe(tensor: torch.Tensor) -> str:
