@@ -36,7 +36,7 @@ def refuse(op, when=ALWAYS, **fields):
 
 
 def test_chain_is_its_rows():
-    """A chain gives each operator its rows, with what they share, and a last one without condition."""
+    """A chain is its rows, with the fields that they share, and a last one without condition."""
     ops = ("aten::put", "aten::median.dim")
     rows = chain(
         ops,
@@ -323,7 +323,7 @@ def test_rules_print_their_fields():
 
 
 @pytest.mark.parametrize(
-    ("fields", "natively"),
+    ("fields", "without_substitute"),
     [
         ({"action": Substitute(len), "alert": "a", "guarantee": GPU_TO_GPU}, Refuse()),
         ({"action": Substitute(len), "guarantee": GPU_TO_GPU}, Native()),
