@@ -14,7 +14,6 @@ from cuda_sources import FAULTS, KERNELS
 
 from detmode.cuda import device
 
-# The package's function of the same name hides the module.
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
