@@ -10,9 +10,8 @@ Each is timed alone, on the smallest arguments.
 
 from __future__ import annotations
 
-import gc
 import logging
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import overhead
 import torch
 from timing import Spread
+from torch.utils.benchmark import Timer
 
 from detmode import cuda
 from detmode.cuda import digest, launch
@@ -62,8 +62,7 @@ def _interception(rounds: int, calls: int) -> list[Part]:
 
 
 def _own(rounds: int, calls: int) -> list[Part]:
-    self, source = torch.zeros(4), torch.ones(4)
-    args: tuple[Any, ...] = (self, 0, torch.arange(4), source)
+    args: tuple[Any, ...] = (torch.zeros(4), 0, torch.arange(4), torch.ones(4))
     rows = default_rules().get(OP)
     plan = Plan(OP, rows, None, False)
     call = Call(OP, plan.signature.bind(args, {}), "cuda")
@@ -76,10 +75,7 @@ def _own(rounds: int, calls: int) -> list[Part]:
         "record": lambda: recorder.count(plan, row, "substitute", call, memory),
         "validate": lambda: validate(OP, call.arguments),
     }
-    return [
-        Part(name, Spread.of([_seconds(part, calls) for _ in range(rounds)]))
-        for name, part in parts.items()
-    ]
+    return _timed(parts, rounds, calls)
 
 
 def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
@@ -102,29 +98,16 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
         lambda: kernel.raw((1,), (256,), pointers),
     )
     # No more than the queue takes: a full one makes the host wait for the GPU.
-    return [Part(name, _spread(way, rounds, min(calls, 500))) for name, way in zip(LAUNCHES, ways)]
+    return _timed(dict(zip(LAUNCHES, ways)), rounds, min(calls, 500), "torch.cuda.synchronize()")
 
 
-def _spread(way: Callable[[], object], rounds: int, calls: int) -> Spread:
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        times.append(_seconds(way, calls))
-    return Spread.of(times)
-
-
-def _seconds(part: Callable[[], object], calls: int) -> float:
-    """Of one call, the loop's own share taken off."""
-    return max(_loop(part, calls) - _loop(lambda: None, calls), 0.0)
-
-
-def _loop(part: Callable[[], object], calls: int) -> float:
-    part()  # what is remembered is no part of a call
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        for _ in range(calls):
-            part()
-        return (time.perf_counter() - start) / calls
-    finally:
-        gc.enable()
+def _timed(
+    parts: dict[str, Callable[[], object]], rounds: int, calls: int, setup: str = "pass"
+) -> list[Part]:
+    """What each costs by the host's clock alone: nothing waits for the GPU meanwhile."""
+    found = []
+    for name, part in parts.items():
+        timer = Timer("part()", setup, timer=timeit.default_timer, globals={"part": part})
+        times = [timer.timeit(calls).median for _ in range(rounds)]
+        found.append(Part(name, Spread.of(times)))
+    return found
