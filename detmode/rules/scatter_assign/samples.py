@@ -34,7 +34,7 @@ _every = partial(sample, op=OP, dtypes=EVERY)
 _bench = partial(sample, op=OP, dtypes=FLOATING[:3])
 _image = _case("image", lambda m: scattered(m, [2, 5, 3, 4], 1, [2, 9, 3, 4]))
 _row = _case("row", lambda m: scattered(m, [4], 0, [9]))
-_back = {"index": back_to_front, "src": back_to_front}
+_back: dict[str, Any] = {"index": back_to_front, "src": back_to_front}
 
 SAMPLES = Samples(
     cases=(
