@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from detmode.table.compositions import SEGMENT, combined, reduced
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, factors, indexed_rows, special
 from detmode.table.samples import Maker, Sample, Samples, sample
@@ -84,6 +85,14 @@ def _graph(reduce: str) -> Sample:
     )
 
 
+def _composed(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    rows = self.movedim(dim, 0)
+    found = reduced(index, source.movedim(dim, 0), len(rows), SEGMENT.get(reduce, reduce))
+    return combined(rows, *found, reduce, include_self).movedim(0, dim)
+
+
 SAMPLES = Samples(
     cases=(
         _case("one_destination", lambda m: _rows(m, [3], 0, 1000, 1), "collisions"),
@@ -105,4 +114,5 @@ SAMPLES = Samples(
     ),
     errors=tuple(each for reduce in REDUCTIONS for each in _errors(reduce)),
     bench=tuple(map(_graph, REDUCTIONS[:3])),
+    compositions={"aten::index_reduce": _composed},
 )

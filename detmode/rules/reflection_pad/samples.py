@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -47,6 +48,20 @@ def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sampl
     return sample(name, lambda m: padded(m, shape, padding), op=op, dtypes=FLOATING[:3])
 
 
+def _composed(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """Along each dimension the border is turned round and added beside the edge."""
+    grad = grad_output.clone()
+    for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
+        dim = grad.dim() - 1 - number
+        size = self.shape[dim]
+        kept = grad.narrow(dim, before, size).clone()
+        kept.narrow(dim, 1, before).add_(grad.narrow(dim, 0, before).flip(dim))
+        behind = grad.narrow(dim, before + size, after).flip(dim)
+        kept.narrow(dim, size - 1 - after, after).add_(behind)
+        grad = kept
+    return grad
+
+
 SAMPLES = Samples(
     cases=tuple(each for n in OPS for each in _cases(n)),
     errors=(
@@ -64,4 +79,5 @@ SAMPLES = Samples(
         _bench("volume_patches", (2, 1, 96, 96, 96), (16, 16, 16, 16, 16, 16)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
+    compositions=dict.fromkeys((OPS[1], OPS[3]), _composed),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -51,6 +52,20 @@ def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sampl
     return sample(name, lambda m: padded(m, shape, padding), op=op, dtypes=FLOATING[:3])
 
 
+def _composed(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """Along each dimension the border is added to the edge."""
+    grad = grad_output.clone()
+    for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
+        dim = grad.dim() - 1 - number
+        size = self.shape[dim]
+        kept = grad.narrow(dim, before, size).clone()
+        kept.narrow(dim, 0, 1).add_(grad.narrow(dim, 0, before).sum(dim, keepdim=True))
+        behind = grad.narrow(dim, before + size, after).sum(dim, keepdim=True)
+        kept.narrow(dim, size - 1, 1).add_(behind)
+        grad = kept
+    return grad
+
+
 SAMPLES = Samples(
     cases=tuple(each for n in OPS for each in _cases(n)),
     errors=tuple(each for n in OPS for each in _errors(n)),
@@ -64,4 +79,5 @@ SAMPLES = Samples(
         _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
+    compositions=dict.fromkeys(OPS.values(), _composed),
 )

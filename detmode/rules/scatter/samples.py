@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import (
     LAYOUTS,
@@ -142,4 +143,8 @@ SAMPLES = Samples(
             op="aten::scatter.reduce",
         ),
     ),
+    compositions={
+        "aten::scatter_add": partial(scatter_reduce, reduce="sum"),
+        "aten::scatter.reduce": scatter_reduce,
+    },
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from detmode.table import interpolation
+from detmode.table.compositions import resized_planes, transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, last, resized, special
 from detmode.table.samples import Sample, Samples, sample
@@ -100,6 +103,24 @@ def _bench(name: str, op: str, *arguments: Any, stored: Any = dict) -> Sample:
     return sample(name, lambda m: stored(resized(m, *arguments)), op=op, dtypes=dtypes)
 
 
+def _composed(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    **scales: float | None,
+) -> Tensor:
+    factors = list(scales.values())
+
+    def forward(unit: Tensor, number: int) -> Tensor:
+        out = [output_size[number]]
+        upsample = torch.ops.aten.upsample_linear1d
+        found: Tensor = upsample(unit[None], out, align_corners, factors[number])[0]
+        return found
+
+    return transposed(grad_output, input_size[2:], forward)
+
+
 SAMPLES = Samples(
     cases=(*_lines(LINEAR1), *_planes(LINEAR2), *_planes(CUBIC2), *_blocks(LINEAR3)),
     errors=(*_errors(LINEAR2), *_errors(CUBIC2)),
@@ -120,5 +141,9 @@ SAMPLES = Samples(
     references={
         **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), interpolation.backward(interpolation.linear)),
         CUBIC2: interpolation.backward(interpolation.cubic),
+    },
+    compositions={
+        **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), _composed),
+        CUBIC2: resized_planes(torch.ops.aten.upsample_bicubic2d),
     },
 )

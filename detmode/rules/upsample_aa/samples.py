@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from detmode.table.compositions import resized_planes
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, last, resized, special
 from detmode.table.interpolation import antialiased, backward, convolution, triangle
@@ -80,5 +81,9 @@ SAMPLES = Samples(
     references={
         LINEAR: backward(antialiased(triangle, 1)),
         CUBIC: backward(antialiased(lambda x: convolution(x, Fraction(-1, 2)), 2)),
+    },
+    compositions={
+        LINEAR: resized_planes(torch.ops.aten._upsample_bilinear2d_aa),
+        CUBIC: resized_planes(torch.ops.aten._upsample_bicubic2d_aa),
     },
 )
