@@ -14,13 +14,13 @@ from detmode.reports.page import (
     Group,
     Opened,
     Page,
-    Shown,
     Table,
     TableRow,
     listed,
     plural,
     shortened,
 )
+from detmode.reports.shown import Shown
 from detmode.reports.timeline import Timeline
 from detmode.rules import default_rules
 from detmode.runs.dump_diff import CallDifference

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from tabulate import tabulate
 
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural
+from detmode.reports.page import Group, Page, Table, TableRow, plural
+from detmode.reports.shown import Shown
 
 CONDITIONS = {
     "again": "nothing was changed",
