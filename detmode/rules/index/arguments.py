@@ -43,7 +43,7 @@ def places(tensor: torch.Tensor) -> torch.Tensor:
 def assigned(
     self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool, **unread: Any
 ) -> Assigned | None:
-    """What ``index_put`` writes; ``None`` where it adds."""
+    """Return the assignment of ``index_put``; ``None`` if it adds."""
     to = torch.ops.aten.index(places(self), indices)
     return None if accumulate else (self, to, values.expand(to.shape))
 

@@ -51,7 +51,7 @@ def masked(m: Maker, rows: int, columns: int) -> Arguments:
 def assigned(
     self: Tensor, indices: Any, values: Tensor, accumulate: bool, **unread: Any
 ) -> Assigned | None:
-    """What ``index_put`` writes; ``None`` where it adds."""
+    """Return the assignment of ``index_put``; ``None`` if it adds."""
     to = torch.ops.aten.index(places(self), indices)
     return None if accumulate else (self, to, values.expand(to.shape))
 

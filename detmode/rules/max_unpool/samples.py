@@ -40,7 +40,7 @@ def laid_out(arguments: dict[str, Any], format: torch.memory_format | None = Non
 
 
 def pooled(make: Maker) -> dict[str, Any]:
-    """What max pooling with overlapping windows gives."""
+    """Return the result of max pooling with overlapping windows."""
     input = make.normal(2, 3, 9, 9)
     _, indices = torch.nn.functional.max_pool2d(
         input.float().cpu(), 3, stride=1, return_indices=True

@@ -51,7 +51,10 @@ def changed(m: Maker, n: int, **changes: Any) -> dict[str, Any]:
 
 
 def errors(name: str, n: int) -> tuple[Sample, ...]:
-    """What ATen rejects for ``n`` dimensions; ``name`` is "replication_pad" or "reflection_pad"."""
+    """Return samples that ATen rejects for ``n`` dimensions.
+
+    ``name`` is "replication_pad" or "reflection_pad".
+    """
     op = f"aten::{name}{n}d_backward"
 
     def mixed(m: Maker) -> dict[str, Any]:
