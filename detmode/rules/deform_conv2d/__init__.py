@@ -6,7 +6,7 @@
 
 Each element of the convolution's kernel reads the input at a place that an offset moves. In the
 backward the gradients of all places near a pixel are added to it with a float ``atomicAdd``, in an
-order that changes from run to run. The other four gradients do not vary.
+order that varies between runs. The other four gradients do not vary.
 
 ## What happens instead
 

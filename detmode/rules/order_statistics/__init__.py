@@ -101,7 +101,7 @@ RULES = (
         action=Native(),
         guarantee=RUN_TO_RUN,
         since="2.13",
-        because="under the flag ties are told by a prefix sum instead of atomic slots",
+        because="under the flag ties are ordered by a prefix sum instead of atomic slots",
         otherwise="the radix selection writes ties in a fixed order",
     ),
 )

@@ -5,8 +5,8 @@ All three alert on CUDA; ``F.pad(mode="replicate")`` and ``nn.ReplicationPad*d``
 ## What varies
 
 Every padded output of an edge is a copy of one input element; ATen's CUDA kernels assign each
-output to a thread, which adds its gradient to that element with an atomic, in an order that changes
-from run to run.
+output to a thread, which adds its gradient to that element with an atomic, in an order that varies
+between runs.
 
 ## What happens instead
 

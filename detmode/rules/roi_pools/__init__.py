@@ -6,7 +6,7 @@ have no effect until torchvision is imported.
 ## What varies
 
 Regions that overlap add their gradients to the pixels they share with a float ``atomicAdd``, in an
-order that changes from run to run; so do the samples and bins of one region.
+order that varies between runs; so do the samples and bins of one region.
 
 ## What happens instead
 
