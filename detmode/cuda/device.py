@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from detmode.cuda.cache import Kept, take
-from detmode.cuda.signature import Arguments, Signature
+from detmode.cuda.signature import Bound, Signature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 from detmode.cuda.undo import Lock
 
@@ -122,7 +122,8 @@ class _Kernel:
         self.raw = cupy.RawModule(path=kept.loaded_from).get_function(kept.note)
         self.function: int = self.raw.kernel.ptr
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
-        self.slots = _Slots(source.signature(entry))
+        self.signature = source.signature(entry)
+        self.slots = _Slots(self.signature)
         self.set_device: Any = cupy.cuda.runtime.setDevice
         self.launch_kernel: Any = cupy.cuda.driver.launchKernel
 
@@ -130,12 +131,12 @@ class _Kernel:
         self,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        arguments: Arguments,
+        bound: Bound,
         shared: int,
         stream: int,
     ) -> None:
         slots = self.slots
-        arguments.pack_into(slots.values)
+        self.signature.pack_into(slots.values, bound)
         if shared > self.shared:
             _lock.run(self._raise_limit, shared)
         self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
@@ -156,7 +157,7 @@ def launch_blocks(
     entry: str,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    arguments: Arguments,
+    bound: Bound,
     shared: int,
     device: torch.device,
 ) -> None:
@@ -172,7 +173,7 @@ def launch_blocks(
     index = device.index if device.index is not None else torch.cuda.current_device()
     if index != torch.cuda.current_device():
         with torch.cuda.device(index):
-            launch_blocks(source, entry, grid, block, arguments, shared, device)
+            launch_blocks(source, entry, grid, block, bound, shared, device)
         return
     known = _kernels.get((id(source), entry, index))
     if known is None:
@@ -181,7 +182,7 @@ def launch_blocks(
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
     stream = torch.cuda.current_stream(index).cuda_stream
-    kernel.launch(grid, block, arguments, shared, stream)
+    kernel.launch(grid, block, bound, shared, stream)
 
 
 def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +26,7 @@ from detmode.cuda.host.library import (
     sanitizer_environment,
     unavailable,
 )
-from detmode.cuda.signature import Arguments
+from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 from detmode.cuda.undo import Undo
 
@@ -73,6 +74,10 @@ class _Argument(ctypes.Structure):
 
 # What an argument is that lies in no buffer, as in runtime.h: a word, or a struct at its address.
 _WORD, _STRUCT = -1, -2
+
+
+_POSITION = re.compile(r"(?<=argument )(\d+)")
+"""What runtime.h and races.h call an argument by."""
 
 
 class _Schedule(threading.local):
@@ -201,7 +206,7 @@ def launch_blocks(
     entry: str,
     grid: Sequence[int],
     block: Sequence[int],
-    arguments: Arguments,
+    bound: Bound,
     shared: int = 0,
 ) -> None:
     """Runs one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
@@ -214,18 +219,19 @@ def launch_blocks(
     position = source.position(entry)
     library = compile(source, Build.RACES if _schedule.races else default_build())
     kinds = library.kinds(position)
-    signature = arguments.signature
+    signature = source.signature(entry)
+    values, tensors, _ = bound
     words = (ctypes.c_ulonglong * max(signature.n_words, 1))()
-    arguments.pack_into(words)
+    signature.pack_into(words, bound)
     packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
     pointers: list[tuple[int, int]] = []
     for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
         packed[i].buffer = _STRUCT if kind == "s" else _WORD
         packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
-        if i not in arguments.tensors:
+        if i not in tensors:
             continue
-        tensor = arguments.values[i]
+        tensor = values[i]
         if not _element_fits(pointee, tensor.dtype):
             constant = "const " if kind == "c" else ""
             raise LaunchError(
@@ -267,6 +273,8 @@ def launch_blocks(
     )
     if status:
         error = DeviceAssert if status == 2 else LaunchError
+        names = [parameter.name for parameter in signature.parameters]
+        message = _POSITION.sub(lambda found: repr(names[int(found[1])]), message)
         raise error(f"{signature.where}: {message}")
 
 
