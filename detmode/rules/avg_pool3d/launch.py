@@ -9,7 +9,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
-from detmode.cuda.rows.pooling import Pooling
+from detmode.cuda.rows.pooling import pooling
 from detmode.table.conditions import FLOATING
 
 PER_THREAD = 8
@@ -74,26 +74,17 @@ def avg_pool3d_backward(
     per_thread = PER_THREAD if many else 1
     counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
     index = index_ctype(*counts)
-    t, h, w = (Pooling.of(*axis) for axis in axes)
+    t, h, w = (pooling(*axis) for axis in axes)
     positions = self.shape[-3:].numel()
     (positions_magic,) = magic_numbers(positions)
     threads = -(-planes // per_thread) * positions
     launch(
-        SOURCE,
-        f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output=grad_output.contiguous(),
-        grad_input=grad_input,
-        planes=planes,
-        t=t,
-        h=h,
-        w=w,
-        positions_magic=positions_magic,
-        count_include_pad=count_include_pad,
-        shared_divisor=divisor,
-        reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+        SOURCE, f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, t=t, h=h, w=w,
+        positions_magic=positions_magic, count_include_pad=count_include_pad,
+        shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
         n=threads,
-    )
+    )  # fmt: skip
     return grad_input
 
 
