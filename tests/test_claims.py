@@ -95,7 +95,7 @@ def test_a_race_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
     def run(sample: Sample, dtype: torch.dtype, *rest: Any, **options: Any) -> Any:
         output = torch.zeros(1)
-        cuda.launch_blocks(source, "race", 1, 2, output)
+        cuda.launch_blocks(source, "race", 1, 2, output=output)
         return (output,)
 
     monkeypatch.setattr(claims, "run_substituted", run)

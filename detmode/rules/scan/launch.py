@@ -74,18 +74,10 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
         marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
         totals = empty((nodes, WORDS), torch.int32, self.device)
     launch_blocks(
-        SOURCE,
-        f"{op}_row<{ctype(self.dtype)}>",
-        tiles,
-        THREADS,
-        self,
-        out,
-        marks,
-        totals,
-        nodes,
-        n,
-        self.stride(dim),
-    )
+        SOURCE, f"{op}_row<{ctype(self.dtype)}>", tiles, THREADS,
+        input=self, output=out, marks=marks, totals=totals, nodes=nodes, n=n,
+        stride=self.stride(dim),
+    )  # fmt: skip
     return out
 
 
