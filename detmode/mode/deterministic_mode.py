@@ -77,7 +77,10 @@ class DeterministicMode(TorchDispatchMode):
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
-            warn nor raise, and native paths run in their strict form.
+            warn nor raise, and native paths run as without it: PyTorch itself would leave some of
+            them to vary.
+        strict: raise also on calls that may vary and of which PyTorch says nothing: those that
+            are warned of otherwise. Only an override or an ``allow`` region exempts a call.
         substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
         rules: the rule table; ``default_rules()`` if left out.
         overrides: operators or overloads, by name or as in ``torch.ops``, or globs of names, to
@@ -93,8 +96,10 @@ class DeterministicMode(TorchDispatchMode):
 
     Raises:
         TypeError: an argument has the wrong type, in PyTorch's words where it has them.
-        ValueError: an argument has an impossible value.
-        RuntimeError: inside the block: PyTorch's standard message, for a call that is refused.
+        ValueError: an argument has an impossible value, or both ``warn_only`` and ``strict`` are
+            given.
+        RuntimeError: inside the block: PyTorch's standard message, for a call that is refused; in
+            detmode's own words where PyTorch has none.
     """
 
     supports_higher_order_operators = True
@@ -417,14 +422,15 @@ class DeterministicMode(TorchDispatchMode):
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
         rule, warned = call.row.rule if call.row else None, decision.action == "warn"
-        alert = rule.alert_for(overload.variant) if rule else None
-        if alert is not None and FLAG.chosen()[0]:
+        alert = rule.alert_for(overload.variant) if rule and FLAG.chosen()[0] else None
+        if alert is not None:
             text = messages.alert_text(alert, warn=warned)
         else:
-            text = messages.own_text(overload.name, rule, why=decision.why)
+            text = messages.own_text(overload.name, decision.why)
         remedy = messages.remedy(
             overload.func._schema.name,
             warned=warned,
+            silent=alert is None,
             overridden=overload.override,
             substitute_exists=rule is not None and isinstance(rule.action, Substitute),
             unavailable=decision.unavailable,

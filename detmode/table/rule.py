@@ -55,7 +55,8 @@ class Refuse(Action):
     """Raise PyTorch's standard error, or warn under ``warn_only``.
 
     A row without ``alert`` is one that PyTorch is silent about: it warns, in detmode's own words,
-    also in strict mode, so that switching detmode on never raises where PyTorch would not.
+    so that switching detmode on never raises where PyTorch would not; with ``strict=True`` it
+    raises.
     """
 
 
