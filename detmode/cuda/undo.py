@@ -166,6 +166,8 @@ class Calls:
 
     def elsewhere(self) -> bool:
         """Whether another thread is in one."""
+        if not self._calls:
+            return False
         thread = _get_thread()
         return any(call.thread != thread for call in tuple(self._calls))
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from detmode import cuda
 from detmode.mode import messages
+from detmode.table.call import Call
 from detmode.table.rule import Allow, Native, Rule, Substitute
+
+_get_mode = torch._C._get_dispatch_mode
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +86,13 @@ def decide(
     else:
         why = rule.because if is_flag_on else messages.flag_is_off(rule)
     return Decision("warn" if is_known else action, why, unavailable)
+
+
+def launcher_missing(call: Call) -> str | None:
+    """Say why the call's substitute cannot be launched, with the remedy; ``None`` where it can."""
+    action = call.row.rule.action if call.row else None
+    if call.launches_on is None or not isinstance(action, Substitute) or not action.launches:
+        return None
+    if _get_mode(_PROXY) is not None:
+        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
+    return cuda.unavailable(call.launches_on)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
-from detmode.environment.dispatch import autocast_inside, resolve_views
+from detmode.environment.dispatch import autocast_inside, resolve_conjugates, resolve_negatives
 from detmode.environment.settings import (
     FLAG,
     choose_for_block,
@@ -27,7 +27,7 @@ from detmode.environment.settings import (
     with_native_settings,
 )
 from detmode.mode import messages
-from detmode.mode.decide import Decision, Policy, decide
+from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
 from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_arguments, check_overrides, logger_for, means_unlisted
@@ -52,6 +52,7 @@ _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _local = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
 _get_mode = torch._C._get_dispatch_mode
+_count_modes = torch._C._len_torch_dispatch_stack
 _FILES = 1 << 10
 
 
@@ -59,7 +60,6 @@ _FILES = 1 << 10
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
 class DeterminismWarning(UserWarning):
@@ -107,8 +107,8 @@ class DeterministicMode(TorchDispatchMode):
     # What a mode of tests, or one that looks on, sets otherwise.
     _told: ClassVar[Container[str]] = ("warn", "error")
     """The actions of which the user is told, by a warning or an error."""
-    _known: Callable[[str, str], bool] | None = None
-    """Whether a call that would raise may go on, by its overload and site."""
+    _known: Callable[[Call], bool] | None = None
+    """Whether a call may go on that would raise."""
 
     def __init__(
         self,
@@ -279,7 +279,8 @@ class DeterministicMode(TorchDispatchMode):
                 # A subclass desugars first; the mode then sees the operators that it is made of.
                 return NotImplemented
             traced = kind == _TRACED
-        resolve_views()
+        resolve_conjugates()
+        resolve_negatives()
         operator: Any = getattr(func, "_op", None)
         if operator in self._unlisted:
             return operator(*args, **kwargs) if kwargs else operator(*args)
@@ -338,15 +339,46 @@ class DeterministicMode(TorchDispatchMode):
     def _intercept(
         self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
     ) -> Any:
+        """Decide what happens with a call, count it, tell of it, and do it."""
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
+        call = self._bind(overload, args, kwargs, traced=traced or _get_mode(_FAKE) is not None)
+        rule = call.row.rule if call.row else None
+        if overload.override is None if rule is None else isinstance(rule.action, Allow):
+            # The most frequent decision, for which nothing else is looked up.
+            return call.run()
+        is_allowed = self._memory.allows(call)
+        if call.site is None:
+            self._memory.find_site(call, self._counter.paths)
+        decision = decide(
+            rule,
+            self._policy,
+            override=overload.override,
+            is_allowed=is_allowed,
+            is_flag_on=FLAG.chosen()[0],
+            unavailable=launcher_missing(call),
+            is_known=self._known is not None and self._known(call),
+        )
+        if decision.action == "pass":
+            return call.run()
+        if decision.unavailable is not None:
+            self._say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
+        is_new = self._counter.count(call, decision)
+        if decision.action in self._told and (is_new or decision.action == "error"):
+            self._tell(call, decision)
+        return self.perform(call, decision)
+
+    def _bind(
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+    ) -> Call:
+        """The call with its row; a forward call is remembered for its backward."""
         call = Call(
             overload.func,
             overload.signature.bind(args, kwargs),
             self._simulate,
             overload=overload,
             given=(args, kwargs),
-            traced=traced or _get_mode(_FAKE) is not None,
+            traced=traced,
         )
         if torch.is_grad_enabled():
             for tensor in call.tensors:
@@ -356,9 +388,8 @@ class DeterministicMode(TorchDispatchMode):
         for row in overload.rows:
             if row.rule.when.holds(call):
                 call.row = row
-                # The most frequent decision, for which nothing else is looked up.
-                return call.run() if isinstance(row.rule.action, Allow) else self._act(call)
-        return call.run() if overload.override is None else self._act(call)
+                break
+        return call
 
     def _decompose(
         self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -376,27 +407,6 @@ class DeterministicMode(TorchDispatchMode):
         with _acting(self), autocast_inside(overload.func):
             return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
-    def _act(self, call: Call) -> Any:
-        """Decide what happens with a call that may vary, count it, tell of it, and do it."""
-        site = self._memory.find_site(call, self._counter.paths).site
-        decision = decide(
-            call.row.rule if call.row else None,
-            self._policy,
-            override=call.overload.override,
-            is_allowed=self._memory.allows(call),
-            is_flag_on=FLAG.chosen()[0],
-            unavailable=_unavailable(call),
-            is_known=self._known is not None and self._known(call.overload.name, site.text),
-        )
-        if decision.action == "pass":
-            return call.run()
-        if decision.unavailable is not None:
-            self._say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
-        is_new = self._counter.count(call, decision)
-        if decision.action in self._told and (is_new or decision.action == "error"):
-            self._tell(call, decision)
-        return self.perform(call, decision)
-
     def perform(self, call: Call, decision: Decision) -> Any:
         """Do what was decided: a mode that only looks on does less.
 
@@ -408,9 +418,17 @@ class DeterministicMode(TorchDispatchMode):
                 args, kwargs = call.given
                 return with_native_settings(call.func)(*args, **kwargs)
             case "substitute" if call.launches_on is not None:
+                assert call.row is not None
+                action = call.row.rule.action
+                assert isinstance(action, Substitute)
                 with no_memory_fill():
                     validate(call.func, call.arguments)
-                    return _substitute(call)
+                    # Where no mode is entered around this one nobody looks on.
+                    seen_by = observer() if _count_modes() else None
+                    if seen_by is None:
+                        return run_substitute(action, call.func, call.arguments)
+                    run = functools.partial(_substitute, call.overload, action)
+                    return seen_by.observe(call.func, *call.given, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
                 # own would repeat it at every call.
@@ -548,29 +566,9 @@ class _acting:
     __exit__ = leaving(_leave)
 
 
-def _substitute(call: Call) -> Any:
+def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    assert call.row is not None
-    action = call.row.rule.action
-    assert isinstance(action, Substitute)
-    seen_by = observer()
-    if seen_by is None:
-        return run_substitute(action, call.func, call.arguments)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return run_substitute(action, call.func, call.overload.signature.bind(args, kwargs))
-
-    return seen_by.observe(call.func, *call.given, run)
-
-
-def _unavailable(call: Call) -> str | None:
-    """Why the call's substitute cannot be launched, with the remedy; ``None`` where it can."""
-    action = call.row.rule.action if call.row else None
-    if call.launches_on is None or not isinstance(action, Substitute) or not action.launches:
-        return None
-    if _get_mode(_PROXY) is not None:
-        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
-    return cuda.unavailable(call.launches_on)
+    return run_substitute(action, overload.func, overload.signature.bind(args, kwargs))
 
 
 def _warn_at(message: str, site: Site) -> None:

@@ -11,7 +11,7 @@ import torch
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.module_path import ModulePaths
-from detmode.sites.observers import is_repeated
+from detmode.sites.observers import repetition
 from detmode.table.call import Call
 from detmode.table.rule import Native, Rule
 
@@ -64,7 +64,7 @@ class RowCounter:
                 module=None,
             )
             self._when_new()
-        if is_repeated():
+        if repetition.now:
             return is_new
         record.count += 1
         if module is not None:

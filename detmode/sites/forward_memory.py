@@ -82,11 +82,7 @@ class ByNode(Generic[T]):
 
     def of(self, number: int) -> list[T]:
         """What may be the node's: one, or two where numbers repeat."""
-        found = []
-        for values in (self._own, self.foreign):
-            if number in values:
-                found.append(values[number])
-        return found
+        return list(filter(None, (self._own.get(number), self.foreign.get(number))))
 
 
 class ForwardMemory:
@@ -98,6 +94,7 @@ class ForwardMemory:
         # change them.
         self._places: ByNode[CallSite] = ByNode()
         self._active: list[Region] = []
+        self._had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
@@ -105,6 +102,7 @@ class ForwardMemory:
         """A region begins in which ``patterns`` are allowed; it ends when ``undo`` runs."""
         region = Region(block, patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._remember, region))
+        self._had_regions = True
         self._active.append(region)
 
     def close_region(self, block: object) -> None:
@@ -136,28 +134,26 @@ class ForwardMemory:
         if name.endswith(_COPY_SLICES):
             # Writing to a view: this node is made right after the one of the operator itself.
             return self._notes.of(number - 1)
-        notes = self._notes.of(number)
-        return [note for note in notes if _may_be_made_by(note.names[0], name)]
+        return [note for note in self._notes.of(number) if _may_be_made_by(note.names[0], name)]
 
-    def find_site(self, call: Call, paths: ModulePaths) -> CallSite:
-        """Find where a call is made that is being dispatched; of a backward operator, its forward.
+    def find_site(self, call: Call, paths: ModulePaths, *, in_backward: bool = True) -> None:
+        """Find where a call is made that is being dispatched: ``call.site``.
 
-        It is kept in ``call.site``.
+        Args:
+            call: of a backward operator it is the site of its forward.
+            paths: those of the modules.
+            in_backward: of a backward whose forward is not known, it is where that was called.
         """
-        if call.site is None:
-            self._find(call, paths)
-        if call.site is None:
-            call.site = CallSite(backward_site(), None)
-        return call.site
-
-    def _find(self, call: Call, paths: ModulePaths) -> None:
-        site, node = here(paths), _current_node()
+        node = _current_node()
         if call.notes is None:
             call.notes = [] if node is None else self._notes_of(node)
+        site = here(paths)
         if call.notes and (site is None or site.module is None):
             forward = call.notes[0].site
             # A function's own backward, and a hook: of the module whose forward made the node.
             site = forward if site is None else CallSite(site.site, forward.module)
+        if site is None and in_backward:
+            site = CallSite(backward_site(), None)
         call.site = site
 
     def remember_call(self, call: Call, paths: ModulePaths) -> None:
@@ -170,21 +166,23 @@ class ForwardMemory:
         if not self._notes.repeats and number in self._notes.mine:
             # Made by an earlier call: this one (empty_like, detach) makes none.
             return
-        self._find(call, paths)
+        self.find_site(call, paths, in_backward=False)
+        if call.site is None:
+            return
         allowed = [region.patterns for region in self._active]
         node = _current_node()
         if node is not None:
+            notes = call.notes or []
             # What holds for all that the node may be.
             allowed += [
                 patterns
-                for patterns in (call.notes[0].allowed if call.notes else ())
-                if all(patterns in other.allowed for other in call.notes or ())
+                for patterns in (notes[0].allowed if notes else ())
+                if all(patterns in note.allowed for note in notes)
             ]
             if not self._notes.foreign:
                 allowed += self._allowed_in(node._sequence_nr())
-        if call.site is not None:
-            names = call.overload.names
-            self._notes.keep(number, Note(call.site, names, tuple(dict.fromkeys(allowed))))
+        note = Note(call.site, call.overload.names, tuple(dict.fromkeys(allowed)))
+        self._notes.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
         """Note where the call is made that makes the newest autograd node, if it has one.
@@ -220,9 +218,11 @@ class ForwardMemory:
 
     def allows(self, call: Call) -> bool:
         """Whether an allow region means the call: an open one, or one that its node was made in."""
+        if not self._had_regions:
+            return False
         names = call.overload.names
         active = [region.patterns for region in self._active]
-        if active and matches(names, chain.from_iterable(active)):
+        if matches(names, chain(*active)):
             return True
         node = _current_node()
         if node is None:
