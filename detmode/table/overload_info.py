@@ -1,4 +1,4 @@
-"""What is known of one overload: by its schema, and by the table of a mode."""
+"""Facts about one overload: from its schema, and from the rule table of a mode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ALLOCATIONS = frozenset(
         "resize_",
     )
 )
-"""Operators that give memory which nobody has written."""
+"""Operators that return uninitialized memory."""
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _STATISTICS = ("running_mean", "running_var")
@@ -84,22 +84,22 @@ UNDEFINED_OUTPUTS = {
     "aten::miopen_rnn": (3, 4),
     "aten::mkldnn_rnn_layer": (3,),
 }
-"""Outputs that only the backward takes, parts of which nobody writes: they say nothing."""
+"""Outputs that only the backward uses and that are partly unwritten, so that they are ignored."""
 
 
 class OverloadInfo:
-    """What is known of one overload: by its schema, and by the table of the mode that asks.
+    """Facts about one overload: from its schema, and from the table of the mode that looks it up.
 
     Args:
         func: the overload.
-        rows: its chain in the table; empty where none of its calls may vary.
-        override: what the mode's ``overrides`` ask for its calls.
+        rows: its chain in the table; empty if none of its calls may vary.
+        override: the action that the mode's ``overrides`` give it.
 
     Attributes:
-        names: all by which people may mean it in a report, an allow region or an override.
-        undefined: the positions of outputs of which nobody writes all.
-        asynchronous: a collective, whose results are there when somebody has waited for it.
-        waits: the operator that waits.
+        names: all names that mean it in a report, an allow region or an override.
+        undefined: the positions of outputs that are partly unwritten.
+        asynchronous: true for a collective, whose results are complete only after a wait.
+        waits: true for the operator that waits.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class OverloadInfo:
         return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that the call may read, in lists too: all but those of ``out=``."""
+        """Return the tensors that the call may read, also those in lists: all but ``out=``."""
         found = tensors_in(args)
         if kwargs:
             outputs = out_names(self.func)
@@ -154,11 +154,11 @@ class OverloadInfo:
         return found
 
     def is_waited_for(self, args: tuple[Any, ...]) -> bool:
-        """Whether a collective's caller waits for it at once."""
+        """Return whether the caller of a collective waits for it at once."""
         return self.signature.bind(args, {}).get("async_op") is False
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that the call writes, in lists too."""
+        """Return the tensors that the call writes, also those in lists."""
         if not self._written:
             return []
         return tensors_in(
