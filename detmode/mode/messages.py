@@ -34,12 +34,8 @@ def alert_text(caller: str, *, warn: bool) -> str:
     return (_WARNING if warn else _ERROR).format(caller=caller)
 
 
-def own_text(overload: str, rule: Rule | None, *, why: str | None = None) -> str:
+def own_text(overload: str, why: str) -> str:
     """Our own words for a call that varies, or may vary, without an alert of PyTorch's."""
-    if why is None and rule is None:
-        why = "an override asks to be told of it"
-    elif why is None and rule is not None:
-        why = rule.because
     return f"{overload} may differ from run to run, and PyTorch gives no alert: {why}"
 
 
@@ -58,11 +54,21 @@ def remedy(
     name: str,
     *,
     warned: bool,
+    silent: bool,
     overridden: str | None,
     substitute_exists: bool,
     unavailable: str | None,
 ) -> str:
-    """What the user can do about a refused call of the operator ``name``."""
+    """What the user can do about a refused call of the operator ``name``.
+
+    Args:
+        name: of the operator.
+        warned: a warning is given, not an error.
+        silent: PyTorch gives no alert, so that only ``strict=True`` makes it an error.
+        overridden: what ``overrides`` ask for it.
+        substitute_exists: the table has a kernel for it.
+        unavailable: why that cannot run here.
+    """
     if overridden is not None:
         return f"overrides asks for it: {overridden!r}"
     if unavailable is not None:
@@ -74,5 +80,5 @@ def remedy(
         return f"To accept it without a warning, backward included: {allow}"
     return (
         f"To let it run as it is, backward included: {allow}; "
-        "to get warnings instead of errors: warn_only=True"
+        f"to get warnings instead of errors: {'strict=False' if silent else 'warn_only=True'}"
     )

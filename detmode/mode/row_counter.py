@@ -8,15 +8,12 @@ from dataclasses import replace
 
 import torch
 
-from detmode.mode.plan import Plan
+from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
-from detmode.sites.forward_memory import ForwardMemory
 from detmode.sites.module_path import ModulePaths
-from detmode.sites.observers import is_repeated
+from detmode.sites.observers import repetition
 from detmode.table.call import Call
-from detmode.table.call_site import CallSite
 from detmode.table.rule import Native, Rule
-from detmode.table.rule_table import FamilyRule
 
 _FIRST_CALLS = 10_000
 """How many calls are remembered in their order, for a report's timeline."""
@@ -47,30 +44,28 @@ class RowCounter:
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
         return Report(map(replace, rows), calls)
 
-    def count(
-        self, plan: Plan, row: FamilyRule | None, action: str, call: Call, memory: ForwardMemory
-    ) -> tuple[ReportRow, CallSite, bool]:
-        """Count the call in its row; the row, where the call is made, whether the row is new."""
-        place = call.place or memory.place_of_call(self.paths)
-        site, module = place
-        line = (plan.name, action, site.text)
+    def count(self, call: Call, decision: Decision) -> bool:
+        """Count the call in the row of its overload, action and site; whether the row is new."""
+        assert call.site is not None
+        overload, action, (site, module) = call.overload, decision.action, call.site
+        line = (overload.name, action, site.text)
         record = self._rows.get(line)
         is_new = record is None
         if record is None:
-            rule = row.rule if row else None
+            rule = call.row.rule if call.row else None
             record = self._rows[line] = ReportRow(
-                overload=plan.name,
-                family=row.family if row else None,
+                overload=overload.name,
+                family=call.row.family if call.row else None,
                 action=action,
                 guarantee=guarantee_of(rule, action),
-                alert=rule.alert_for(plan.variant) if rule else None,
+                alert=rule.alert_for(overload.variant) if rule else None,
                 count=0,
                 site=site.text,
                 module=None,
             )
             self._when_new()
-        if is_repeated():
-            return record, place, is_new
+        if repetition.now:
+            return is_new
         record.count += 1
         if module is not None:
             record.modules[module] = record.modules.get(module, 0) + 1
@@ -79,13 +74,13 @@ class RowCounter:
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(
                 "%s %s [%s] %s at %s",
-                plan.name,
+                overload.name,
                 action,
                 record.family,
                 ", ".join(_describe(tensor) for tensor in call.tensors),
                 record.site,
             )
-        return record, place, is_new
+        return is_new
 
 
 def guarantee_of(rule: Rule | None, action: str) -> str | None:
