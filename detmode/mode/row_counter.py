@@ -38,14 +38,14 @@ class RowCounter:
         self._first_calls: list[tuple[ReportRow, str | None]] = []
 
     def report(self) -> Report:
-        """The rows so far, copied, in the order in which they were first met."""
+        """Return a copy of the rows so far, in the order of their first calls."""
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
         return Report(map(replace, rows), calls)
 
     def count(self, call: Call, decision: Decision) -> bool:
-        """Count the call in the row of its overload, action and site; whether the row is new."""
+        """Count the call in the row of its overload, action and site; return whether it is new."""
         assert call.site is not None
         overload, action, (site, module) = call.overload, decision.action, call.site
         line = (overload.name, action, site.text)
