@@ -296,7 +296,7 @@ def test_rules_print_their_fields():
 
 
 @pytest.mark.parametrize(
-    ("fields", "natively"),
+    ("fields", "without_substitute"),
     [
         ({"action": Substitute(len), "alert": "a", "guarantee": GPU_TO_GPU}, Refuse()),
         ({"action": Substitute(len), "guarantee": GPU_TO_GPU}, Native()),

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from selection import PROFILE, families
 
 from detmode.cuda.source import Source, compile_for
-from detmode.rules import families
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")[-PROFILE.architectures :]
 
 
 def sources() -> list[tuple[str, Source]]:
@@ -22,13 +22,16 @@ def sources() -> list[tuple[str, Source]]:
     return list({source.path: (name, source) for name, source in found}.values())
 
 
-SOURCES = [pytest.param(source, id=f"{name}-{source.path.name}") for name, source in sources()]
+EVERY_SOURCE = pytest.mark.parametrize(
+    ("family", "source"),
+    [pytest.param(name, source, id=f"{name}-{source.path.name}") for name, source in sources()],
+)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("source", SOURCES)
-def test_compiles(source: Source, arch: str) -> None:
+@EVERY_SOURCE
+def test_compiles(family: str, source: Source, arch: str) -> None:
     """NVRTC takes every name expression of the source and finds its lowered name."""
     assert compile_for(source, arch)
 
@@ -44,8 +47,8 @@ def test_every_file_belongs_to_a_source() -> None:
     )
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_every_kernel_has_an_entry(source: Source) -> None:
+@EVERY_SOURCE
+def test_every_kernel_has_an_entry(family: str, source: Source) -> None:
     """A template that no name expression instantiates would not be compiled at all."""
     text = source.path.read_text()
     kernels = set(re.findall(r"__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+)", text))
