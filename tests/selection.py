@@ -39,6 +39,8 @@ class Profile:
         operator_dtypes: in how many dtypes.
         sanitized: the dtypes that run under the sanitizers; none for all.
         thorough: whether tests marked ``thorough`` run.
+        interrupted_lines: an interrupt strikes at every line, or at one in so many.
+        signals: how many strike at any moment.
         stress: seconds for which threads, forks and signals contend.
     """
 
@@ -51,6 +53,8 @@ class Profile:
     operator_dtypes: int = 3
     sanitized: tuple[str, ...] = ("torch.float32", "torch.bfloat16")
     thorough: bool = True
+    interrupted_lines: int = 1
+    signals: int = 2000
     stress: int = 4
 
     def schedules_in(self, dtype: torch.dtype) -> int:
@@ -66,6 +70,8 @@ PROFILES = {
         dtypes=2,
         operators=8,
         thorough=False,
+        interrupted_lines=3,
+        signals=500,
         stress=1,
     ),
     "thorough": Profile(examples=30, schedules=20, other_schedules=20),
