@@ -136,7 +136,7 @@ def test_a_report_on_stdout(run: Run, tmp_path: Path) -> None:
     """`-` for a file is stdout; `audit` then prints nothing else there."""
     ours = run("-m", "detmode", "run", "--report", "-", "-c", "print('above')")
     assert ours.returncode == 0, ours.stderr
-    assert json.loads(ours.stdout.removeprefix("above\n")) == []
+    assert json.loads(ours.stdout.removeprefix("above\n"))["rows"] == []
     page = run("-m", "detmode", "audit", "--html", "-", "-c", "print('not a page: \u00ef')")
     assert page.returncode == 0, page.stderr
     assert page.stdout.startswith("<!")
@@ -160,7 +160,8 @@ def test_exit_code_is_the_scripts(run: Run, tmp_path: Path, end: str, code: int,
     before, _, after = ours.stderr.rpartition("\n\n") if said else ("", "", ours.stderr)
     assert f"{before}\n".endswith(said)
     assert "intercepted" in after
-    assert json.loads((tmp_path / "report.json").read_text()) == []
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["rows"], report["command"][-2:]) == ([], ["report.json", "script.py"])
     assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
 
 
@@ -176,7 +177,7 @@ def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
     assert "put_ does not have a deterministic implementation" in ours.stderr
     (row,) = [
         row
-        for row in json.loads((tmp_path / "report.json").read_text())
+        for row in json.loads((tmp_path / "report.json").read_text())["rows"]
         if row["action"] == "error"
     ]
     assert row["site"] == f"{tmp_path / 'script.py'}:2"
@@ -198,9 +199,8 @@ def test_simulation_gives_the_same_bits_for_every_seed(run: Run, tmp_path: Path)
     first, second = (run(*simulate, *seed, "script.py") for seed in ((), ("--schedule-seed", "5")))
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
-    actions = {
-        row["overload"]: row["action"] for row in json.loads((tmp_path / "report.json").read_text())
-    }
+    report = json.loads((tmp_path / "report.json").read_text())
+    actions = {row["overload"]: row["action"] for row in report["rows"]}
     assert actions["aten::upsample_bilinear2d_backward.default"] == "substitute"
 
 
@@ -244,6 +244,7 @@ def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
         (("probe", "--skip", "aten::histcc", __file__), "did you mean 'aten::histc'"),
         (("run", "--"), "script.py"),
         (("run", "-m", "-c", "x"), "not allowed with"),
+        (("run", "--quiet", "--long", "x.py"), "not allowed with"),
         (("run", "--report", "x", "--html", "./x", "x.py"), "both would be written to x"),
         (("record", "-o", "-", "x.py"), "a recording is a folder"),
         (("diff", "--", "nowhere", "-"), "no trace at nowhere"),
@@ -450,6 +451,31 @@ def test_audit(run: Run, tmp_path: Path) -> None:
     assert "What a CUDA run would meet" in (tmp_path / "audit.html").read_text()
     (sarif,) = json.loads((tmp_path / "audit.sarif").read_text())["runs"]
     assert {result["level"] for result in sarif["results"]} == {"note"}
+
+
+def test_how_much_is_shown(run: Run, tmp_path: Path) -> None:
+    """The verdict alone, every row with its reason, or JSON; a pipe gets a line a row."""
+    (tmp_path / "script.py").write_text(
+        "import torch\ntorch.empty(2)\ntorch.zeros(3).put_(torch.tensor([0]), torch.ones(1))\n"
+    )
+    verdict = "may vary: 1 call at 1 line"
+    overridden = ("--override", "aten::put_=allow")
+    for command, stream in (("run", "stderr"), ("audit", "stdout")):
+        shown = {
+            option: getattr(
+                run("-m", "detmode", command, *overridden, *option, "script.py"), stream
+            )
+            for option in ((), ("--quiet",), ("--long",), ("--format", "json"))
+        }
+        assert shown["--quiet",].strip() == verdict
+        for option in (), ("--long",):
+            assert shown[option].strip().startswith(f"{verdict}\nnext: at script.py:3, aten::put_")
+        assert re.search("^1 .*aten::put_.* script.py:3", shown[()], re.MULTILINE)
+        assert "aten::empty" not in shown[()]
+        assert re.search("aten::put_.default\n(  .*\n)+  because ", shown["--long",])
+        assert "aten::empty" in shown["--long",]
+        report = json.loads(shown["--format", "json"].rpartition("}\n")[0] + "}")
+        assert (report["version"], report["verdict"]) == (2, verdict)
 
 
 def test_audit_exits_with_1_where_something_would_raise(run: Run, tmp_path: Path) -> None:

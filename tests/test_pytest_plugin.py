@@ -465,7 +465,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
     with pytest.raises(StopIteration):
         loop.send(True)
     worker.pytest_sessionfinish(None, 0)
-    assert json.loads(config.workeroutput["detmode"]) == []
+    assert json.loads(config.workeroutput["detmode"])["rows"] == []
 
 
 def test_other_lines_are_untouched(suite):

@@ -441,7 +441,9 @@ class DeterministicMode(TorchDispatchMode):
         unavailable: str | None = None,
     ) -> Any:
         action = "warn" if warn else "error"
-        record, place, is_new = self._recorder.count(plan, row, action, call, self._memory)
+        record, place, is_new = self._recorder.count(
+            plan, row, action, call, self._memory, unavailable
+        )
         if is_new or not warn:
             rule = row.rule if row else None
             is_flag_on, _ = FLAG.chosen()
@@ -451,14 +453,7 @@ class DeterministicMode(TorchDispatchMode):
                 text = messages.own_text(plan.name, rule, why=messages.flag_is_off(rule))
             else:
                 text = messages.own_text(plan.name, rule)
-            remedy = messages.remedy(
-                plan.func._schema.name,
-                warned=warn,
-                overridden=plan.override,
-                substitute_exists=rule is not None and isinstance(rule.action, Substitute),
-                unavailable=unavailable,
-            )
-            message = messages.with_place(text, place.site.text, place.module, remedy)
+            message = messages.with_place(text, place.site.text, place.module, record.remedy)
             if not warn:
                 raise RuntimeError(message)
             self._logger.warning("%s", message)

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import torch
 
+from detmode.mode.messages import remedy
 from detmode.mode.plan import Plan
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import ForwardMemory
+from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import is_repeated
 from detmode.table.call import Call
@@ -48,7 +50,13 @@ class RowCounter:
         return Report(map(replace, rows), calls)
 
     def count(
-        self, plan: Plan, row: FamilyRule | None, action: str, call: Call, memory: ForwardMemory
+        self,
+        plan: Plan,
+        row: FamilyRule | None,
+        action: str,
+        call: Call,
+        memory: ForwardMemory,
+        unavailable: str | None = None,
     ) -> tuple[ReportRow, CallSite, bool]:
         """Count the call in its row; the row, where the call is made, whether the row is new."""
         place = call.place or memory.place_of_call(self.paths)
@@ -67,6 +75,9 @@ class RowCounter:
                 count=0,
                 site=site.text,
                 module=None,
+                because=rule.because if rule else None,
+                remedy=remedy(plan.func._schema.name, action, rule, plan.override, unavailable),
+                outer_site=outer_site(site, self.paths),
             )
             self._when_new()
         if is_repeated():

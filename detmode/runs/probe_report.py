@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural
+from detmode.reports.terminal import table
 
 CONDITIONS = {
     "again": "nothing was changed",
@@ -137,8 +138,9 @@ class ProbeReport(Shown):
     def __str__(self) -> str:
         """A table, what no rule knows first; and how much was probed."""
         page = self.page()
-        table = page.table.text(widths={"differing": 40}) if self.rows else page.verdict
-        parts = [table, f"Probed {self.probed} calls, each repeated {self._times()}."]
+        widths = [40 if name == "differing" else None for name in page.table.columns]
+        varied = table(_COLUMNS, page.table.cells(_COLUMNS), widths) if self.rows else page.verdict
+        parts = [varied, f"Probed {self.probed} calls, each repeated {self._times()}."]
         if self.passed_over:
             totals = self._passed_over()
             parts[-1] += f" Passed over {sum(totals.values())}:"

@@ -43,12 +43,14 @@ class ModulePaths:
 
     Attributes:
         known: of each module the path by which it was met first, below another one if it ever was.
+        own_lines: of each site of a call the program's own line that led there first, or ``None``.
     """
 
     def __init__(self) -> None:
         self._called = _Node("")
         self._recomputed = _Node("")
         self.known: ById[str] = ById()
+        self.own_lines: dict[str, str | None] = {}
 
     def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
         """The path of the last of ``modules``, which call each other, the outermost first.

@@ -53,7 +53,8 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
         found = [row for row in found if row.rule.holds_for(version)]
     rows = [{"family": row.family, **row.rule.as_text()} for row in found]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
-    print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
+    widths = (None, 50, None, None, 50, None, None)
+    print_rows(rows, options.format, columns, widths, more=("because",), long=options.long)
     return 0
 
 
