@@ -11,7 +11,8 @@ from typing import Any
 
 import detmode
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural, shortened
+from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
+from detmode.reports.shown import Shown
 from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width, wrapped
 from detmode.reports.timeline import timeline_of
 

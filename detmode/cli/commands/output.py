@@ -16,8 +16,8 @@ from detmode.reports.page import writable
 from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width
 
 if TYPE_CHECKING:
-    from detmode.reports.page import Shown
     from detmode.reports.report import Report
+    from detmode.reports.shown import Shown
 
 FILES = ("report", "html", "sarif")
 """The options that name a file for a report: as JSON, as a page, as SARIF."""
