@@ -280,18 +280,25 @@ def test_wrong_usage_is_one_line_and_2(
     assert words in printed.err
 
 
-def test_a_level_that_is_none(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("DETMODE_LOG", "is no level; give debug, info, warning, error or critical"),
+        ("DETMODE_LOG_FORMAT", "is no format; give text or json"),
+    ],
+)
+def test_a_log_that_cannot_be(
+    variable: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`DETMODE_LOG` is checked by every command."""
-    monkeypatch.setenv("DETMODE_LOG", "bogus")
+    """What the environment says of the log is checked by every command."""
+    monkeypatch.setenv(variable, "bogus")
     assert cli.main(["rules"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == (
-        "detmode: error: DETMODE_LOG='bogus' is no level; give debug, info, warning, error or "
-        "critical\n"
-    )
+    assert printed.err == f"detmode: error: {variable}='bogus' {words}\n"
 
 
 def test_a_report_that_cannot_be_written_is_said_first(
@@ -352,30 +359,41 @@ def test_rules_by_the_name_in_a_message(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row has a state and an effect; an unset variable has a remedy."""
+    """Each row has a state, an effect and a severity; exit code 1 where one is an error."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert cli.main(["doctor", "--format", "json"]) == 0
     rows = {row["subject"]: row for row in json.loads(capsys.readouterr().out)}
-    assert all(set(row) == {"subject", "state", "effect", "remedy"} for row in rows.values())
+    fields = {"subject", "state", "effect", "remedy", "severity"}
+    assert all(set(row) == fields for row in rows.values())
     assert rows["PyTorch"]["state"] == torch.__version__
     assert ":4096:8" in rows["CUBLAS_WORKSPACE_CONFIG"]["remedy"]
-    assert cli.main(["doctor"]) == 0
-    assert "CUBLAS_WORKSPACE_CONFIG" in capsys.readouterr().out
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert cli.main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert re.match(r"1 error, \d+ warnings?, \d+ notes\n\n", printed)
+    assert "CUBLAS_WORKSPACE_CONFIG" in printed
 
 
 def test_tables_fit_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that is wider than the terminal becomes paragraphs; what is piped stays a table."""
-    monkeypatch.setenv("COLUMNS", "60")
-    assert cli.main(["doctor"]) == 0
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert cli.main(["rules"]) == 0
     table = capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert cli.main(["doctor"]) == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["rules"]) == 0
     paragraphs = capsys.readouterr().out
-    assert max(map(len, table.splitlines())) > 60
-    assert max(map(len, paragraphs.splitlines())) <= 60
-    assert "\n\nCUBLAS_WORKSPACE_CONFIG\n  state   " in paragraphs
+    assert max(map(len, table.splitlines())) > 80
+    assert max(map(len, paragraphs.splitlines())) <= 80
+    assert "\n\naten::index_add\n  when       on('cuda')" in paragraphs
+    assert "\n  because    " in paragraphs
+    monkeypatch.setenv("COLUMNS", "900")
+    assert cli.main(["rules"]) == 0
+    assert capsys.readouterr().out == table
+    assert cli.main(["rules", "--long"]) == 0
+    assert "\n  because    " in capsys.readouterr().out
 
 
 @needs_compiler

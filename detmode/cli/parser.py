@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import detmode
 from detmode.cli.commands import UsageError, programs, tables
-from detmode.environment import log_level
+from detmode.environment import log
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
 
@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"see 'detmode {command.__name__} --help'"
             )
         try:
-            log_level.from_environment()
+            log.level()
+            log.formatter()
         except ValueError as error:
             raise UsageError(str(error)) from error
         return command(options, arguments)
