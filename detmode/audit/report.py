@@ -1,4 +1,4 @@
-"""What an audit found: the rows, what determinism adds to them, and what no audit sees."""
+"""The report of an audit: the rows, the cost of determinism, and what the audit cannot see."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MODULES_SHOWN = 10
 
 @dataclass
 class Cost:
-    """What calls move.
+    """The memory traffic of some calls.
 
     Args:
-        calls: how many.
+        calls: the number of calls.
         bytes: the floor: their inputs read once and their outputs written once.
-        extra_bytes: what determinism adds to that, as far as it has been counted.
-        uncounted_bytes: the floor of those calls of which it has not.
+        extra_bytes: the bytes that determinism adds, as far as they have been counted.
+        uncounted_bytes: the floor of the calls whose extra bytes have not been counted.
     """
 
     calls: int = 0
@@ -32,7 +32,7 @@ class Cost:
 
     @classmethod
     def of(cls, moved: int, extra: int | None, *, calls: int = 1) -> Cost:
-        """The cost of calls; ``extra`` is None where it has not been counted."""
+        """Return the cost of calls; ``extra`` is None if it has not been counted."""
         return cls(calls, moved, extra or 0, moved if extra is None else 0)
 
     def add(self, other: Cost) -> None:
@@ -42,18 +42,19 @@ class Cost:
 
 
 class AuditReport(Report):
-    """What a CUDA run would meet, with an estimate of what determinism adds to it.
+    """What the mode would do in a CUDA run, with an estimate of the cost of determinism.
 
-    The estimate is a count of bytes, and no measurement.
+    The estimate counts bytes; it measures nothing.
 
     Attributes:
         records: the rows, a tuple of :class:`~detmode.reports.report.ReportRow`.
         costs: the :class:`Cost` of each row, in the same order.
-        modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` where none is known;
-            calls that no rule lists are in it too.
+        modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` if none is known;
+            includes calls that no rule lists.
         total: the :class:`Cost` of all calls.
-        fill_bytes: what the fill of uninitialized memory writes; in ``total.extra_bytes`` too. It
-            counts ``torch.empty`` and its like, and not what ATen allocates inside its kernels.
+        fill_bytes: the bytes that filling uninitialized memory writes, also included in
+            ``total.extra_bytes``. Counts ``torch.empty`` and similar operators, and not what ATen
+            allocates inside its kernels.
         unseen: what the audit could not see, a tuple of :class:`Unseen`.
     """
 
@@ -77,27 +78,27 @@ class AuditReport(Report):
 
     @property
     def total_bytes(self) -> int:
-        """The floor of all calls."""
+        """The floor of all calls, in bytes."""
         return self.total.bytes
 
     @property
     def extra_bytes(self) -> int:
-        """What determinism adds to it, as far as it has been counted; the fill is a part of it."""
+        """The bytes that determinism adds, as far as they have been counted, with the fill."""
         return self.total.extra_bytes
 
     @property
     def raises(self) -> bool:
-        """Whether a call would raise."""
+        """True if a call would raise."""
         return any(record.action == "error" for record in self.records)
 
     def text(self, *, long: bool = False, width: int | None = None) -> str:
-        """The rows, the estimate, the modules where determinism adds most, and what is unseen."""
+        """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
         rows = super().text(long=long, width=width)
         parts = [rows, "\n".join(self._estimate()), self._where(), text_of(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
-        """What is shown: a mode's page with the bytes of each row, the modules, and the unseen."""
+        """Return a mode's page with the bytes of each row, the modules, and what is not seen."""
         page = super().page()
         costs = {id(record): cost for record, cost in zip(self.records, self.costs)}
         rows = tuple(
@@ -108,41 +109,41 @@ class AuditReport(Report):
         listings = [Listing("Where the bytes are moved", columns, modules)] if modules else []
         return replace(
             page,
-            title="What a CUDA run would meet",
+            title="Audit of a CUDA run",
             facts=(*page.facts, *self._estimate()),
             table=Table((*page.table.columns, "moves", "added"), rows),
             listings=(*listings, *map(listing_of, self.unseen)),
         )
 
     def _estimate(self) -> tuple[str, ...]:
-        """The totals in words."""
+        """Return the totals in words."""
         total = self.total
         share = total.extra_bytes / total.bytes if total.bytes else 0.0
         uncounted = (
-            f"Not counted is what it adds to calls that move {_size(total.uncounted_bytes)}: "
-            "PyTorch's own deterministic paths, and substitutes without a count.",
+            f"Not counted: what it adds to calls that move {_size(total.uncounted_bytes)} "
+            "(PyTorch's own deterministic paths, and substitutes without a count).",
         )
         return (
-            f"{plural(total.calls, 'call')} move {_size(total.bytes)} at least: inputs read once, "
+            f"{plural(total.calls, 'call')} move at least {_size(total.bytes)}: inputs read once, "
             "outputs written once.",
             f"Determinism adds at most about {share:.1%} to that: substitutes "
             f"{_size(total.extra_bytes - self.fill_bytes)}, the fill of uninitialized memory "
             f"{_size(self.fill_bytes)}.",
             *(uncounted if total.uncounted_bytes else ()),
-            "Bytes are counted, time is not measured; operators bound by arithmetic make the share "
-            "smaller.",
+            "This counts bytes and measures no time; for operators bound by arithmetic the share "
+            "is smaller.",
         )
 
     def _where(self) -> str:
-        """A table of the modules to which determinism adds most."""
+        """Return a table of the modules to which determinism adds most."""
         columns, rows = self._modules()
         if not rows:
             return ""
         shown, more = table(columns, rows[:_MODULES_SHOWN]), len(rows) - _MODULES_SHOWN
-        return f"{shown}\nand {more} modules more" if more > 0 else shown
+        return f"{shown}\nand {more} more modules" if more > 0 else shown
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-        """Columns and rows: the modules, those first to which determinism adds most."""
+        """Return columns and rows for the modules, the costliest first."""
 
         def weight(item: tuple[str, Cost]) -> tuple[int, int]:
             return item[1].extra_bytes, item[1].bytes
@@ -152,14 +153,14 @@ class AuditReport(Report):
             (path or "(none)", str(cost.calls), _size(cost.bytes), _size(cost.extra_bytes))
             for path, cost in costliest
         )
-        return ("module", "calls", "move", "determinism adds"), rows if any(self.modules) else ()
+        return ("module", "calls", "moves", "determinism adds"), rows if any(self.modules) else ()
 
     def _as_dict(self) -> dict[str, Any]:
-        """A report's object with all that an audit knows beside the rows.
+        """Return a report's object with everything else that the audit found.
 
-        ``rows`` has ``bytes`` and ``extra_bytes`` too, which is null where it has not been counted;
+        ``rows`` also has ``bytes``, and ``extra_bytes``, which is null if it has not been counted.
         ``modules`` and ``unseen`` are lists of objects with the fields of :class:`Cost` and
-        :class:`Unseen`; beside them stand the totals.
+        :class:`Unseen`. The other fields are the totals.
         """
         whole = super()._as_dict()
         for row, cost in zip(whole["rows"], self.costs):
@@ -179,7 +180,7 @@ class AuditReport(Report):
 
     @staticmethod
     def from_json(text: str) -> AuditReport:
-        """The report that :meth:`to_json` wrote.
+        """Read the report that :meth:`to_json` wrote.
 
         Raises:
             ValueError: the text is not such a report, or one of another version.
@@ -204,14 +205,14 @@ class AuditReport(Report):
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
-                "not the report of an audit, as AuditReport.to_json writes it"
+                "not a report of an audit as written by AuditReport.to_json"
             ) from error
 
     to_full_json, from_full_json = Report.to_json, from_json  # their first names
 
 
 def _size(count: int) -> str:
-    """``"1.5 MB"``."""
+    """Return a size such as ``"1.5 MB"``."""
     amount, units = float(count), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while amount >= 1000 and unit != "TB":

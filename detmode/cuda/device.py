@@ -28,7 +28,7 @@ _SHARED_DEFAULT = 48 * 1024
 
 
 def extra() -> str:
-    """The extra that fits this PyTorch: `"cuda12"` or `"cuda13"`, by the major of its CUDA.
+    """Return the extra for this PyTorch, `"cuda12"` or `"cuda13"`, by its CUDA's major version.
 
     CuPy and PyTorch then share one major version of the CUDA runtime and NVRTC, and one driver
     serves both. A PyTorch without CUDA gives the newer.
@@ -38,9 +38,9 @@ def extra() -> str:
 
 
 def unavailable() -> str | None:
-    """Why launches do not work on this machine's GPUs, with the remedy; None where they work."""
+    """Return why launches do not work on this machine's GPUs, with the remedy; None if they do."""
     if torch.version.cuda is None:
-        return "PyTorch is built without CUDA; install a CUDA build of PyTorch (pytorch.org)."
+        return "PyTorch was built without CUDA; install a CUDA build of PyTorch (pytorch.org)."
     if not torch.cuda.is_available():
         return "PyTorch finds no usable GPU; check the driver with nvidia-smi."
     remedy = f"run pip install 'detmode[{extra()}]'"
@@ -64,11 +64,11 @@ def unavailable() -> str | None:
 
 
 def _arch(capability: tuple[int, int]) -> str:
-    """Machine code for this GPU where NVRTC knows it, else PTX of the nearest older one."""
+    """Return the target: machine code for this GPU if NVRTC supports it, else older PTX."""
     from cupy.cuda import nvrtc
 
     number = capability[0] * 10 + capability[1]
-    # CuPy 13 does not list them; NVRTC then says itself what it does not know.
+    # CuPy 13 does not list them; NVRTC then reports an unknown one itself.
     listed = getattr(nvrtc, "getSupportedArchs", None)
     supported = tuple(int(arch) for arch in listed()) if listed is not None else (number,)
     if number in supported:
@@ -170,7 +170,7 @@ class _Kernel:
         self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
 
     def _raise_limit(self, shared: int) -> None:
-        # Another thread may have raised the limit further by now; it is not to sink.
+        # Another thread may have raised the limit further by now; it must not be lowered.
         if shared > self.shared:
             self.raw.max_dynamic_shared_size_bytes = shared
             self.shared = shared
@@ -222,7 +222,7 @@ def _load(source: Source, entry: str, index: int, count: int) -> tuple[Source, _
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{source.path.name}: {entry} is launched for the first time inside a CUDA graph "
-            "capture, where no code can be loaded; run what is captured once before the capture"
+            "capture, where no code can be loaded; run the captured code once before the capture"
         )
     return _lock.run(_load_once, source, entry, index, count)
 

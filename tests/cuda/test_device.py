@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ from cuda_sources import FAULTS, KERNELS
 
 from detmode.cuda import device
 
-# The package's function of the same name hides the module.
-LAUNCH = sys.modules["detmode.cuda.launch"]
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
@@ -33,7 +30,7 @@ class Driver:
         self.capturing = False
         monkeypatch.setenv("DETMODE_CACHE", str(directory))
         monkeypatch.setattr(device, "_kernels", {})
-        monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: None)
+        monkeypatch.setattr(device, "unavailable", lambda: None)
         monkeypatch.setattr(cupy, "RawModule", self.module)
         monkeypatch.setattr(cupy.cuda.runtime, "setDevice", self.devices.append)
         monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
@@ -157,7 +154,7 @@ def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
     """Where launches cannot work, launching raises RuntimeError with the sentence."""
-    monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: "No driver.")
+    monkeypatch.setattr(device, "unavailable", lambda: "No driver.")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     gpu = torch.device("cuda", 0)
     with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):

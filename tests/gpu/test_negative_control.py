@@ -29,5 +29,5 @@ def test_an_atomic_sum_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         claims, "run_substituted", lambda *arguments, **more: (racing_sum(values, index),)
     )
-    with pytest.raises(claims.ClaimError, match=r"run \d+ gave other bits than the first"):
+    with pytest.raises(claims.ClaimError, match=r"run \d+ gave different bits from the first"):
         claims.check_bits(case, "cuda", 100)

@@ -395,7 +395,7 @@ def test_json_round_trip(mode):
 @pytest.mark.parametrize("kind", [Report, AuditReport])
 def test_json_that_is_no_report(kind, text, message):
     """Anything else is a ValueError that says what was expected, or what to do."""
-    with pytest.raises(ValueError, match=f"{message}|not the report of an audit"):
+    with pytest.raises(ValueError, match=f"{message}|not a report of an audit"):
         kind.from_json(text)
 
 
