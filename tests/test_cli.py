@@ -496,6 +496,16 @@ def test_how_much_is_shown(run: Run, tmp_path: Path) -> None:
         assert (report["version"], report["verdict"]) == (2, verdict)
 
 
+def test_strict(run: Run, tmp_path: Path) -> None:
+    """A call about which PyTorch is silent is warned of, and raises under `--strict`."""
+    (tmp_path / "script.py").write_text(
+        "import torch\ntorch.mv(torch.eye(2).to_sparse(), torch.ones(2))\n"
+    )
+    audit = ("-m", "detmode", "audit", "--quiet")
+    codes = [run(*audit, *strict, "script.py").returncode for strict in ((), ("--strict",))]
+    assert codes == [0, 1]
+
+
 def test_audit_exits_with_1_where_something_would_raise(run: Run, tmp_path: Path) -> None:
     """Without substitutes PyTorch would; a program that fails gives its own exit code."""
     (tmp_path / "script.py").write_text(AUDITED)

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     mode = _mode(
         options,
         warn_only=options.warn_only,
+        strict=options.strict,
         substitute=not options.no_substitute,
         overrides=overrides,
     )
@@ -129,7 +130,12 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.audit import Audit
 
     with _usage_errors():
-        mode = Audit(options.warn_only, substitute=not options.no_substitute, overrides=overrides)
+        mode = Audit(
+            options.warn_only,
+            strict=options.strict,
+            substitute=not options.no_substitute,
+            overrides=overrides,
+        )
     with _stdout_on_stderr():
         failure = _execute(program, mode)
     status = exit_status(failure)
