@@ -34,12 +34,8 @@ def alert_text(caller: str, *, warn: bool) -> str:
     return (_WARNING if warn else _ERROR).format(caller=caller)
 
 
-def own_text(overload: str, rule: Rule | None, *, why: str | None = None) -> str:
+def own_text(overload: str, why: str) -> str:
     """Our own words for a call that varies, or may vary, without an alert of PyTorch's."""
-    if why is None and rule is None:
-        why = "an override asks to be told of it"
-    elif why is None and rule is not None:
-        why = rule.because
     return f"{overload} may differ from run to run, and PyTorch gives no alert: {why}"
 
 
@@ -55,7 +51,13 @@ def with_place(text: str, site: str, module: str | None, remedy: str | None) -> 
 
 
 def remedy(
-    name: str, action: str, rule: Rule | None, overridden: str | None, unavailable: str | None
+    name: str,
+    action: str,
+    rule: Rule | None,
+    *,
+    silent: bool,
+    overridden: str | None,
+    unavailable: str | None,
 ) -> str | None:
     """What the user can do about a row; ``None`` where its calls need nothing.
 
@@ -63,7 +65,8 @@ def remedy(
         name: the operator.
         action: what happens with its calls.
         rule: the rule that means them, if any.
-        overridden: what ``overrides`` asks for.
+        silent: PyTorch gives no alert, so that only ``strict=True`` makes it an error.
+        overridden: what ``overrides`` ask for it.
         unavailable: why the rule's substitute cannot run here.
     """
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)
@@ -83,5 +86,5 @@ def remedy(
         return f"To accept it without a warning, backward included: {allow}"
     return (
         f"To let it run as it is, backward included: {allow}; "
-        "to get warnings instead of errors: warn_only=True"
+        f"to get warnings instead of errors: {'strict=False' if silent else 'warn_only=True'}"
     )

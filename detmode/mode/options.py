@@ -18,6 +18,7 @@ ACTIONS = ("allow", "warn", "error", "native", "substitute")
 
 def check_arguments(
     warn_only: object,
+    strict: object,
     substitute: object,
     rules: object,
     fill_uninitialized_memory: object,
@@ -26,8 +27,13 @@ def check_arguments(
 ) -> None:
     """Refuse what has a wrong type (``TypeError``) or an impossible value (``ValueError``)."""
     check_bool("warn_only", warn_only)
-    if not isinstance(substitute, bool):
-        raise TypeError(f"substitute must be bool, not {type(substitute).__name__}")
+    for name, value in (("strict", strict), ("substitute", substitute)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be bool, not {type(value).__name__}")
+    if warn_only and strict:
+        raise ValueError(
+            "warn_only=True asks for warnings and strict=True for errors; leave one of them out"
+        )
     if rules is not None and not isinstance(rules, RuleTable):
         raise TypeError(
             f"rules must be a RuleTable, not {type(rules).__name__}; "

@@ -37,3 +37,18 @@ class CallSite(NamedTuple):
 
     site: Site
     module: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is remembered of the forward call that made an autograd node.
+
+    Args:
+        site: where it was made.
+        names: all names of its operator.
+        allowed: the patterns of the allow regions around it.
+    """
+
+    site: CallSite
+    names: tuple[str, ...]
+    allowed: tuple[tuple[str, ...], ...]
