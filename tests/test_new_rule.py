@@ -77,7 +77,7 @@ def test_new_family(tree: Path, options: tuple[str, ...]) -> None:
     assert written.returncode == 0, written.stderr
     # The tree has no git and no environment of its own: only what walks the families is run.
     tested = python(
-        *(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "negation"),
+        *(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--family", "negation"),
         "tests/rules",
     )
     assert tested.returncode == 0, tested.stdout[-4000:] + tested.stderr[-2000:]

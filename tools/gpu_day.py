@@ -39,8 +39,7 @@ sys.path[:0] = [str(ROOT / "benchmarks")]
 import sides
 import variation
 import whole_steps
-from figures import geometric_mean, number, over, ratio
-from results import Results
+from results import Results, geometric_mean, number, over, ratio
 
 OK, FAILED, HUNG, LIMIT = "ok", "failed", "hung", "time limit"
 PARTLY, NOT_HERE = "partly", "not here"

@@ -42,7 +42,7 @@ class Cost:
 
 
 class AuditReport(Report):
-    """What the mode would do in a CUDA run, with an estimate of the cost of determinism.
+    """The report of an audit: the mode's actions in a CUDA run, and an estimate of their cost.
 
     The estimate counts bytes; it measures nothing.
 

@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         "repeatable",
     )
 
-    diff = add("diff", tables.diff, "where two recorded runs part", form, files)
+    diff = add("diff", tables.diff, "where two recorded runs diverge", form, files)
     diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")
     diff.add_argument("second", type=Path, metavar="RUN")
 

@@ -127,7 +127,7 @@ def remedy_for(call: Call, decision: Decision) -> str | None:
 
 
 def guarantee_of(rule: Rule | None, action: str) -> str | None:
-    """How far the bits of a call reach that a rule means, after what was done with it."""
+    """Return the guarantee of a call under a rule, given the action taken."""
     if rule is None or rule.guarantee is None:
         return None
     if action == "substitute":

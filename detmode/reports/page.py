@@ -20,7 +20,7 @@ LEVELS = ("error", "warning", "note", "none")
 
 @dataclass(frozen=True)
 class Group:
-    """What rows can be filtered by: an action of the mode, a way in which calls differ.
+    """A group to filter rows by: an action of the mode, or a way in which calls differ.
 
     Args:
         name: a word.
@@ -81,7 +81,7 @@ class Fact:
 
     @property
     def differs(self) -> bool:
-        """Whether the runs disagree in it."""
+        """True if the two runs have different values."""
         return self.first != self.second
 
 
@@ -146,7 +146,7 @@ class Page:
     listings: tuple[Listing, ...] = ()
 
     def level(self, group: str) -> str:
-        """How much the rows of a group matter."""
+        """Return the level of a group's rows."""
         return next(each.level for each in self.groups if each.name == group)
 
 

@@ -120,7 +120,7 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def audit(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Run a program on the CPU, and report what it would meet on CUDA."""
+    """Run a program on the CPU, and report what the mode would do on CUDA."""
     overrides = _overrides(options.override)
     check_files(options)
     _restart_with_environment(arguments)
@@ -150,7 +150,7 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
 
 @contextmanager
 def _stdout_on_stderr() -> Iterator[None]:
-    """What a program prints goes to stderr, so that the report stands alone on stdout."""
+    """Send a program's output to stderr, so that stdout holds only the report."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -163,7 +163,7 @@ def _stdout_on_stderr() -> Iterator[None]:
 
 
 def _about_the_device(options: argparse.Namespace) -> str | None:
-    """What a report of a machine without a GPU must not be taken for."""
+    """Return the note that a report from a machine without a GPU needs."""
     import torch
 
     if options.simulate or torch.cuda.is_available():
@@ -229,7 +229,7 @@ def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """What a mode says of its arguments is said of the command's."""
+    """Turn the errors of a mode's arguments into usage errors."""
     try:
         yield
     except (TypeError, ValueError) as error:

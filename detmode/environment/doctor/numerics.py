@@ -1,4 +1,4 @@
-"""What decides how a result is computed: libraries, precision, choices by timing."""
+"""The settings that decide how a result is computed: libraries, precision, choices by timing."""
 
 from __future__ import annotations
 

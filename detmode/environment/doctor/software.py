@@ -43,7 +43,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _gpu_names(count: int) -> list[str]:
-    """The visible GPUs, from the driver: PyTorch would make a context on one to say its name."""
+    """Return the visible GPUs from the driver; PyTorch would create a context to read a name."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
         failed = driver.cuInit(0)

@@ -18,5 +18,6 @@ def FAMILY(self: Tensor) -> Tensor:  # TODO: the operator's arguments, by the sc
     """TODO: what it returns, its shape and memory format."""
     self = self.contiguous(memory_format=suggest_memory_format(self))
     result = empty_like(self)
-    launch(SOURCE, f"FAMILY<{ctype(self.dtype)}>", self.numel(), self, result, self.numel())
+    n = self.numel()
+    launch(SOURCE, f"FAMILY<{ctype(self.dtype)}>", n, self=self, result=result, n=n)
     return result
