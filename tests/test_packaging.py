@@ -27,7 +27,7 @@ def test_wheel_contains_every_source(tmp_path: Path) -> None:
         for path in package.rglob(f"*.{suffix}")
     }
     assert sorted(expected - names) == []
-    assert "[pytest11]\ndetmode = detmode.pytest_plugin" in points
+    assert "[pytest11]\ndetmode = detmode.testing.pytest_plugin" in points
     assert not {name for name in names if name.startswith(("tests", "docs", "tools"))}
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from detmode import DeterministicMode
 from detmode.cuda import host, unavailable
+from detmode.cuda.rows import chosen_windows as gather
 from detmode.rules.fractional_max_pool import launch
-from detmode.rules.max_pool3d import gather
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 
