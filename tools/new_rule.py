@@ -7,6 +7,8 @@ author knows is marked ``FILL IN``, and the family's tests name each mark that i
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import re
 import subprocess
@@ -15,7 +17,6 @@ import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import torch
@@ -43,8 +44,9 @@ TYPES = {
 """Types of schemas as Python has them."""
 CTYPES = {"int": "int64_t", "float": "double", "number": "double", "bool": "bool"}
 """What a launch passes for them."""
-VALUES = {"size": 2, "stride": 1, "step": 1, "padding": 1, "dilation": 1, "dim": 0, "ceil_mode": 0}
+VALUES = {"size": 2, "stride": 1, "step": 1, "padding": 1, "dilation": 1, "dim": 1}
 """Values that operators often take, by a word of the argument's name."""
+SIZES = re.compile(r"(input|self)_sizes?")
 INDICES = re.compile(r"index|indices|target|offset|bag")
 # What PyTorch's caller names say beside the operator's name.
 _NOISE = {"", "cuda", "gpu", "cpu", "out", "template", "kernel", "with", "indices", "output"}
@@ -66,6 +68,25 @@ class Operator:
     def base(self) -> str:
         """``"unfold_backward"``: the names of its launcher and its CUDA kernel."""
         return self.op.partition("::")[2].replace(".", "_").lstrip("_")
+
+    @property
+    def allocation(self) -> str:
+        """An expression that allocates its result."""
+        sizes = next(
+            (a.name for a in self.arguments if a.name in ("input_sizes", "self_sizes")), ""
+        )
+        like = self.like
+        return f"empty({sizes}, {like}.dtype, {like}.device)" if sizes else f"empty_like({like})"
+
+    @property
+    def case(self) -> str:
+        """What its samples are made by: ``_{case}("odd", ...)``."""
+        return self.base.removesuffix("_backward")
+
+    @property
+    def allocates(self) -> str:
+        """The function that :attr:`allocation` calls."""
+        return self.allocation.partition("(")[0]
 
     @cached_property
     def arguments(self) -> list[torch._C.Argument]:
@@ -97,8 +118,39 @@ class Operator:
     @property
     def shape(self) -> tuple[int, ...]:
         """A plausible shape of its input."""
-        return (2, 3, *(7, 6, 5)[: self.spatial]) if self.spatial else (7, 6)
+        return (2, 4, *(7, 6, 5)[: self.spatial or 2])
 
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """A shape with sizes that no block has."""
+        return (1, 4, *(63, 101, 9)[: self.spatial or 2])
+
+    @property
+    def takes_dim(self) -> bool:
+        return any(each.name == "dim" for each in self.arguments)
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What else is made of a sample of :attr:`shape`."""
+        last = () if self.spatial == 1 else ("channels_last",)
+        return ("non_contiguous", *last, *(("negative_dim",) if self.takes_dim else ()), "cpu")
+
+    @property
+    def returned(self) -> str:
+        """The type of what its launcher returns."""
+        names = ["Tensor"] * len(self.results)
+        return names[0] if len(names) == 1 else f"tuple[{', '.join(names)}]"
+
+    @staticmethod
+    def prompt(argument: torch._C.Argument) -> str:
+        """What the launcher's docstring is to say of an argument."""
+        if "Tensor" in str(argument.type):
+            return "its shape and dtypes"
+        return {"int": "its unit and range", "bool": "what it chooses"}.get(
+            str(argument.type), "what it says"
+        )
+
+    @cached_property
     def signature(self) -> list[str]:
         """The parameters of the launcher, one a line."""
         lines: list[str] = []
@@ -127,8 +179,7 @@ class Operator:
         start = f"__global__ void {self.base}("
         # A parameter is not broken: its spaces are put back afterwards.
         text = " ".join(
-            f"{each.replace(' ', chr(160))},"
-            for each in [*pointers, *written, *sizes, "int64_t n"]
+            f"{each.replace(' ', chr(160))}," for each in [*pointers, *written, *sizes, "int64_t n"]
         )
         lines = textwrap.wrap(
             text[:-1] + ") {",
@@ -179,7 +230,7 @@ class Operator:
             call = ", ".join(["values", *(f"{name}={own}" for name, own in taken.items())])
             lines.append("input = make.normal(*shape)")
             lines.append("values = input.cpu().double()")
-            function = f"torch.ops.{str(forward)}"
+            function = f"torch.ops.{forward!s}"
             lines.append(f"{', '.join(returned)} = {function}({call})")
             given |= {name: f"{name}.to(make.device)" for name in returned[1:] if name in names}
             grad = next((name for name in names if name.startswith("grad")), None)
@@ -201,7 +252,7 @@ class Operator:
             if INDICES.search(argument.name):
                 return "make.integers(0, 2, *shape)"
             return "make.normal(*shape)"
-        if kind == "List[int]" and re.search("input_size|self_size", argument.name):
+        if kind == "List[int]" and SIZES.fullmatch(argument.name):
             return "list(shape)"
         words = argument.name.split("_")
         number = next((VALUES[word] for word in reversed(words) if word in VALUES), 1)
@@ -249,9 +300,12 @@ def operator(op: str) -> Operator:
             family.
     """
     op = op if "::" in op else f"aten::{op}"
+    namespace = op.partition("::")[0]
+    with contextlib.suppress(ImportError):
+        importlib.import_module(namespace)  # torchvision's import registers its operators
     func = resolve(op)
     if func is None:
-        raise ValueError(misnamed(op) or f"no loaded library has {op!r}: import it in this tool")
+        raise ValueError(misnamed(op) or f"nothing installed has {op!r}: install {namespace}")
     if variant_of(func) != "functional":
         base = func._schema.name.removesuffix("_")
         others = [resolve(f"{base}.{name}") for name in (func._overloadname, "default")]
@@ -298,6 +352,7 @@ def make_family(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["quoted"] = quoted
     texts = {
         file: environment.get_template(f"{file}.jinja").render(
             name=name, operators=operators, kernels=kernels
@@ -309,6 +364,13 @@ def make_family(
     for file, text in texts.items():
         (family / file).write_text(text, encoding="utf-8")
     return family
+
+
+def quoted(value: str | tuple[str, ...]) -> str:
+    """A text or a tuple of texts as ruff writes them."""
+    if isinstance(value, str):
+        return json.dumps(value)
+    return f"({', '.join(map(json.dumps, value))}{',' if len(value) == 1 else ''})"
 
 
 # In a process of its own: ATen's backward operators may crash on arguments that do not fit.
