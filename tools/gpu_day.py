@@ -368,7 +368,7 @@ STAGES = (
         "bits",
         "100 runs of every sample have the same bits, those of the host runner",
         _tests("tests/rules/test_bits.py", "tests/gpu/test_host_runner.py", *CUDA, shares=MANY),
-        _tests("tests/rules/test_bits.py", "-k", "schedules and counting-bool", *SMALL),
+        _tests("tests/rules/test_bits.py", "-k", "schedules and histograms-bool", *SMALL),
         read_tests,
         minutes=5,
         processes=MANY,
