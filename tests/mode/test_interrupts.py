@@ -9,6 +9,7 @@ from types import ModuleType
 import interrupted
 import pytest
 import stress
+from selection import PROFILE
 from torch.utils import _python_dispatch as dispatch
 
 import detmode
@@ -46,6 +47,6 @@ def test_signals_at_any_moment() -> None:
     run(interrupted, 2000, 0)
 
 
-def test_threads_forks_and_signals(is_full: bool) -> None:
+def test_threads_forks_and_signals() -> None:
     """Under stress nothing hangs or is left, and no thread takes from another what it needs."""
-    run(stress, 120 if is_full else 4)
+    run(stress, PROFILE.stress)
