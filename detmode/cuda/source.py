@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from detmode.cuda.signature import Parameter, Signature, kernels_of
+
 __all__ = ["CompileError", "Source", "compile_for"]
 
 INCLUDE_DIRECTORY = Path(__file__).parent / "include"
@@ -63,6 +65,7 @@ class Source:
         self.path = Path(anchor).parent / name
         self.entries: tuple[str, ...] = tuple(entries)
         self.positions: dict[str, int] = {entry: i for i, entry in enumerate(self.entries)}
+        self._signatures: dict[str, Signature] = {}
 
     def __repr__(self) -> str:
         return f"Source({str(self.path)!r}, {len(self.entries)} entries)"
@@ -71,6 +74,28 @@ class Source:
     def text(self) -> str:
         """The file with its includes expanded, each at most once."""
         return expand(self.path)
+
+    @functools.cached_property
+    def kernels(self) -> dict[str, tuple[Parameter, ...]]:
+        """The parameters of each `__global__` function of the text."""
+        return kernels_of(self.text)
+
+    def signature(self, entry: str) -> Signature:
+        """The parameters of `entry`, read from the text once.
+
+        Raises:
+            ValueError: `entry` is unknown, the text does not declare its kernel, or a parameter is
+                of a type that no launch passes.
+        """
+        known = self._signatures.get(entry)
+        if known is None:
+            self.position(entry)
+            kernel = entry.partition("<")[0]
+            where = f"{self.path.name}: {entry}"
+            if kernel not in self.kernels:
+                raise ValueError(f"{where}: the file declares no __global__ function {kernel!r}")
+            known = self._signatures[entry] = Signature(where, self.kernels[kernel])
+        return known
 
     def position(self, entry: str) -> int:
         """The place of `entry` in `entries`.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +17,41 @@ PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
 """Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+
+
+class PooledShape(NamedTuple):
+    """How the tensors lie, and the threads on them: see ``pooled_shape`` of the kernels' header."""
+
+    threads: int
+    outer: int
+    inner: int
+    t_in: int
+    h_in: int
+    w_in: int
+    t_out: int
+    h_out: int
+    w_out: int
+    t_magic: int
+    h_magic: int
+    w_magic: int
+    positions_magic: int
+    lanes: int
+    lanes_magic: int
+
+    @classmethod
+    def of(
+        cls,
+        threads: int,
+        outer: int,
+        inner: int,
+        sizes_in: Sequence[int],
+        sizes_out: Sequence[int],
+        lanes: int,
+    ) -> PooledShape:
+        """The shape of three axes, with its magic numbers."""
+        magic = magic_numbers(*sizes_in, math.prod(sizes_in))
+        sizes = (*sizes_in, *sizes_out, *magic)
+        return cls._make((threads, outer, inner, *sizes, lanes, *magic_numbers(lanes)))
 
 
 def entries(kernel: str) -> tuple[str, ...]:
@@ -35,8 +72,8 @@ def gather_chosen(
     indices: Tensor,
     spatial: int,
     memory_format: torch.memory_format,
-    *window: int | Tensor,
     counts: Sequence[int],
+    **window: Tensor | NamedTuple,
 ) -> Tensor:
     """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -48,8 +85,9 @@ def gather_chosen(
         indices: int64, the position that each window chose.
         spatial: 2 or 3 dimensions, the last ones.
         memory_format: of the result.
-        window: what the kernel takes after the sizes.
-        counts: the largest numbers that it works out of them, beside positions in the tensors.
+        counts: the largest numbers that the kernel works out of ``window``, beside positions in
+            the tensors.
+        window: the kernel's own arguments.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
@@ -63,28 +101,24 @@ def gather_chosen(
     per_thread = PER_THREAD if many else 1
     index = index_ctype(self.numel(), grad_output.numel(), *counts)
     missing = (1,) * (3 - spatial)
-    sizes_in, sizes_out = self.shape[-spatial:], grad_output.shape[-spatial:]
     shares = -(-shared // per_thread)
     threads = grad_input.numel() // max(shared, 1) * shares
-    lanes = shares if inner > 1 else 1
     launch(
         source,
         f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
-        grad_output.contiguous(memory_format=memory_format),
-        indices.contiguous(memory_format=memory_format),
-        grad_input,
-        threads,
-        outer,
-        inner,
-        *missing,
-        *sizes_in,
-        *missing,
-        *sizes_out,
-        *magic_numbers(*missing, *sizes_in, sizes_in.numel()),
-        lanes,
-        *magic_numbers(lanes),
-        *window,
+        grad_output=grad_output.contiguous(memory_format=memory_format),
+        indices=indices.contiguous(memory_format=memory_format),
+        grad_input=grad_input,
+        shape=PooledShape.of(
+            threads,
+            outer,
+            inner,
+            (*missing, *self.shape[-spatial:]),
+            (*missing, *grad_output.shape[-spatial:]),
+            shares if inner > 1 else 1,
+        ),
+        **window,
     )
     return grad_input
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -29,6 +30,14 @@ SOURCE = Source(
 )
 
 
+class PaddedAxis(NamedTuple):
+    """One axis: its inputs, its outputs, and how many of those are before the first input."""
+
+    size: int
+    out: int
+    padding: int
+
+
 def gather_backward(
     name: str, grad_output: Tensor, self: Tensor, padding: Sequence[int], spatial: int
 ) -> Tensor:
@@ -49,7 +58,8 @@ def gather_backward(
     where = f"{name}{spatial}d_backward"
     _check(where, grad_output, self, padding, spatial, reflect)
     grad_input = empty(self.shape, self.dtype, self.device)
-    missing = 3 - spatial
+    axes = map(PaddedAxis, self.shape[::-1], grad_output.shape[::-1], map(int, padding[::2]))
+    w, h, d = (*axes, *[PaddedAxis(1, 1, 0)] * (3 - spatial))
     planes, positions = self.shape[:-spatial].numel(), self.shape[-spatial:].numel()
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
@@ -58,15 +68,12 @@ def gather_backward(
         SOURCE,
         f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
         -(-planes // per_thread) * positions,
-        grad_output.contiguous(),
-        grad_input,
-        planes,
-        *(1,) * missing,
-        *self.shape[-spatial:],
-        *(1,) * missing,
-        *grad_output.shape[-spatial:],
-        *(0,) * missing,
-        *(int(before) for before in reversed(padding[::2])),
+        grad_output=grad_output.contiguous(),
+        grad_input=grad_input,
+        planes=planes,
+        d=d,
+        h=h,
+        w=w,
     )
     return grad_input
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -23,8 +23,7 @@ MOST_SORTED = 2**31 - 1
 """Elements of a dimension that PyTorch sorts on a GPU; on the CPU there is no such limit."""
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``."""
 
     outer: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
@@ -28,6 +30,15 @@ SOURCE = Source(
 )
 
 
+class AxisSizes(NamedTuple):
+    """The inputs and the outputs of one axis, each with its magic number."""
+
+    size: int
+    magic: int
+    out: int
+    out_magic: int
+
+
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool2d`` with respect to its input.
 
@@ -52,19 +63,18 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     index = _index_ctype(grad_output, self, 2)
     lanes = -(-channels // per_thread)
     threads = grad_input.numel() // channels * lanes
-    sizes = (*self.shape[2:], *grad_output.shape[2:])
+    (lanes_magic,) = magic_numbers(lanes)
     launch(
         SOURCE,
         f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
-        grad_output.contiguous(memory_format=torch.channels_last),
-        grad_input,
-        threads,
-        channels,
-        *sizes,
-        *magic_numbers(*sizes, self.shape[2:].numel(), 1),
-        lanes,
-        *magic_numbers(lanes),
+        grad_output=grad_output.contiguous(memory_format=torch.channels_last),
+        grad_input=grad_input,
+        n=threads,
+        channels=channels,
+        **_axes(grad_output, self, 2),
+        lane_count=lanes,
+        lanes_magic=lanes_magic,
     )
     return grad_input
 
@@ -93,22 +103,28 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
     index = _index_ctype(grad_output, self, spatial)
-    missing = (1,) * (3 - spatial)
-    sizes = (*missing, *self.shape[-spatial:], *missing, *grad_output.shape[-spatial:])
-    positions = self.shape[-spatial:].numel()
-    threads = -(-planes // per_thread) * positions
+    threads = -(-planes // per_thread) * self.shape[-spatial:].numel()
     launch(
         SOURCE,
         f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
-        grad_output.contiguous(),
-        grad_input,
-        threads,
-        planes,
-        *sizes,
-        *magic_numbers(*sizes, positions),
+        grad_output=grad_output.contiguous(),
+        grad_input=grad_input,
+        n=threads,
+        planes=planes,
+        **_axes(grad_output, self, spatial),
     )
     return grad_input
+
+
+def _axes(grad_output: Tensor, self: Tensor, spatial: int) -> dict[str, AxisSizes | int]:
+    """The kernels' arguments that describe their axes; a missing one has the sizes 1."""
+    missing = (1,) * (3 - spatial)
+    sizes = (*missing, *self.shape[-spatial:]), (*missing, *grad_output.shape[-spatial:])
+    ins, outs = (zip(along, magic_numbers(*along)) for along in sizes)
+    t, h, w = (AxisSizes(*size_in, *size_out) for size_in, size_out in zip(ins, outs))
+    (positions_magic,) = magic_numbers(self.shape[-spatial:].numel())
+    return {"t": t, "h": h, "w": w, "positions_magic": positions_magic}
 
 
 def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.rows.pooling import Pooling
 from detmode.table.conditions import FLOATING
 
 PER_THREAD = 8
@@ -63,12 +64,9 @@ def avg_pool3d_backward(
     strides = _triple("stride", stride) if len(stride) else kernel
     pads = _triple("padding", padding)
     _check(grad_output, self, kernel, strides, pads, divisor_override)
-    sizes_in, sizes_out = self.shape[-3:], grad_output.shape[-3:]
+    axes = list(zip(self.shape[-3:], grad_output.shape[-3:], kernel, strides, pads))
     divisor = divisor_override or 0
-    if divisor == 0 and all(
-        _windows_alike(*axis, count_include_pad)
-        for axis in zip(sizes_in, sizes_out, kernel, strides, pads)
-    ):
+    if divisor == 0 and all(_windows_alike(*axis, count_include_pad) for axis in axes):
         divisor = math.prod(kernel)
     grad_input = empty(self.shape, self.dtype, self.device)
     planes = self.shape[:-3].numel()
@@ -76,25 +74,25 @@ def avg_pool3d_backward(
     per_thread = PER_THREAD if many else 1
     counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
     index = index_ctype(*counts)
-    threads = -(-planes // per_thread) * sizes_in.numel()
+    t, h, w = (Pooling.of(*axis) for axis in axes)
+    positions = self.shape[-3:].numel()
+    (positions_magic,) = magic_numbers(positions)
+    threads = -(-planes // per_thread) * positions
     launch(
         SOURCE,
         f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
-        grad_output.contiguous(),
-        grad_input,
-        planes,
-        *sizes_in,
-        *sizes_out,
-        *strides,
-        *pads,
-        *magic_numbers(sizes_in.numel(), *sizes_in[1:], *strides),
-        *(k // s for k, s in zip(kernel, strides)),
-        *(k % s for k, s in zip(kernel, strides)),
-        count_include_pad,
-        divisor,
-        1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
-        threads,
+        grad_output=grad_output.contiguous(),
+        grad_input=grad_input,
+        planes=planes,
+        t=t,
+        h=h,
+        w=w,
+        positions_magic=positions_magic,
+        count_include_pad=count_include_pad,
+        shared_divisor=divisor,
+        reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+        n=threads,
     )
     return grad_input
 

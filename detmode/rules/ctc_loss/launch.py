@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,23 @@ __all__ = ["SOURCE", "ctc_loss_backward"]
 
 THREADS = 512
 """Threads of a block at most, one for each state of a sequence."""
+
+
+class LabelLayout(NamedTuple):
+    """Where the labels are: strides, their number, and whether they are all in one dimension."""
+
+    row: int
+    step: int
+    total: int
+    concatenated: int
+
+
+class ProbsStride(NamedTuple):
+    """The strides of ``log_probs``."""
+
+    time: int
+    sample: int
+    label: int
 
 
 def ctc_loss_backward(
@@ -62,7 +80,8 @@ def ctc_loss_backward(
         return grad_input
     nll = neg_log_likelihood.contiguous()
     row = 0 if concatenated else targets.stride(0)
-    where = (row, targets.stride(-1), targets.numel(), concatenated)
+    where = LabelLayout(row, targets.stride(-1), targets.numel(), concatenated)
+    stride = ProbsStride(*log_probs.stride())
     if targets.numel() == 0:
         # Never read, but a kernel's argument.
         targets = empty((1,), targets.dtype, targets.device)
@@ -75,44 +94,44 @@ def ctc_loss_backward(
         f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>",
         samples,
         threads,
-        log_probs,
-        targets,
-        inputs,
-        labels,
-        nll,
-        log_alpha.contiguous(),
-        posteriors,
-        empty(edges, log_probs.dtype, log_probs.device),
-        empty(edges, torch.int64, log_probs.device),
-        times,
-        longest,
-        blank,
-        *where,
-        *log_probs.stride(),
+        log_probs=log_probs,
+        targets=targets,
+        input_lengths=inputs,
+        target_lengths=labels,
+        neg_log_likelihood=nll,
+        log_alpha=log_alpha.contiguous(),
+        posteriors=posteriors,
+        edge_mantissas=empty(edges, log_probs.dtype, log_probs.device),
+        edge_exponents=empty(edges, torch.int64, log_probs.device),
+        times=times,
+        longest=longest,
+        blank=blank,
+        labels=where,
+        stride=stride,
     )
     launch(
         SOURCE,
         f"ctc_gradient<{ctype(log_probs.dtype)}>",
         grad_input.numel(),
-        grad,
-        log_probs,
-        inputs,
-        labels,
-        nll,
-        posteriors,
-        order,
-        ordered,
-        runs,
-        grad_input,
-        times,
-        samples,
-        classes,
-        longest,
-        blank,
-        zero_infinity,
-        _is_large(times, samples, classes),
-        grad.stride(0),
-        *log_probs.stride(),
+        grad=grad,
+        log_probs=log_probs,
+        input_lengths=inputs,
+        target_lengths=labels,
+        neg_log_likelihood=nll,
+        posteriors=posteriors,
+        order=order,
+        sorted=ordered,
+        runs=runs,
+        grad_input=grad_input,
+        times=times,
+        samples=samples,
+        classes=classes,
+        longest=longest,
+        blank=blank,
+        zero_infinity=zero_infinity,
+        large=_is_large(times, samples, classes),
+        grad_stride=grad.stride(0),
+        stride=stride,
     )
     return grad_input
 
@@ -123,7 +142,7 @@ def _sorted(
     samples: int,
     longest: int,
     classes: int,
-    where: tuple[int, int, int, bool],
+    where: LabelLayout,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The positions of each sample's labels by class, their classes, where a class begins."""
     order = empty((samples, max(longest, 1)), torch.int32, targets.device)
@@ -133,15 +152,15 @@ def _sorted(
         SOURCE,
         f"ctc_sort<{ctype(targets.dtype)}>",
         samples * longest,
-        targets,
-        lengths,
-        order,
-        ordered,
-        runs,
-        samples,
-        longest,
-        classes,
-        *where,
+        targets=targets,
+        target_lengths=lengths,
+        order=order,
+        sorted=ordered,
+        runs=runs,
+        samples=samples,
+        longest=longest,
+        classes=classes,
+        labels=where,
     )
     return order, ordered, runs
 

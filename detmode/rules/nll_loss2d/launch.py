@@ -7,6 +7,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, launch_blocks
 from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
 THREADS = 256
@@ -58,26 +59,26 @@ def nll_loss2d_forward(
         f"nll_loss2d_sum<{name}>",
         blocks,
         THREADS,
-        self if classes else None,
-        target,
-        weight.contiguous() if weight is not None and classes else None,
-        partials,
-        n,
-        *self.shape[1:],
-        ignore_index,
-        *self.stride(),
-        *target.stride(),
+        self=self if classes else None,
+        target=target,
+        weight=weight.contiguous() if weight is not None and classes else None,
+        partials=partials,
+        n=n,
+        size=Extents.sizes(self.shape),
+        self_stride=Extents.strides(self.stride()),
+        target_stride=Extents.strides(target.unsqueeze(1).stride()),
+        ignore_index=ignore_index,
     )
     launch_blocks(
         SOURCE,
         f"nll_loss2d_finish<{name}>",
         1,
         THREADS,
-        partials,
-        output,
-        total_weight,
-        blocks,
-        reduction == MEAN,
+        partials=partials,
+        output=output,
+        total_weight=total_weight,
+        blocks=blocks,
+        mean=reduction == MEAN,
     )
     return output, total_weight
 

@@ -78,13 +78,13 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
         f"{op}_row<{ctype(self.dtype)}>",
         tiles,
         THREADS,
-        self,
-        out,
-        marks,
-        totals,
-        nodes,
-        n,
-        self.stride(dim),
+        input=self,
+        output=out,
+        marks=marks,
+        totals=totals,
+        nodes=nodes,
+        n=n,
+        stride=self.stride(dim),
     )
     return out
 
