@@ -9,7 +9,7 @@ from detmode.verify.claims import check_refused
 REFUSED = grouped(
     Case(family, sample, dtype, None)
     for family in families()
-    for sample in getattr(samples_of(family), "ERRORS", ())
+    for sample in samples_of(family).errors
     for dtype in sample.dtypes
 )
 
@@ -17,5 +17,5 @@ REFUSED = grouped(
 @needs_compiler
 @pytest.mark.parametrize("group", REFUSED, ids=str)
 def test_rejected_as_by_aten(group: Group) -> None:
-    """The family's ERRORS raise the type of exception that ATen raises on the CPU."""
+    """The family's ``errors`` raise the type of exception that ATen raises on the CPU."""
     check_each(group, lambda case: check_refused(case.family, case.sample, case.dtype))

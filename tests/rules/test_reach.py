@@ -42,33 +42,18 @@ def test_substitutes_meet_hard_inputs(family: str) -> None:
         for sample, _ in facts.samples_in(row)
         for item in sample.covers
     }
-    excused = getattr(samples_of(family), "NOT_APPLICABLE", {})
+    excused = samples_of(family).not_applicable
     missing = [item for item in COVERS if item not in shown and item not in excused]
     assert not missing, (
         f"detmode/rules/{family}/samples.py: no sample with a substitute covers {missing[0]!r}; "
-        "add one with covers=(...), or say in NOT_APPLICABLE why it does not apply"
+        "add one with covers=(...), or say in not_applicable why it does not apply"
     )
-    wrong = [item for item in excused if item in shown or item not in COVERS]
-    assert not wrong, (
-        f"detmode/rules/{family}/samples.py: NOT_APPLICABLE excuses {wrong[0]!r}, "
-        "which a sample covers or COVERS does not know: remove it"
-    )
-
-
-@EVERY_FAMILY
-def test_samples_are_named_apart(family: str) -> None:
-    """Two samples of one operator, for one device, have two names: they are test ids."""
-    seen = set()
-    for sample in samples_of(family).SAMPLES:
-        key = (sample.op, sample.name, sample.device)
-        assert key not in seen, f"detmode/rules/{family}/samples.py: {key} twice; rename one"
-        seen.add(key)
 
 
 @EVERY_FAMILY
 def test_samples_bind(family: str) -> None:
     """A sample gives arguments that the schema has, and all that have no default."""
-    for sample in samples_of(family).SAMPLES:
+    for sample in samples_of(family).cases:
         func = facts.resolve(sample.op)
         if func is None:
             continue

@@ -31,7 +31,7 @@ CASES = [
     Case(family, sample, dtype, None)
     for family in FAMILIES
     if family in families()
-    for sample in samples_of(family).SAMPLES
+    for sample in samples_of(family).cases
     if sample.device == "cuda"
     for dtype in sample.dtypes
 ]
@@ -50,7 +50,7 @@ def overlaps(op: str) -> Sample:
     return next(
         sample
         for family in FAMILIES
-        for sample in samples_of(family).SAMPLES
+        for sample in samples_of(family).cases
         if (sample.op, sample.name) == (op, "overlaps")
     )
 
@@ -58,7 +58,7 @@ def overlaps(op: str) -> Sample:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_samples_meet_the_rows(family: str) -> None:
     """On CUDA a sample meets a substitute; on MPS PyTorch refuses all but deform_conv2d."""
-    for sample in samples_of(family).SAMPLES:
+    for sample in samples_of(family).cases:
         func = resolve(sample.op)
         assert func is not None
         given = Call(func, Signature(func).bind((), sample.arguments(torch.float32)), sample.device)
