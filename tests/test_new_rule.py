@@ -53,8 +53,7 @@ def test_the_tutorial_leads_to_green(tree: Path) -> None:
     for path in family.iterdir():
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             if "FILL IN" in line:
-                asked = f"{family.name}/{path.name}:{number}: {line.partition('FILL IN: ')[2]}"
-                assert asked in red.stdout
+                assert f"{family.name}/{path.name}:{number}: " in red.stdout
 
     shutil.copytree(EXAMPLE, family, dirs_exist_ok=True)
     written = python(tree, "tools/generate_docs.py")
@@ -73,12 +72,12 @@ def test_the_tutorial_leads_to_green(tree: Path) -> None:
             id="backward",
         ),
         pytest.param(
-            ["aten::renorm", "aten::aminmax"],
+            ["aten::glu_backward", "aten::renorm"],
             True,
-            "self: Tensor, p: float, dim: int, maxnorm: float",
+            "grad_output: Tensor, self: Tensor, dim: int",
             id="two_operators",
         ),
-        pytest.param(["col2im", "im2col"], False, None, id="rows_only"),
+        pytest.param(["frac", "renorm"], False, None, id="rows_only"),
     ],
 )
 def test_what_is_written(tree: Path, ops: list[str], kernels: bool, parameters: str | None) -> None:
@@ -99,7 +98,7 @@ def test_what_is_written(tree: Path, ops: list[str], kernels: bool, parameters: 
         (["Upper", "--op", "unfold_backward"], "a family's name is like"),
         (["upsample", "--op", "unfold_backward"], "there is a family 'upsample' already"),
         (["made", "--op", "unfold_bakward"], "did you mean 'aten::unfold_backward'"),
-        (["made", "--op", "aten::scatter.nothing"], "it has src, value, reduce"),
+        (["made", "--op", "aten::scatter.nothing"], "it has value, src, reduce"),
         (["made", "--op", "aten::put"], "is listed in the family 'put'"),
         (["made", "--op", "aten::neg_"], "give --op aten::neg"),
         (["made", "--op", "unfold_backward", "--op", "size.int"], "no plain tensors"),

@@ -72,9 +72,7 @@ class Operator:
     @property
     def allocation(self) -> str:
         """An expression that allocates its result."""
-        sizes = next(
-            (a.name for a in self.arguments if a.name in ("input_sizes", "self_sizes")), ""
-        )
+        sizes = next((name for name in self.names if SIZES.fullmatch(name)), None)
         like = self.like
         return f"empty({sizes}, {like}.dtype, {like}.device)" if sizes else f"empty_like({like})"
 
@@ -91,6 +89,10 @@ class Operator:
     @cached_property
     def arguments(self) -> list[torch._C.Argument]:
         return list(self.func._schema.arguments)
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.arguments]
 
     @property
     def tensors(self) -> list[str]:
@@ -127,13 +129,16 @@ class Operator:
 
     @property
     def takes_dim(self) -> bool:
-        return any(each.name == "dim" for each in self.arguments)
+        return "dim" in self.names
 
     @property
     def variants(self) -> tuple[str, ...]:
         """What else is made of a sample of :attr:`shape`."""
         last = () if self.spatial == 1 else ("channels_last",)
-        return ("non_contiguous", *last, *(("negative_dim",) if self.takes_dim else ()), "cpu")
+        # The variant counts from the end of the first tensor, which sizes need not be those of.
+        sized = any(map(SIZES.fullmatch, self.names))
+        dim = ("negative_dim",) if self.takes_dim and not sized else ()
+        return ("non_contiguous", *last, *dim, "cpu")
 
     @property
     def returned(self) -> str:
@@ -207,15 +212,13 @@ class Operator:
 
     def _own(self, name: str) -> str | None:
         """The argument by which this operator knows one of its forward's."""
-        names = [each.name for each in self.arguments]
-        return name if name in names else next((own for own in names if name[:3] == own), None)
+        return next((own for own in self.names if own in (name, name[:3])), None)
 
     def sample_lines(self) -> list[str]:
         """The body of the function that makes its arguments of a shape."""
         given: dict[str, str] = {}
         lines: list[str] = []
-        names = [each.name for each in self.arguments]
-        forward = self.forward
+        names, forward = self.names, self.forward
         if forward is not None:
             taken = {
                 each.name: self._own(each.name)
@@ -238,7 +241,7 @@ class Operator:
                 given[grad] = f"make.normal(*{returned[0]}.shape)"
             given |= {name: "input" for name in ("self", "input") if name in names}
         for each in self.arguments:
-            if each.name not in given and not each.has_default_value():
+            if each.name not in given and (each.name == "dim" or not each.has_default_value()):
                 given[each.name] = self._value(each)
         items = [f'    "{name}": {given[name]},' for name in names if name in given]
         return [*lines, "return {", *items, "}"]
@@ -256,11 +259,13 @@ class Operator:
             return "list(shape)"
         words = argument.name.split("_")
         number = next((VALUES[word] for word in reversed(words) if word in VALUES), 1)
-        if kind == "List[int]":
-            return repr([number] * max(argument.N or self.spatial, 1))
+        count = max(argument.N or self.spatial, 1)
+        simple = {"bool": "False", "str": '"sum"', "float": "1.0"}
+        if kind in ("List[int]", "List[bool]", "List[float]"):
+            return f"[{', '.join([simple.get(kind[5:-1], str(number))] * count)}]"
         if kind.startswith("List[Optional[Tensor]]") or kind == "List[Tensor]":
             return "[make.integers(0, 2, 5)]" if "ind" in argument.name else "[make.normal(*shape)]"
-        return {"bool": "False", "str": '"sum"', "float": "1.0"}.get(kind, str(number))
+        return simple.get(kind, str(number))
 
     @cached_property
     def alert(self) -> tuple[str | tuple[str, str] | None, str | None]:
@@ -377,7 +382,7 @@ def quoted(value: str | tuple[str, ...]) -> str:
 _CALL = """
 import sys
 from detmode.verify.cases import call, samples_of
-for sample in samples_of(sys.argv[1]).SAMPLES:
+for sample in samples_of(sys.argv[1]).cases:
     try:
         call(sample, sample.arguments(sample.dtypes[0]))
     except Exception as error:
