@@ -18,6 +18,7 @@ from detmode.cuda import host
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.runs import difference
+from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import (
     Case,
@@ -318,7 +319,10 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
 
     Raises:
         ClaimError: it is let pass, or rejected otherwise; or ATen takes it.
+        NotCheckedError: no loaded library has the operator.
     """
+    if resolve(sample.op) is None:
+        raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
     expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))

@@ -41,6 +41,12 @@ def folder(family: str) -> Path:
     return Path(rules.__path__[0], family)
 
 
+def section(family: str, heading: str) -> str:
+    """What a family's docstring says under a heading, on one line."""
+    text = (families()[family].__doc__ or "").partition(f"## {heading}\n")[2]
+    return " ".join(text.partition("\n## ")[0].split())
+
+
 def test_every_folder_is_a_family() -> None:
     """To list detmode/rules is to see the coverage: each folder is a family with its rows."""
     base = Path(rules.__path__[0])
@@ -78,6 +84,31 @@ def test_headings(family: str) -> None:
     assert first.strip(), f"{where}: begin the docstring with what the family covers"
     empty = [HEADINGS[i] for i, section in enumerate(sections) if not section.strip()]
     assert not empty, f"{where}: say something under the heading {empty[0]!r}"
+
+
+@EVERY_FAMILY
+def test_what_varies_is_said(family: str) -> None:
+    """A family is there because results may vary: its page says which, and how it comes."""
+    said = section(family, "What varies")
+    says_nothing = len(said.split()) < 10 or re.match(r"nothing\b", said, re.IGNORECASE)
+    assert not says_nothing, (
+        f"detmode/rules/{family}/__init__.py: 'What varies' is {said!r}; say which result "
+        "comes to depend on the order of threads and how, or remove the family: an operator "
+        "whose result does not vary needs no row"
+    )
+
+
+@EVERY_FAMILY
+def test_substitutes_are_refused_and_timed(family: str) -> None:
+    """A family with a substitute has inputs that ATen rejects, and sizes from real models."""
+    samples = samples_of(family)
+    if not any(isinstance(rule.action, Substitute) for rule in families()[family].RULES):
+        return
+    for field, content in (("errors", "inputs that ATen rejects"), ("bench", "sizes of models")):
+        assert getattr(samples, field) or field in samples.not_applicable, (
+            f"detmode/rules/{family}/samples.py: SAMPLES has no {field}: give it {content}, or "
+            f"say in not_applicable[{field!r}] why there are none"
+        )
 
 
 @EVERY_FAMILY
@@ -197,15 +228,17 @@ def test_traffic_is_stated(family: str) -> None:
                 f"{where}:{node.lineno}: give Substitute traffic=, the bytes that it moves as a "
                 "multiple of the floor, or None and the reason under Cost"
             )
-    cost = " ".join(
-        (families()[family].__doc__ or "").partition("## Cost")[2].partition("## ")[0].split()
-    )
+    cost = section(family, "Cost")
     actions = [
         rule.action for rule in families()[family].RULES if isinstance(rule.action, Substitute)
     ]
     for traffic in {action.traffic for action in actions}:
         words = "not counted" if traffic is None else f"{traffic} times the floor"
         assert words in cost, f"{where}: a row has traffic={traffic}; say {words!r} under Cost"
+        assert traffic is None or "once" in cost or "bytes" in cost, (
+            f"{where}: a row has traffic={traffic}; say under Cost how it was counted: what is "
+            "read and written once, which is the floor, and the bytes that are moved beside it"
+        )
 
 
 def overloads(base: str) -> list[torch._ops.OpOverload]:
