@@ -89,7 +89,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
     sums = torch.zeros(2, dtype=torch.int64, device=where)
 
     def whole() -> None:
-        launch(digest.SOURCE, "digest", 1, data, sums, 8)
+        launch(digest.SOURCE, "digest", 1, bytes=data, sums=sums, n_bytes=8)
 
     whole()  # compiles, loads, and leaves its arguments where the driver's call reads them
     _, kernel = device._kernels[id(digest.SOURCE), "digest", data.device.index]

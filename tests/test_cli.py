@@ -447,7 +447,7 @@ def test_audit(run: Run, tmp_path: Path) -> None:
     (row,) = (row for row in report["rows"] if row["family"] == "upsample")
     assert (row["action"], row["site"]) == ("substitute", f"{tmp_path / 'script.py'}:6")
     assert report["raises"] is False
-    assert "What a CUDA run would meet" in (tmp_path / "audit.html").read_text()
+    assert "Audit of a CUDA run" in (tmp_path / "audit.html").read_text()
     (sarif,) = json.loads((tmp_path / "audit.sarif").read_text())["runs"]
     assert {result["level"] for result in sarif["results"]} == {"note"}
 

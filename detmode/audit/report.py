@@ -1,4 +1,4 @@
-"""What an audit found: the rows, what determinism adds to them, and what no audit sees."""
+"""The report of an audit: the rows, the cost of determinism, and what the audit cannot see."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MODULES_SHOWN = 10
 
 @dataclass
 class Cost:
-    """What calls move.
+    """The memory traffic of some calls.
 
     Args:
-        calls: how many.
+        calls: the number of calls.
         bytes: the floor: their inputs read once and their outputs written once.
-        extra_bytes: what determinism adds to that, as far as it has been counted.
-        uncounted_bytes: the floor of those calls of which it has not.
+        extra_bytes: the bytes that determinism adds, as far as they have been counted.
+        uncounted_bytes: the floor of the calls whose extra bytes have not been counted.
     """
 
     calls: int = 0
@@ -31,7 +31,7 @@ class Cost:
 
     @classmethod
     def of(cls, moved: int, extra: int | None, *, calls: int = 1) -> Cost:
-        """The cost of calls; ``extra`` is None where it has not been counted."""
+        """Return the cost of calls; ``extra`` is None if it has not been counted."""
         return cls(calls, moved, extra or 0, moved if extra is None else 0)
 
     def add(self, other: Cost) -> None:
@@ -41,18 +41,19 @@ class Cost:
 
 
 class AuditReport(Report):
-    """What a CUDA run would meet, with an estimate of what determinism adds to it.
+    """What the mode would do in a CUDA run, with an estimate of the cost of determinism.
 
-    The estimate is a count of bytes, and no measurement.
+    The estimate counts bytes; it measures nothing.
 
     Attributes:
         records: the rows, a tuple of :class:`~detmode.reports.report.ReportRow`.
         costs: the :class:`Cost` of each row, in the same order.
-        modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` where none is known;
-            calls that no rule lists are in it too.
+        modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` if none is known;
+            includes calls that no rule lists.
         total: the :class:`Cost` of all calls.
-        fill_bytes: what the fill of uninitialized memory writes; in ``total.extra_bytes`` too. It
-            counts ``torch.empty`` and its like, and not what ATen allocates inside its kernels.
+        fill_bytes: the bytes that filling uninitialized memory writes, also included in
+            ``total.extra_bytes``. Counts ``torch.empty`` and similar operators, and not what ATen
+            allocates inside its kernels.
         unseen: what the audit could not see, a tuple of :class:`Unseen`.
     """
 
@@ -75,27 +76,27 @@ class AuditReport(Report):
 
     @property
     def total_bytes(self) -> int:
-        """The floor of all calls."""
+        """The floor of all calls, in bytes."""
         return self.total.bytes
 
     @property
     def extra_bytes(self) -> int:
-        """What determinism adds to it, as far as it has been counted; the fill is a part of it."""
+        """The bytes that determinism adds, as far as they have been counted, with the fill."""
         return self.total.extra_bytes
 
     @property
     def raises(self) -> bool:
-        """Whether a call would raise."""
+        """True if a call would raise."""
         return any(record.action == "error" for record in self.records)
 
     def __str__(self) -> str:
-        """The rows, the estimate, the modules where determinism adds most, and what is unseen."""
+        """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
         estimate = "\n".join(self._estimate())
         parts = [super().__str__(), estimate, self._where(), text_of(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
-        """What is shown: a mode's page with the bytes of each row, the modules, and the unseen."""
+        """Return a mode's page with the bytes of each row, the modules, and what is not seen."""
         page = super().page()
         costs = {id(record): cost for record, cost in zip(self.records, self.costs)}
         rows = tuple(
@@ -108,7 +109,7 @@ class AuditReport(Report):
         listings = [Listing("Where the bytes are moved", columns, modules)] if modules else []
         return replace(
             page,
-            title="What a CUDA run would meet",
+            title="Audit of a CUDA run",
             verdict=verdict,
             facts=self._estimate(),
             table=Table((*page.table.columns, "moves", "added"), rows),
@@ -116,37 +117,37 @@ class AuditReport(Report):
         )
 
     def _estimate(self) -> tuple[str, ...]:
-        """The totals in words."""
+        """Return the totals in words."""
         total = self.total
         share = total.extra_bytes / total.bytes if total.bytes else 0.0
         uncounted = (
-            f"Not counted is what it adds to calls that move {_size(total.uncounted_bytes)}: "
-            "PyTorch's own deterministic paths, and substitutes without a count.",
+            f"Not counted: what it adds to calls that move {_size(total.uncounted_bytes)} "
+            "(PyTorch's own deterministic paths, and substitutes without a count).",
         )
         return (
-            f"{plural(total.calls, 'call')} move {_size(total.bytes)} at least: inputs read once, "
+            f"{plural(total.calls, 'call')} move at least {_size(total.bytes)}: inputs read once, "
             "outputs written once.",
             f"Determinism adds at most about {share:.1%} to that: substitutes "
             f"{_size(total.extra_bytes - self.fill_bytes)}, the fill of uninitialized memory "
             f"{_size(self.fill_bytes)}.",
             *(uncounted if total.uncounted_bytes else ()),
-            "Bytes are counted, time is not measured; operators bound by arithmetic make the share "
-            "smaller.",
+            "This counts bytes and measures no time; for operators bound by arithmetic the share "
+            "is smaller.",
         )
 
     def _where(self) -> str:
-        """A table of the modules to which determinism adds most."""
+        """Return a table of the modules to which determinism adds most."""
         columns, rows = self._modules()
         if not rows:
             return ""
-        from tabulate import tabulate  # a table is printed once, and detmode imported always
+        from tabulate import tabulate  # slow to import, and only needed to print
 
         table = str(tabulate(rows[:_MODULES_SHOWN], headers=columns, disable_numparse=True))
         more = len(rows) - _MODULES_SHOWN
-        return f"{table}\nand {more} modules more" if more > 0 else table
+        return f"{table}\nand {more} more modules" if more > 0 else table
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-        """Columns and rows: the modules, those first to which determinism adds most."""
+        """Return columns and rows for the modules, the costliest first."""
 
         def weight(item: tuple[str, Cost]) -> tuple[int, int]:
             return item[1].extra_bytes, item[1].bytes
@@ -156,14 +157,14 @@ class AuditReport(Report):
             (path or "(none)", str(cost.calls), _size(cost.bytes), _size(cost.extra_bytes))
             for path, cost in costliest
         )
-        return ("module", "calls", "move", "determinism adds"), rows if any(self.modules) else ()
+        return ("module", "calls", "moves", "determinism adds"), rows if any(self.modules) else ()
 
     def to_full_json(self) -> str:
-        """A JSON object: the rows, and all that an audit knows beside them.
+        """Return a JSON object with the rows and everything else that the audit found.
 
-        ``rows`` has the fields of :class:`~detmode.ReportRow`, ``bytes`` and ``extra_bytes``,
-        which is null where it has not been counted; ``modules`` and ``unseen`` are lists of objects
-        with the fields of :class:`Cost` and :class:`Unseen`; beside them stand the totals.
+        ``rows`` has the fields of :class:`~detmode.ReportRow`, ``bytes``, and ``extra_bytes``,
+        which is null if it has not been counted. ``modules`` and ``unseen`` are lists of objects
+        with the fields of :class:`Cost` and :class:`Unseen`. The other fields are the totals.
         """
         rows = [
             {
@@ -188,7 +189,7 @@ class AuditReport(Report):
 
     @classmethod
     def from_full_json(cls, text: str) -> AuditReport:
-        """The report that :meth:`to_full_json` wrote.
+        """Read the report that :meth:`to_full_json` wrote.
 
         Raises:
             ValueError: the text is not such a report.
@@ -210,12 +211,12 @@ class AuditReport(Report):
             return cls(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
-                "not the report of an audit, as AuditReport.to_full_json writes"
+                "not a report of an audit as written by AuditReport.to_full_json"
             ) from error
 
 
 def _size(count: int) -> str:
-    """``"1.5 MB"``."""
+    """Return a size such as ``"1.5 MB"``."""
     amount, units = float(count), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while amount >= 1000 and unit != "TB":

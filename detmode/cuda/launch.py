@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.cuda import device as gpu
 from detmode.cuda import host
-from detmode.cuda.signature import Arguments
+from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
 __all__ = [
@@ -69,6 +70,7 @@ def index_ctype(*counts: int) -> str:
     return "int32_t" if max(counts) <= SHORT else "int64_t"
 
 
+@functools.lru_cache(maxsize=4096)
 def magic_numbers(*divisors: int) -> tuple[int, ...]:
     """The magic number of each of ``divisors``, the second argument of `divisor<index_t>`.
 
@@ -92,18 +94,17 @@ def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _device(arguments: Arguments) -> torch.device:
-    found: torch.device | None = None
-    for i in arguments.tensors:
-        device = arguments.values[i].device
-        if found is None:
-            found = device
-        elif device != found:
-            raise ValueError(
-                f"all tensors of a launch must be on one device, but got {found} and {device}"
-            )
-    if found is None:
+def _device(bound: Bound) -> torch.device:
+    values, tensors, _ = bound
+    if not tensors:
         raise ValueError("a launch needs at least one tensor: its device decides where it runs")
+    found: torch.device = values[tensors[0]].device
+    for i in tensors:
+        if values[i].device != found:
+            raise ValueError(
+                f"all tensors of a launch must be on one device, but got {found} and "
+                f"{values[i].device}"
+            )
     return found
 
 
@@ -180,15 +181,14 @@ def _launch(
     arguments: dict[str, object],
     shared: int,
 ) -> None:
-    bound = source.signature(entry).bind(arguments)
+    signature = source.signatures.get(entry) or source.signature(entry)
+    bound = signature.bind(arguments)
     if 0 in grid:
         return
     device = _device(bound)
     if device.type == "cpu":
         host.launch_blocks(source, entry, grid, block, bound, shared)
     elif device.type == "cuda":
-        from detmode.cuda import device as gpu
-
         gpu.launch_blocks(source, entry, grid, block, bound, shared, device)
     else:
         raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
@@ -241,7 +241,5 @@ def unavailable(device_type: str) -> str | None:
     if device_type == "cpu":
         return host.unavailable()
     if device_type == "cuda":
-        from detmode.cuda import device
-
-        return device.unavailable()
+        return gpu.unavailable()
     return f"Launches run on cuda and cpu devices, not on {device_type}."

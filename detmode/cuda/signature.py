@@ -7,14 +7,14 @@ import re
 import struct
 from collections.abc import Mapping
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Arguments", "Parameter", "Signature", "kernels_of"]
+__all__ = ["Bound", "Parameter", "Signature", "kernels_of"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_BOUNDS = r"(?:__launch_bounds__\([^()]*\)\s*)?"
+_BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
 _KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(([^()]*)\)")
 _STRUCT = re.compile(r"struct\s+(\w+)\s*\{([^{}]*)\}\s*;")
 _MEMBERS = re.compile(r"\s*(int64_t|double)\s+(\w+(?:\s*,\s*\w+)*)\s*")
@@ -73,35 +73,8 @@ def _members(body: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-class Arguments(NamedTuple):
-    """What one launch passes, in the order of the parameters, checked.
-
-    Args:
-        signature: of the kernel.
-        values: one for each parameter.
-        tensors: the positions of those that are tensors.
-    """
-
-    signature: Signature
-    values: tuple[Any, ...]
-    tensors: tuple[int, ...]
-
-    def pack_into(self, words: Any) -> None:
-        """Write the arguments to a buffer of 8-byte words: addresses, numbers, structs' members.
-
-        Raises:
-            ValueError: a number that its parameter cannot hold.
-        """
-        signature = self.signature
-        packed: list[Any] = [0 if value is None else value for value in self.values]
-        for i in self.tensors:
-            packed[i] = packed[i].data_ptr()
-        for i in signature.structs:
-            packed[i : i + 1] = packed[i]
-        try:
-            signature.layout.pack_into(words, 0, *packed)
-        except struct.error:
-            signature.refuse_words(packed)
+Bound: TypeAlias = tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]
+"""Values in the order of the parameters, and where among them tensors and null pointers are."""
 
 
 class Signature:
@@ -129,18 +102,18 @@ class Signature:
                 )
             self.offsets.append(len(self._words))
             self._words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
-        self.layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
-        self.structs = [i for i, parameter in enumerate(parameters) if parameter.members][::-1]
-        """The positions of structs, the last one first."""
+        self._layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
+        # The last one first: its members take more places than it has.
+        self._structs = [i for i, parameter in enumerate(parameters) if parameter.members][::-1]
         self.n_words = len(self._words)
         names = [parameter.name for parameter in parameters]
         # Of one name, itemgetter gives no tuple.
         self._in_order = (
             itemgetter(*names) if len(names) > 1 else lambda a: tuple(a[n] for n in names)
         )
-        self._accepted: dict[tuple[type, ...], tuple[int, ...]] = {}
+        self._accepted: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def bind(self, arguments: Mapping[str, object]) -> Arguments:
+    def bind(self, arguments: Mapping[str, object]) -> Bound:
         """Put arguments into the order of the parameters.
 
         Raises:
@@ -151,16 +124,34 @@ class Signature:
             values = self._in_order(arguments)
         except KeyError:
             values = ()
-        if len(values) != len(arguments) or len(values) != len(self.parameters):
+        if not len(values) == len(arguments) == len(self.parameters):
             self._refuse_names(arguments)
         # Types that were checked once need no second look.
         types = tuple(map(type, values))
-        tensors = self._accepted.get(types)
-        if tensors is None:
-            tensors = self._accepted[types] = self._check(values)
-        return Arguments(self, values, tensors)
+        if types not in self._accepted:
+            self._accepted[types] = self._check(values)
+        return values, *self._accepted[types]
 
-    def _check(self, values: tuple[object, ...]) -> tuple[int, ...]:
+    def pack_into(self, words: Any, bound: Bound) -> None:
+        """Write arguments to a buffer of 8-byte words: addresses, numbers, structs' members.
+
+        Raises:
+            ValueError: a number that its parameter cannot hold.
+        """
+        values, tensors, nulls = bound
+        packed = list(values)
+        for i in tensors:
+            packed[i] = packed[i].data_ptr()
+        for i in nulls:
+            packed[i] = 0
+        for i in self._structs:
+            packed[i : i + 1] = packed[i]
+        try:
+            self._layout.pack_into(words, 0, *packed)
+        except struct.error:
+            self._refuse_words(packed)
+
+    def _check(self, values: tuple[object, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         for (name, kind, members), value in zip(self.parameters, values):
             if members:
                 fields = tuple(member for member, _ in members)
@@ -173,7 +164,9 @@ class Signature:
                     f"{self.where}: {name} is {kind}, so it takes {expected}, but got "
                     f"{type(value).__name__} {getattr(value, '_fields', '')}".rstrip()
                 )
-        return tuple(i for i, value in enumerate(values) if isinstance(value, Tensor))
+        tensors = (i for i, value in enumerate(values) if isinstance(value, Tensor))
+        nulls = (i for i, value in enumerate(values) if value is None)
+        return tuple(tensors), tuple(nulls)
 
     def _refuse_names(self, arguments: Mapping[str, object]) -> None:
         names = [parameter.name for parameter in self.parameters]
@@ -190,7 +183,7 @@ class Signature:
             f"{self.where}: {'; '.join(problems)}. The kernel's parameters are {', '.join(names)}"
         )
 
-    def refuse_words(self, words: list[Any]) -> None:
+    def _refuse_words(self, words: list[Any]) -> None:
         """Raise ValueError for the first of packed words that does not fit."""
         for (name, kind), word in zip(self._words, words):
             try:

@@ -65,15 +65,25 @@ class Source:
         self.path = Path(anchor).parent / name
         self.entries: tuple[str, ...] = tuple(entries)
         self.positions: dict[str, int] = {entry: i for i, entry in enumerate(self.entries)}
-        self._signatures: dict[str, Signature] = {}
+        self.signatures: dict[str, Signature] = {}
 
     def __repr__(self) -> str:
         return f"Source({str(self.path)!r}, {len(self.entries)} entries)"
 
     @functools.cached_property
     def text(self) -> str:
-        """The file with its includes expanded, each at most once."""
-        return expand(self.path)
+        """The file with its includes expanded, each at most once, and the sizes of what it takes.
+
+        Both compilers refuse a struct of another size than a launch packs.
+        """
+        text = expand(self.path)
+        parameters = (each for kernel in kernels_of(text).values() for each in kernel)
+        sizes = {each.kind: 8 * len(each.members) for each in parameters if each.members}
+        asserted = (
+            f'static_assert(sizeof({name}) == {size}, "{name} has hidden members or padding");\n'
+            for name, size in sorted(sizes.items())
+        )
+        return text + "".join(asserted)
 
     @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
@@ -87,14 +97,14 @@ class Source:
             ValueError: `entry` is unknown, the text does not declare its kernel, or a parameter is
                 of a type that no launch passes.
         """
-        known = self._signatures.get(entry)
+        known = self.signatures.get(entry)
         if known is None:
             self.position(entry)
             kernel = entry.partition("<")[0]
             where = f"{self.path.name}: {entry}"
             if kernel not in self.kernels:
                 raise ValueError(f"{where}: the file declares no __global__ function {kernel!r}")
-            known = self._signatures[entry] = Signature(where, self.kernels[kernel])
+            known = self.signatures[entry] = Signature(where, self.kernels[kernel])
         return known
 
     def position(self, entry: str) -> int:

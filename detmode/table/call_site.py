@@ -1,4 +1,4 @@
-"""Where one call is made, as data."""
+"""The origin of one call, as data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Site:
     """A line of the user's code.
 
     Args:
-        text: "file:line", or what is known instead.
-        file: for Python's warnings, as are ``line`` and ``python_module``.
-        line: counted from 1.
-        python_module: the Python module that the line stands in.
+        text: "file:line", or whatever is known instead.
+        file: the file, for Python's warnings, like ``line`` and ``python_module``.
+        line: the line, counted from 1.
+        python_module: the Python module that contains the line.
     """
 
     text: str
@@ -24,7 +24,7 @@ class Site:
 
 
 class CallSite(NamedTuple):
-    """Where one call is made: its line, and the ``nn.Module`` path of this very call."""
+    """The origin of one call: its line, and the ``nn.Module`` path of this call."""
 
     site: Site
     module: str | None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from detmode.table.samples import Maker
+from detmode.table.maker import Maker
 
 Arguments = dict[str, Any]
 """Of one call, by schema name."""

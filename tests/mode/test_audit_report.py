@@ -241,7 +241,7 @@ def test_attention_names_its_rows(device, options):
 
 
 def test_the_rows_follow_the_options():
-    """What a CUDA run would meet is said for the options that were asked for."""
+    """The audit applies the options that it is given."""
     op = "aten::_scaled_dot_product_flash_attention_backward"
     mode = Audit(overrides={op: "error"})
     with mode:
@@ -311,5 +311,5 @@ def test_json_round_trip():
 @pytest.mark.parametrize("text", ["[]", "{}", '{"rows": [{"bytes": 1}]}'])
 def test_json_of_something_else(text):
     """Other JSON is refused in one line."""
-    with pytest.raises(ValueError, match="^not the report of an audit"):
+    with pytest.raises(ValueError, match="^not a report of an audit"):
         AuditReport.from_full_json(text)

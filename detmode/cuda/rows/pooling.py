@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from detmode.cuda import magic_numbers
@@ -26,6 +27,7 @@ class Pooling(NamedTuple):
     part: int
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def of(
         cls, size: int, out: int, kernel: int, stride: int, padding: int, dilation: int = 1
     ) -> Pooling:
