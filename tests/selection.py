@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -33,12 +34,13 @@ class Profile:
         schedules: the host runner's, by which a claim about bits is checked in float32 ...
         other_schedules: ... and in any other dtype.
         dtypes: in how many of its dtypes a sample runs.
-        architectures: how many GPU architectures NVRTC compiles for.
         operators: of PyTorch's operators with sample inputs, one in so many runs them.
-        operator_samples: how many of its samples each of them runs.
+        operator_samples: of how many of its samples each compares the bits without a mode.
         operator_dtypes: in how many dtypes.
         sanitized: the dtypes that run under the sanitizers; none for all.
         thorough: whether tests marked ``thorough`` run.
+        interrupted_lines: an interrupt strikes at every line, or at one in so many.
+        signals: how many strike at any moment.
         stress: seconds for which threads, forks and signals contend.
     """
 
@@ -46,12 +48,13 @@ class Profile:
     schedules: int
     other_schedules: int
     dtypes: int = ALL
-    architectures: int = ALL
     operators: int = 1
-    operator_samples: int = ALL
+    operator_samples: int = 3
     operator_dtypes: int = 3
     sanitized: tuple[str, ...] = ("torch.float32", "torch.bfloat16")
     thorough: bool = True
+    interrupted_lines: int = 1
+    signals: int = 2000
     stress: int = 4
 
     def schedules_in(self, dtype: torch.dtype) -> int:
@@ -65,10 +68,10 @@ PROFILES = {
         schedules=20,
         other_schedules=6,
         dtypes=2,
-        architectures=1,
         operators=8,
-        operator_samples=3,
         thorough=False,
+        interrupted_lines=3,
+        signals=500,
         stress=1,
     ),
     "thorough": Profile(examples=30, schedules=20, other_schedules=20),
@@ -76,6 +79,7 @@ PROFILES = {
         examples=2000,
         schedules=100,
         other_schedules=100,
+        operator_samples=ALL,
         operator_dtypes=ALL,
         sanitized=(),
         stress=120,
@@ -136,6 +140,8 @@ def chosen(every: Iterable[Case]) -> tuple[Case, ...]:
 
 def _spread(group: list[Case], position: int) -> list[Case]:
     """Of a sample's cases as many as the profile wants: float32, and others in turn."""
+    if _limits["case"] is not None:
+        return group
     ordered = sorted(group, key=lambda case: case.dtype is not torch.float32)
     first, *others = ordered
     start = position % max(len(others), 1)
@@ -154,11 +160,21 @@ class Group:
         return f"{self.family}-{name_of(self.dtype)}"
 
 
+def spread_operators(operators: list[Any]) -> list[Any]:
+    """Of PyTorch's operators those that the profile looks at; all, if a case is asked for."""
+    return operators if _limits["case"] is not None else operators[:: PROFILE.operators]
+
+
+def wanted(name: str) -> bool:
+    """Whether ``--case`` asks for what has the name."""
+    return (_limits["case"] or "") in name
+
+
 def grouped(cases: Iterable[Case]) -> list[Group]:
     """Cases by family and dtype; only those that ``--case`` asks for."""
     found: dict[tuple[str, torch.dtype], list[Case]] = defaultdict(list)
     for case in cases:
-        if (_limits["case"] or "") in str(case):
+        if wanted(str(case)):
             found[case.family, case.dtype].append(case)
     return [Group(*key, tuple(each)) for key, each in found.items()]
 

@@ -28,6 +28,7 @@ def train(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
 )
