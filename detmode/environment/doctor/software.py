@@ -70,6 +70,7 @@ def _launches() -> Iterator[Finding]:
         if reason is None
         else "on CUDA tensors PyTorch's own path runs, or the call is refused",
         reason,
+        "warning" if reason is not None and torch.cuda.is_available() else "note",
     )
     reason = cuda.unavailable("cpu")
     yield Finding(
@@ -79,6 +80,7 @@ def _launches() -> Iterator[Finding]:
         if reason is None
         else "--simulate cuda runs without simulation; verify --device host does not run",
         reason,
+        "note",
     )
 
 
