@@ -114,7 +114,7 @@ class RowCounter:
 
 
 def remedy_for(call: Call, decision: Decision) -> str | None:
-    """What the user can do about a call, or about the row that it begins."""
+    """Return advice on a call, or on the row that it starts."""
     rule = call.row.rule if call.row else None
     return messages.remedy(
         call.func._schema.name,
