@@ -10,7 +10,7 @@ from detmode.verify.cases import name_of, samples_of
 from detmode.verify.claims import check_refused
 
 REFUSED = [
-    pytest.param(family, sample, dtype, id=f"{family}-{name_of(dtype)}-{sample.name}")
+    pytest.param(family, sample, dtype, id=f"{family}-{name_of(dtype)}-{sample.op}-{sample.name}")
     for family in families()
     for sample in samples_of(family).errors
     for dtype in sample.dtypes
