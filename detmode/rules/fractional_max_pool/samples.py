@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
-from detmode.table.inputs import Arguments, last, special, strided
+from detmode.table.inputs import Arguments, cut, last, special, strided
 from detmode.table.samples import Maker, Sample, Samples, sample
 
 OP2D = "aten::fractional_max_pool2d_backward"
@@ -79,7 +79,9 @@ SAMPLES = Samples(
         _flat("unbatched", lambda m: _call(m, (3, 9, 11), (3, 3), (7, 8)), "collisions"),
         _flat("large_planes", lambda m: _call(m, (1, 1, 40, 50), (2, 2), (3, 4))),
         _flat("empty_batch", lambda m: _call(m, (0, 3, 9, 11), (3, 3), (7, 8)), "empty"),
-        _flat("no_channels", lambda m: _call(m, (2, 0, 9, 8), (3, 3), (6, 5)), "empty"),
+        _flat("planes", lambda m: _call(m, (2, 3, 9, 8), (3, 3), (6, 5))).but(
+            "no_channels", "empty", grad_output=cut(2, 0), self=cut(2, 0), indices=cut(2, 0)
+        ),
         _flat("special", lambda m: special(_call(m, (1, 2, 9, 11), (3, 3), (7, 8)), "grad_output")),
         _flat(
             "strided",
