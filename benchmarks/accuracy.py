@@ -7,7 +7,6 @@ ATen has no kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +17,7 @@ from detmode.environment.settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of
-from detmode.verify.claims import (
-    FACTOR,
-    ROUNDINGS,
-    ROUNDINGS_OF_REFERENCE,
-    ClaimError,
-    check_truth,
-)
+from detmode.verify.claims import ClaimError, check_truth, compare_errors
 
 
 def check_accuracy(case: Case, device: str) -> None:
@@ -76,34 +69,11 @@ def _difference(
         if mine.shape != true.shape:
             return f"the result is {list(mine.shape)}, but the operator gives {list(true.shape)}"
         if mine.numel() and (mine.is_floating_point() or mine.is_complex()):
-            error, allowed = _errors(mine, None if aten is None else aten[place], true, scale)
-            if not error <= allowed:
-                return f"the error against float64 is {error:.3g}, allowed is {allowed:.3g}"
+            theirs = None if aten is None else aten[place]
+            errors, allowed = compare_errors(mine, theirs, true, scale)
+            if not errors.ours <= allowed:
+                return f"the error against float64 is {errors.ours:.3g}, allowed is {allowed:.3g}"
     return None
-
-
-def _errors(
-    mine: Tensor, theirs: Tensor | None, true: Tensor, scale: Tensor
-) -> tuple[float, float]:
-    """Our largest error, and the one that is allowed."""
-    limit = torch.finfo(mine.dtype)
-    finite = torch.isfinite(true) & (true.abs() <= limit.max)
-    if theirs is not None:
-        finite &= torch.isfinite(theirs) | torch.isfinite(mine)
-    error = _largest(torch.where(finite, (mine - true).abs(), 0))
-    own = 0.0
-    if theirs is not None:
-        finite &= torch.isfinite(theirs)
-        own = _largest(torch.where(finite, (theirs - true).abs(), 0))
-    sums = torch.where(torch.isfinite(scale), scale.abs(), 0)
-    largest = max(_largest(sums), _largest(torch.where(finite, true.abs(), 0)))
-    roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
-    return error, FACTOR * own + roundings * limit.eps * largest + limit.tiny * limit.eps
-
-
-def _largest(values: Tensor) -> float:
-    largest = float(values.max())
-    return math.inf if math.isnan(largest) else largest
 
 
 def _widened(value: Any) -> Any:

@@ -25,7 +25,6 @@ import results
 import sides
 import tables
 import targets
-import timing
 import whole_steps
 from provenance import provenance
 from timing import Clock, copy_bandwidth
@@ -58,7 +57,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--resume", action="store_true", help="keep what the file has, measure the rest"
     )
-    found.add_argument("--plot", type=Path, help="folder of the pictures; needs matplotlib")
     found.add_argument("--commit", help="of detmode, in a copy without its repository")
     return found
 
@@ -202,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # Read when CUDA starts; without it PyTorch's flag refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    clock = timing.clock()
+    clock = Clock()
     reason = cuda.unavailable("cuda" if clock.device.type == "cuda" else "cpu")
     if reason is not None:
         print(f"nothing can be timed: {reason}", file=sys.stderr)
@@ -216,10 +214,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = found.write(options.output)
     print(tables.printed(found))
     print(f"written to {path}")
-    if options.plot is not None:
-        import plots
-
-        plots.draw(found, options.plot)
     return 1 if tables.failures(found) else 0
 
 

@@ -61,7 +61,7 @@ def test_how_many_runs(runs):
         (lambda x: [x.copy_(vary(x))][1:], "args[0]: 1 of 3 elements differ"),
         (lambda x: vary(x).sum().item(), "result: 5.0 and 6.0"),
         (lambda x: vary(x).numpy(), "result: array of float32[3] and array of float32[3]"),
-        (lambda x: x[: next(_calls)].tolist(), "result[1]: only one of the runs gives it"),
+        (lambda x: x[: next(_calls)].tolist(), "result[1]: only in one of the runs"),
         (lambda x: torch.zeros(1 + next(_calls)), "result: float32[2] and float32[3]"),
         (lambda x: torch.tensor([1.0, 1 / (2 - next(_calls) or 0.5)]), "1 of 2 elements differ"),
         (lambda x: -0.0 if next(_calls) % 2 else 0.0, "result: -0.0 and 0.0"),
@@ -72,7 +72,7 @@ def test_what_differs(function, line):
     """The message names each value that differs, with its path, and by how much."""
     global _calls
     _calls = itertools.count(1)
-    with pytest.raises(AssertionError, match="run 1 gave other bits than run 0") as error:
+    with pytest.raises(AssertionError, match="run 1 gave different bits from run 0") as error:
         assert_reproducible(function, torch.ones(3))
     assert line in str(error.value)
 
@@ -170,11 +170,11 @@ def test_a_module_is_copied(method):
 
 
 def test_what_is_captured_is_named():
-    """A model that a closure changes is not copied, and the message says what parted."""
+    """A model that a closure changes is not copied, and the message says what differed."""
     weight = torch.zeros(3)
-    with pytest.raises(AssertionError, match="look for what is made once and changed") as error:
+    with pytest.raises(AssertionError, match="look for objects that are created once") as error:
         assert_reproducible(lambda: weight.add_(1).clone())
-    assert "the inputs came into the run different" in str(error.value)
+    assert "the inputs already differed when they entered the run" in str(error.value)
 
 
 def test_generators():
@@ -191,8 +191,8 @@ def test_fresh_memory_is_filled():
     with pytest.raises(AssertionError) as error:
         assert_reproducible(reads_fresh_memory, torch.ones(3))
     text = str(error.value)
-    assert re.search(r"the runs part at aten::add.Tensor at .*test_testing.py:\d+", text)
-    assert "it reads memory that nobody has written" in text
+    assert re.search(r"the runs diverge at aten::add.Tensor at .*test_testing.py:\d+", text)
+    assert "it reads uninitialized memory" in text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_what_fn_raises():
 
 
 def test_the_operator_is_named():
-    """The message ends with the first operator at which two recorded runs part, and its line."""
+    """The message ends with the first operator at which two recorded runs diverge, and its line."""
 
     def function(x):
         y = x * 2
@@ -259,10 +259,10 @@ def test_the_operator_is_named():
     with pytest.raises(AssertionError) as error:
         assert_reproducible(function, torch.ones(3))
     here = function.__code__.co_firstlineno + 2
-    assert f"the runs part at detmode_testing::vary.default at {__file__}:{here}" in str(
+    assert f"the runs diverge at detmode_testing::vary.default at {__file__}:{here}" in str(
         error.value
     )
-    assert "the same inputs gave other outputs" in str(error.value)
+    assert "the same inputs gave different outputs" in str(error.value)
 
 
 def test_what_no_operator_shows():

@@ -1,10 +1,10 @@
-"""PyTorch's own settings: read, set for a block or a call, restored whatever happens inside.
+"""PyTorch's own settings: read, set for a block or a call, and restored whatever happens inside.
 
-They belong to the process, and several threads need other values of them at once. A *block*, an
-entered mode, chooses a value for as long as it is open. A *call* may hold another one for its
-length: an allowed call runs with the flag off, a native one needs it on. Calls of two threads that
-need different values wait for each other. What was chosen is known all the while, so that no thread
-takes what another one's call holds for the program's choice.
+They belong to the process, and several threads may need different values at once. A *block* (an
+entered mode) chooses a value for as long as it is open. A *call* may hold another value while it
+runs: an allowed call runs with the flag off, a native one needs it on. Calls of two threads that
+need different values wait for each other. The chosen value is remembered meanwhile, so that no
+thread mistakes a value held by another thread's call for the program's choice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _set_fill = torch._C._set_deterministic_fill_uninitialized_memory
 _get_benchmark = torch._C._get_cudnn_benchmark
 
 PATIENCE = 60.0
-"""For how many seconds a call waits for calls of other threads that need another value."""
+"""The seconds that a call waits for calls of other threads that need another value."""
 
 _native_calls = Calls()
 
@@ -46,7 +46,7 @@ class ConflictError(RuntimeError):
 
 
 class Saved(Generic[T]):
-    """The value that an open block has found, told apart by identity."""
+    """The value that an open block found, compared by identity."""
 
     __slots__ = ("thread", "value")
 
@@ -58,16 +58,15 @@ class Saved(Generic[T]):
 class Setting(Generic[T]):
     """One setting, which blocks choose and calls hold.
 
-    Blocks of several threads may end in another order than that of their beginnings. What was saved
-    by one that ends while a later one is open is left to the next: whoever is last to end restores
-    the first value.
+    Blocks of several threads may end in any order. A block that ends while a later one is open
+    passes its saved value on to that block, so that the last block to end restores the first value.
 
     Args:
-        read: gives the value.
-        write: sets it.
-        choose: sets it for a block, if otherwise than ``write``.
-        needed: what PyTorch's deterministic paths need, where calls need other values too.
-        is_local: tells whether each thread has a value of its own.
+        read: returns the value.
+        write: sets the value.
+        choose: sets the value for a block, if different from ``write``.
+        needed: the value that PyTorch's deterministic paths need, if calls need other values too.
+        is_local: returns whether each thread has its own value.
     """
 
     def __init__(
@@ -86,17 +85,17 @@ class Setting(Generic[T]):
         self._is_local = is_local
         self._lock = Lock()
         self._open: list[Saved[T]] = []
-        # Calls, in the order in which they have come.
+        # Calls, in order of arrival.
         self._waiting: list[holding[T]] = []
         self._active: list[holding[T]] = []
-        # While calls are active: what the program chose, and what was written last for a call.
+        # While calls are active: the program's value, and the value last written for a call.
         self._chosen: T
         self._held: T
         self._changes = 0
         _settings.append(self)
 
     def chosen(self) -> T:
-        """The program's value, whatever a call holds at the moment."""
+        """Return the program's value, whatever value a call holds at the moment."""
         changes = self._changes
         value = self._read()
         if self._active or changes != self._changes:
@@ -115,7 +114,7 @@ class Setting(Generic[T]):
             self._lock.run(self._set, self._choose, value)
 
     def save(self, undo: Undo) -> None:
-        """Remember the value; ``undo`` brings it back."""
+        """Remember the value until ``undo`` restores it."""
         saved: Saved[T] = Saved()
         undo.note(functools.partial(self._restore, saved))
         self._lock.run(self._save, saved)
@@ -131,11 +130,11 @@ class Setting(Generic[T]):
             with self._undisturbed(saved.value):
                 self._lock.run(self._put_back, saved)
         except ConflictError:
-            # The settings are the user's again, whatever that other call does for so long.
+            # The user's settings are restored even if another call keeps running.
             self._lock.run(self._put_back, saved)
 
     def _leave_to_next(self, saved: Saved[T]) -> bool:
-        """Whether nothing is to be restored: another block does it, or it is done."""
+        """Return whether nothing is left to restore: it is done, or a later block will do it."""
         mine = self._open
         if self._is_local():
             mine = [other for other in self._open if other.thread == saved.thread]
@@ -154,7 +153,7 @@ class Setting(Generic[T]):
             self._open.remove(saved)
 
     def _undisturbed(self, value: T) -> AbstractContextManager[None]:
-        """A change to ``value`` in the block takes nothing from another thread's call."""
+        """Wait, so that changing to ``value`` in the block disturbs no other thread's call."""
         return nullcontext() if self._needed is None else holding(self, value)
 
     def _set(self, write: Callable[[T], object], value: T) -> None:
@@ -166,9 +165,9 @@ class Setting(Generic[T]):
     # Calls
 
     def _take(self, hold: holding[T]) -> bool:
-        """Hold the value, if no other thread's call needs another one; whether it is held."""
+        """Hold the value unless another thread's call needs another one; return success."""
         if hold not in self._waiting:
-            # Noted before looking: a native call that begins now sees it, and waits in turn.
+            # Added before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
         if self._must_wait(hold):
             return False
@@ -188,7 +187,7 @@ class Setting(Generic[T]):
                     return True
                 self._drop(other)
         if self._waiting[0] is not hold:
-            # Those that came earlier go first, but for what they wait for themselves.
+            # Earlier calls go first, unless they wait for this thread.
             earlier = self._waiting[: self._waiting.index(hold)]
             if any(other.value != hold.value for other in earlier) and not (
                 _native_calls.here() or any(other.thread == hold.thread for other in self._active)
@@ -206,7 +205,7 @@ class Setting(Generic[T]):
         after = others[-1].value if others else self._chosen
         found = self._read()
         if found not in (self._held, after):
-            # The program has chosen anew, in the call or in another thread.
+            # The program has chosen a new value, in the call or in another thread.
             self._chosen = after = found
         self._write(after)
         self._held = after
@@ -214,7 +213,7 @@ class Setting(Generic[T]):
         self._active.remove(hold)
 
     def end_wishes(self) -> None:
-        """Take from other threads' calls what they do without."""
+        """End the holds of other threads' calls that are only wishes."""
         if self._active:
             self._lock.run(self._end_wishes)
 
@@ -224,7 +223,7 @@ class Setting(Generic[T]):
                 self._drop(hold)
 
     def _forked(self) -> None:
-        # Calls of threads that are no more would never end.
+        # Calls of threads that no longer exist would never end.
         for hold in (*self._waiting, *self._active):
             if hold.thread != threading.get_ident():
                 self._drop(hold)
@@ -234,16 +233,16 @@ _settings: list[Setting[Any]] = []
 
 
 class holding(Undo, Generic[T]):
-    """A value of a setting for the length of a call.
+    """Holds a value of a setting while a call runs.
 
     Args:
-        setting: which.
-        value: what the call needs.
-        is_wish: the call does without where another thread's call needs another value, now or
-            before this one has ended.
+        setting: the setting.
+        value: the value that the call needs.
+        is_wish: the call can do without the value if another thread's call needs another one, now
+            or before this call ends.
 
     Raises:
-        ConflictError: a call of another thread needs another value, for longer than ``PATIENCE``.
+        ConflictError: a call of another thread needs another value for longer than ``PATIENCE``.
     """
 
     def __init__(self, setting: Setting[T], value: T, *, is_wish: bool = False) -> None:
@@ -266,9 +265,9 @@ class holding(Undo, Generic[T]):
                 self.run()
                 raise ConflictError(
                     "PyTorch's deterministic flag belongs to the process, and calls of two threads "
-                    "need it on and off at once: this one has waited for the other for "
-                    f"{PATIENCE:.0f} seconds; run the calls that are allowed or warned of in one "
-                    "thread, or one after another"
+                    "need it on and off at the same time: this call has waited for the other for "
+                    f"{PATIENCE:.0f} seconds; run the allowed or warned-about calls in one thread, "
+                    "or one after another"
                 )
             time.sleep(1e-4)
 
@@ -287,25 +286,26 @@ class holding(Undo, Generic[T]):
 
 
 def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
-    """PyTorch's deterministic flag, and no ``warn_only``, for the length of a call."""
+    """Hold PyTorch's deterministic flag at ``mode``, without ``warn_only``, while a call runs."""
     return holding(FLAG, (mode, False))
 
 
 def no_memory_fill() -> holding[bool]:
-    """No filling of uninitialised memory: for substitutes, which write every element they make.
+    """Turn off the filling of uninitialised memory, for substitutes, which write every element.
 
-    A wish: where a native call of another thread needs the filling the substitute has it too.
+    This is a wish: if a native call of another thread needs the filling, it stays on.
     """
     return holding(FILL, False, is_wish=True)
 
 
 def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
-    """``function``, to be called at once, with all that PyTorch's deterministic paths need.
+    """Return ``function``, to be called at once, under the settings of deterministic paths.
 
-    Under ``warn_only`` the backward of attention is left to vary, and with cuDNN's benchmark, which
-    programs turn on inside a block, too, timing chooses the algorithm.
+    Without them, the backward of attention varies under ``warn_only``, and timing chooses the
+    algorithm under cuDNN's benchmark, which a program may turn on inside a block.
     """
-    # In progress first: a call of another thread that needs the flag off sees it and waits.
+    # Registered as in progress first: another thread's call that needs the flag off sees it and
+    # waits.
     call = _native_calls.made(function)
     if (
         FLAG._active
@@ -332,7 +332,7 @@ def _filled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 @cache
 def _inductor_config() -> Any:
-    # Kept: a block may be left when Python ends, and imports no more.
+    # Cached: a block may be left while Python shuts down and imports no more.
     # torch.use_deterministic_algorithms imports the same module; older versions lack the field.
     import torch._inductor.config as config
 
@@ -346,7 +346,7 @@ def _set_inductor(deterministic: bool | None) -> None:
 
 @cache
 def _inductor_is_local() -> bool:
-    # Newer versions keep the configuration in context variables, of which each thread has its own.
+    # Newer versions keep the configuration in context variables, one per thread.
     entry = getattr(_inductor_config(), "_config", {}).get("deterministic")
     return isinstance(getattr(entry, "user_override", None), ContextVar)
 
@@ -368,8 +368,8 @@ INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
 )
 
 
-# What PyTorch remembers of entered modes, to compile nothing in them: it restores them mode by mode
-# as if one thread alone entered modes.
+# PyTorch's record of entered modes, by which it compiles nothing inside them. It restores the
+# record mode by mode, as if only one thread entered modes.
 _IN_MODES = [
     name
     for name in (
@@ -392,7 +392,7 @@ IN_MODES = Setting(lambda: [getattr(_python_dispatch, name) for name in _IN_MODE
 
 
 def choose_for_block(warn_only: bool, fill_uninitialized_memory: bool | None, undo: Undo) -> None:
-    """The settings of an entered mode, until ``undo`` runs."""
+    """Choose the settings of an entered mode, until ``undo`` runs."""
     IN_MODES.save(undo)
     INDUCTOR_DETERMINISTIC.save(undo)
     FLAG.choose((True, warn_only), undo)

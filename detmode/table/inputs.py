@@ -1,15 +1,14 @@
-"""What several families make their samples from: layouts, special values, indices that repeat."""
+"""The inputs that several families' samples share: layouts, special values, repeated indices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from detmode.table.samples import Maker
+from detmode.table.maker import Maker
 
 Arguments = dict[str, Any]
 """Of one call, by schema name."""
@@ -87,7 +86,7 @@ VARIANTS: Mapping[str, Callable[[Arguments], Arguments]] = {
 LAYOUTS = ("non_contiguous", "channels_last")
 
 SPECIAL = (1.0, nan, -0.0, 2.0, inf, -inf, inf, 1e-40, 6e-8, -0.0, -0.0, 3e38, 3e38, 3.0)
-"""Values of which not every sum keeps what it is told."""
+"""NaN, infinities, signed zeros, denormals, and large values whose sum overflows."""
 
 
 def special(arguments: Arguments, name: str, step: int = 1) -> Arguments:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from detmode.table.inputs import VARIANTS
+from detmode.table.maker import Maker as Maker
 
 DEVICES = ("cuda", "cpu", "mps", "meta", "xpu")
 """The device types whose rows a sample may meet."""
@@ -17,66 +18,12 @@ COVERS = ("collisions", "empty", "non_contiguous", "channels_last", "negative_di
 """What a family with a substitute must have a sample for, or say in ``not_applicable`` why not."""
 
 
-class Maker:
-    """Makes a sample's tensors, from a seed, on the CPU, then moves them to ``device``.
-
-    Args:
-        dtype: the sample's dtype.
-        device: where the tensors go.
-        seed: the same seed gives the same values on every device.
-    """
-
-    def __init__(
-        self, dtype: torch.dtype, device: torch.device | str = "cpu", seed: int = 0
-    ) -> None:
-        self.dtype = dtype
-        self.device = torch.device(device)
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Values of wide range: standard normal times powers of two, so that order shows.
-
-        Integral and bool dtypes get small integers.
-        """
-        dtype = dtype or self.dtype
-        if not dtype.is_floating_point and not dtype.is_complex:
-            return self.integers(0, 2 if dtype is torch.bool else 10, *shape, dtype=dtype)
-        real = torch.empty((*shape, 2) if dtype.is_complex else shape, dtype=torch.float64)
-        real.normal_(generator=self._generator)
-        exponents = torch.randint(-4, 5, real.shape, generator=self._generator)
-        real = torch.ldexp(real, exponents)
-        return (torch.view_as_complex(real) if dtype.is_complex else real).to(self.device, dtype)
-
-    def integers(
-        self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64
-    ) -> torch.Tensor:
-        """Integers in ``[low, high)``; int64, as indices are, unless said otherwise."""
-        values = torch.randint(low, max(high, low + 1), shape, generator=self._generator)
-        return values.to(self.device, dtype)
-
-    def mask(self, *shape: int) -> torch.Tensor:
-        """About half True."""
-        return self.integers(0, 2, *shape, dtype=torch.bool)
-
-    def zipf(self, n: int, size: int) -> torch.Tensor:
-        """Positions below ``size``, a few asked for most: the k-th about 1/k often; int64 (n,)."""
-        weights = 1 / torch.arange(1, size + 1, dtype=torch.float64)
-        drawn = torch.searchsorted(
-            weights.cumsum(0) / weights.sum(), self.normal(n, dtype=torch.float64).cpu().sigmoid()
-        )
-        return drawn.clamp(max=size - 1).to(self.device)
-
-    def tensor(self, values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Given values, in the sample's dtype unless said otherwise."""
-        return torch.tensor(values, dtype=dtype or self.dtype, device=self.device)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """Named inputs of one operator.
 
     Args:
-        name: what is particular about it, readable in a test id: "heavy_collisions".
+        name: the particular property, readable in a test id: "heavy_collisions".
         op: the overload by name, as in :class:`~detmode.table.rule.Rule`.
         make: given a :class:`Maker`, the arguments by schema name; defaults may be left out.
         dtypes: the dtypes for which the sample holds.
@@ -189,10 +136,11 @@ class Samples:
         )
 
     Args:
-        cases: what every row is met by; a sample's variants follow it.
+        cases: the samples that together match every row; a sample's variants follow it.
         errors: inputs that ATen rejects; a substitute raises the same type of exception.
         bench: sizes from real models.
-        not_applicable: which of :data:`COVERS` no case can show, and why.
+        not_applicable: which of :data:`COVERS` no case can show, or why there are no "errors" or no
+            "bench".
         references: by operator a function of its arguments, in float64, where ATen's own on the
             CPU is not the truth; it then also says which integers are right.
         assignments: by operator that assigns a function of its arguments: what is written to,
@@ -234,16 +182,17 @@ class Samples:
             ("assignments", self.assignments, ops),
             ("compositions", self.compositions, {each.op for each in self.bench}),
             ("unlike_cpu", self.unlike_cpu, names),
-            ("not_applicable", self.not_applicable, COVERS),
+            ("not_applicable", self.not_applicable, (*COVERS, "errors", "bench")),
         ):
             unknown = [item for item in given if item not in known]
             if unknown:
                 where = {"compositions": "bench", "not_applicable": "COVERS"}.get(title, "cases")
                 raise ValueError(f"Samples: {title} names {unknown[0]!r}, which {where} does not")
         shown = {item for case in self.cases for item in case.covers}
+        shown |= {title for title in ("errors", "bench") if getattr(self, title)}
         excused = [item for item in self.not_applicable if item in shown]
         if excused:
-            raise ValueError(f"Samples: not_applicable has {excused[0]!r}, which a case covers")
+            raise ValueError(f"Samples: not_applicable has {excused[0]!r}, which is there")
 
     def _check_types(self) -> None:
         for each in fields(self):

@@ -1,5 +1,6 @@
 """``import detmode``: what it brings along, and what it does not."""
 
+import importlib
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ def run(code):
 CODE = """
 import sys, torch
 before = set(sys.modules)
+import importlib
 import subprocess
 def refuse(*args, **kwargs):
     raise AssertionError(f"import detmode started {args}")
@@ -49,7 +51,7 @@ def test_import_is_light():
 
 def test_import_alone_brings_no_torch():
     """A module of detmode that needs no PyTorch, such as the plugin of pytest, imports none."""
-    assert run("import sys, detmode.report; print('torch' in sys.modules)") == ["False"]
+    assert run("import sys, detmode.reports.report; print('torch' in sys.modules)") == ["False"]
 
 
 def test_comparing_bytes_needs_no_recording():
@@ -64,8 +66,23 @@ def test_what_is_not_there():
         getattr(detmode, "nothing")  # noqa: B009
     with pytest.raises(AttributeError, match="_nothing"):
         getattr(detmode, "_nothing")  # noqa: B009
-    assert detmode.report.Report is detmode.Report
     assert {"diff", "testing"} <= set(dir(detmode))
+
+
+@pytest.mark.parametrize("name", ["conditions", "doctor", "pytest_plugin", "sample"])
+def test_aliases(name):
+    """A module's earlier or shorter name means the module itself, not a second one."""
+    module = importlib.import_module(f"detmode.{name}")
+    assert module is sys.modules[module.__name__]
+    assert module.__name__ == module.__spec__.name != f"detmode.{name}"
+
+
+def test_audit_is_the_function():
+    """``detmode.audit`` is the function, also after a module of the folder was imported."""
+    assert run(
+        "import detmode, detmode.audit.report; print(detmode.audit.__name__, "
+        "detmode.audit.__module__, detmode.audit(lambda: None).raises)"
+    ) == ["audit", "detmode.audit", "False"]
 
 
 @pytest.mark.parametrize("name", detmode.__all__)

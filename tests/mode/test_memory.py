@@ -9,6 +9,7 @@ import torch
 
 from detmode import GPU_TO_GPU, Rule, RuleTable, Substitute
 from detmode.audit import Audit
+from detmode.audit import mode as audit_mode
 from detmode.runs.probing import Probe
 
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
@@ -20,7 +21,7 @@ def test_generated_code(mode, table, looking, monkeypatch):
     # These have bounds, which are too far away for a test.
     monkeypatch.setattr("detmode.mode.row_counter._FIRST_CALLS", 8)
     monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
-    monkeypatch.setattr("detmode.audit.mode._NODES", 8)
+    monkeypatch.setattr(audit_mode, "_NODES", 8)
     x = torch.ones(2, requires_grad=True)
     names = {"index": torch.tensor([0]), "source": torch.ones(1)}
     entered = mode() if looking is None else looking(rules=table) if looking is Audit else Probe(1)

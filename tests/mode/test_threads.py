@@ -148,7 +148,7 @@ def test_what_the_program_chooses_during_a_call_stays(on):
 def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine):
     """Two calls that cannot end before each other are no deadlock: the second one raises."""
     monkeypatch.setattr(settings, "PATIENCE", WAITS)
-    said = "calls of two threads need it on and off at once"
+    said = "calls of two threads need it on and off at the same time"
     with Other(other), pytest.raises(RuntimeError, match=said):
         mine()
     assert FLAG.chosen() == (True, False)
@@ -188,11 +188,11 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
 
 
 def test_there_are_no_other_locks():
-    """Locks are those of ``detmode.blocks``; an observer's, which stops at a fork, is its own."""
+    """Locks are those of ``cuda.undo``; an observer's, which stops at a fork, is its own."""
     package = Path(detmode.__file__).parent
     own = {
         str(file.relative_to(package))
         for file in package.rglob("*.py")
         if "threading.Lock(" in (text := file.read_text()) or "threading.RLock(" in text
     }
-    assert own == {"blocks.py", "observers.py"}
+    assert own == {"cuda/undo.py", "sites/observers.py"}

@@ -5,47 +5,68 @@ import re
 from pathlib import Path
 
 import pytest
+from selection import families
 
+from detmode.cuda import rows
 from detmode.cuda.source import Source, compile_for
-from detmode.rules import families
 
+PACKAGES = (rows, *families().values())
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
 
-def sources() -> list[tuple[str, Source]]:
-    """The sources of all families, found in their modules."""
+def sources() -> list[Source]:
+    """The sources of all families and of what they share, found in their modules."""
     found = []
-    for name, family in families().items():
-        for path in sorted(Path(family.__path__[0]).glob("*.py")):
-            module = importlib.import_module(f"{family.__name__}.{path.stem}")
-            found += [(name, value) for value in vars(module).values() if isinstance(value, Source)]
-    return list({source.path: (name, source) for name, source in found}.values())
+    for package in PACKAGES:
+        for path in sorted(Path(package.__path__[0]).glob("*.py")):
+            module = importlib.import_module(f"{package.__name__}.{path.stem}")
+            found += [value for value in vars(module).values() if isinstance(value, Source)]
+    return list({source.path: source for source in found}.values())
 
 
-SOURCES = [pytest.param(source, id=f"{name}-{source.path.name}") for name, source in sources()]
+EVERY_SOURCE = pytest.mark.parametrize(
+    ("family", "source"),
+    [
+        pytest.param(name, source, id=f"{name}-{source.path.name}")
+        for source in sources()
+        for name in (source.path.parent.name,)
+    ],
+)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy")
+needs_nvrtc = pytest.mark.skipif(
+    importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
+)
+
+
+@needs_nvrtc
+@EVERY_SOURCE
+def test_every_kernel_compiles(family: str, source: Source) -> None:
+    """NVRTC takes every kernel, by one name expression each, for the oldest architecture."""
+    first = {entry.partition("<")[0]: entry for entry in reversed(source.entries)}
+    assert compile_for(source, "compute_75", list(first.values()))
+
+
+@pytest.mark.thorough
+@needs_nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("source", SOURCES)
-def test_compiles(source: Source, arch: str) -> None:
+@EVERY_SOURCE
+def test_every_entry_compiles(family: str, source: Source, arch: str) -> None:
     """NVRTC takes every name expression of the source and finds its lowered name."""
     assert compile_for(source, arch)
 
 
 def test_every_file_belongs_to_a_source() -> None:
-    """No `.cu` file of a family is left out of the compile test."""
-    known = {source.path.resolve() for _, source in sources()}
-    files = {
-        path for family in families().values() for path in Path(family.__path__[0]).glob("*.cu")
-    }
+    """No `.cu` file is left out of the compile test."""
+    known = {source.path.resolve() for source in sources()}
+    files = {path for package in PACKAGES for path in Path(package.__path__[0]).glob("*.cu")}
     assert sorted(str(path) for path in files if path.resolve() not in known) == [], (
-        "name these files in a detmode.cuda.Source of their family's launch.py"
+        "name these files in a detmode.cuda.Source of the module that launches them"
     )
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_every_kernel_has_an_entry(source: Source) -> None:
+@EVERY_SOURCE
+def test_every_kernel_has_an_entry(family: str, source: Source) -> None:
     """A template that no name expression instantiates would not be compiled at all."""
     text = source.path.read_text()
     kernels = set(re.findall(r"__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+)", text))

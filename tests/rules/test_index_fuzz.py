@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import unavailable
-from detmode.rules.index import launch, shapes, sums
+from detmode.cuda.rows import shapes, sums
+from detmode.rules.index import launch
 from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))

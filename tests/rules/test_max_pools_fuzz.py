@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import host, unavailable
+from detmode.cuda.rows import chosen_windows as gather
 from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
-from detmode.rules.max_pool3d import gather
 from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker

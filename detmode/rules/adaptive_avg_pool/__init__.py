@@ -1,23 +1,24 @@
 """Backward of adaptive average pooling: ``_adaptive_avg_pool2d_backward`` and ``_3d_``.
 
-``nn.AdaptiveAvgPool1d`` and ``nn.AdaptiveAvgPool2d`` both meet the 2-D operator, and so does
-``F.interpolate(mode="area")`` for 3-D and 4-D input; 5-D input meets the 3-D one. An output size of
-1 in every dimension is a mean and meets neither.
+``nn.AdaptiveAvgPool1d`` and ``nn.AdaptiveAvgPool2d`` both call the 2-D operator, and so does
+``F.interpolate(mode="area")`` for 3-D and 4-D input; 5-D input calls the 3-D one. An output size of
+1 in every dimension is a mean and calls neither.
 
 ## What varies
 
 Windows overlap wherever an input size is not a multiple of the output size. ATen's CUDA kernel
-gives each window to one thread, which adds its share to the elements of ``grad_input`` with
-atomics; where windows overlap, the order of those additions changes from run to run. PyTorch alerts
-on every call, also where no windows overlap.
+assigns each window to one thread, which adds its share to the elements of ``grad_input`` with
+atomics; where windows overlap, the order of those additions varies between runs. PyTorch alerts on
+every call, even where no windows overlap.
 
 ## What happens instead
 
-One thread owns an element of ``grad_input``. Integer arithmetic tells which windows cover it, and
-it adds their shares in row-major order, in float for float16 and bfloat16, each operation rounded
-explicitly, so any GPU gives the same bits. What rounding takes from the sum is added at the end, so
-the error is that of one rounding, where ATen divides once for each dimension and rounds each sum.
-``grad_input`` is channels last where ATen gives that (2-D only), else contiguous.
+One thread owns an element of ``grad_input``. Integer arithmetic finds the windows that cover it,
+and it adds their shares in row-major order, in float for float16 and bfloat16, each operation
+rounded explicitly, so any GPU gives the same bits. The rounding error of the sum is tracked and
+added at the end, so the error is that of one rounding, where ATen divides once for each dimension
+and rounds each sum. ``grad_input`` is channels last where ATen gives that (2-D only), else
+contiguous.
 
 ## Cost
 
@@ -27,58 +28,50 @@ Windows that overlap read ``grad_output`` again, from cache. ATen's contiguous k
 ``grad_input`` with zeros and add into it: two writes and a read. A ``grad_output`` in another
 memory format is copied first.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
 ``adaptive_avg_pool3d_backward.grad_input`` is an ``out`` operator without a functional form, so it
-is listed by its overload; its result is computed apart and copied into ``grad_input``. ATen reads
-beyond ``grad_output`` when its batch or channels differ from those of ``self``; here that is a
-``RuntimeError``.
+is listed by its overload; its result is computed separately and copied into ``grad_input``. ATen
+reads beyond ``grad_output`` when its batch or channels differ from those of ``self``; here that
+raises ``RuntimeError``.
 """
 
 from detmode.rules.adaptive_avg_pool import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::_adaptive_avg_pool2d_backward",
+_OVERLAP = "overlapping windows add to one element by atomicAdd, in the order they come"
+_ELSEWHERE = "on other devices PyTorch does not alert; the CPU adds a plane's windows in order"
+
+RULES = (
+    *chain(
+        "aten::_adaptive_avg_pool2d_backward",
         when=on("cuda"),
         action=Substitute(launch.adaptive_avg_pool2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool2d_backward_cuda",
-        because="overlapping windows add to one element by atomicAdd, in the order they come",
+        because=_OVERLAP,
+        otherwise=_ELSEWHERE,
     ),
-    Rule(
-        op="aten::_adaptive_avg_pool2d_backward",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
-    ),
-    Rule(
-        op="aten::_adaptive_avg_pool3d_backward",
+    *chain(
+        "aten::_adaptive_avg_pool3d_backward",
         when=on("cuda"),
         action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool3d_backward_cuda",
-        because="overlapping windows add to one element by atomicAdd, in the order they come",
+        because=_OVERLAP,
+        otherwise=_ELSEWHERE,
     ),
-    Rule(
-        op="aten::_adaptive_avg_pool3d_backward",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
-    ),
-    Rule(
-        op="aten::adaptive_avg_pool3d_backward.grad_input",
+    *chain(
+        "aten::adaptive_avg_pool3d_backward.grad_input",
         when=on("cuda"),
         action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool3d_backward_out_cuda",
-        because="overlapping windows add to one element by atomicAdd, in the order they come",
-    ),
-    Rule(
-        op="aten::adaptive_avg_pool3d_backward.grad_input",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
+        because=_OVERLAP,
+        otherwise=_ELSEWHERE,
     ),
 )

@@ -1,6 +1,6 @@
 """Backward of fused attention: flash, memory-efficient and cuDNN.
 
-``F.scaled_dot_product_attention`` picks one of them on CUDA, or multiplies matrices; the forward
+On CUDA, ``F.scaled_dot_product_attention`` chooses one of them or multiplies matrices. The forward
 does not vary.
 
 ## What varies
@@ -11,22 +11,23 @@ Blocks of keys add their part of the gradient of the queries with a float ``atom
 
 Flash and memory-efficient attention have a deterministic form, which the flag selects in strict
 mode only: under ``warn_only`` PyTorch warns once and lets it vary. detmode runs the strict form in
-both. cuDNN's has none: under the strict flag ``scaled_dot_product_attention`` does not pick it,
-and a call by name varies silently; detmode warns in its own words.
+both. cuDNN's backward has none. Under the strict flag ``scaled_dot_product_attention`` does not
+choose it; a direct call varies silently, and detmode warns in its own words.
 
 ## Cost
 
 Flash: one buffer of the queries' gradient for each split of the keys, and their sum.
-Memory-efficient: the keys are not split, which leaves less to do at once.
+Memory-efficient: the keys are not split, which leaves less parallel work.
 
 ## Limits
 
 There is no substitute. ``_efficient_attention_backward`` with ``num_splits_key`` above 1 raises
-under the flag: so PyTorch.
+under the flag, as in PyTorch.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 _STRICT = (
     "aten::_flash_attention_backward",
@@ -38,30 +39,23 @@ _CUDNN = (
     "aten::_cudnn_attention_backward",
     "aten::_scaled_dot_product_cudnn_attention_backward",
 )
+_ELSEWHERE = "these kernels run on CUDA tensors only"
 
 RULES = (
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Native(),
-            guarantee=RUN_TO_RUN,
-            because="in strict mode the parts of a query's gradient are added in order",
-        )
-        for op in _STRICT
+    *chain(
+        _STRICT,
+        when=on("cuda"),
+        action=Native(),
+        guarantee=RUN_TO_RUN,
+        because="in strict mode the parts of a query's gradient are added in order",
+        otherwise=_ELSEWHERE,
     ),
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Refuse(),
-            because="cuDNN adds the parts of a query's gradient in no fixed order",
-        )
-        for op in _CUDNN
-    ),
-    *(
-        Rule(op=op, action=Allow(), because="these kernels run on CUDA tensors only")
-        for op in (*_STRICT, *_CUDNN)
+    *chain(
+        _CUDNN,
+        when=on("cuda"),
+        action=Refuse(),
+        because="cuDNN adds the parts of a query's gradient in no fixed order",
+        otherwise=_ELSEWHERE,
     ),
 )
 

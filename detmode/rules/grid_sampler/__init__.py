@@ -1,13 +1,13 @@
 """Backward of grid sampling: ``grid_sampler_2d_backward``, ``_3d_`` and cuDNN's.
 
-``F.grid_sample`` meets them, and with it spatial transformers, warps and deformable attention.
+``F.grid_sample`` calls them, and so do spatial transformers, warps and deformable attention.
 
 ## What varies
 
 Samples of a grid that fall near one input pixel add their gradients to it with a float
-``atomicAdd``. PyTorch alerts on every call, also where the gradient of the input is not asked for.
+``atomicAdd``. PyTorch alerts on every call, even where the gradient of the input is not asked for.
 Since PyTorch 2.13 cuDNN's own operator alerts too, which PyTorch picks for 4-D bilinear sampling
-with zero padding and ``align_corners=True``; before, it varies in silence.
+with zero padding and ``align_corners=True``; before, it varies without an alert.
 
 ## What happens instead
 
@@ -16,7 +16,7 @@ input element, the largest exponent of its addends, the second adds them as inte
 Integers add to the same sum in any order, and the sum is rounded to the dtype once.
 
 The gradient of the grid has one owner for each sample, which adds channels in ascending order and
-keeps what rounding takes from the sum. Where there are few samples and at least 32 channels, eight
+tracks the rounding error of the sum. Where there are few samples and at least 32 channels, eight
 threads each add a run of channels, and one adds the runs in order. That depends on shapes only.
 
 Positions and weights have explicit roundings, so any GPU gives the same bits. For float16 and
@@ -30,12 +30,12 @@ The floor is ``grad_output``, ``input`` and ``grid`` read once and both gradient
 sample has 4 taps (bilinear), 1 (nearest), 16 (bicubic), 8 (trilinear) or 64 (tricubic). In float32,
 for each tap of a sample and channel, the gradient of the input reads an int32 key twice and adds an
 int64 atomically: 16 bytes where ATen adds 4 atomically. Taps of neighbouring samples meet in the
-caches. Beside that ``grad_output`` is read twice more, and for each input element 12 bytes of
-scratch are set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A
-thread serves up to 8 channels, for which it computes its weights once. The gradient of the grid
-reads what ATen reads, in a launch of its own.
+caches. ``grad_output`` is also read twice more, and for each input element 12 bytes of scratch are
+set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A thread serves
+up to 8 channels, for which it computes its weights once. The gradient of the grid reads what ATen
+reads, in a launch of its own.
 
-In all, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
+In total, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
 many as pixels, and 6.1 times the floor for trilinear ones of one channel.
 
 ## Limits
@@ -52,73 +52,62 @@ is no substitute on MPS.
 """
 
 from detmode.rules.grid_sampler import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::grid_sampler_2d_backward",
+RULES = (
+    *chain(
+        "aten::grid_sampler_2d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.grid_sampler_2d_backward, traffic=9.0),
+            guarantee=GPU_TO_GPU,
+            alert="grid_sampler_2d_backward_cuda",
+            because="samples near one pixel add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps"),
+            action=Refuse(),
+            alert="grid_sampler_2d_backward_mps",
+            since="2.15",
+            because="samples near one pixel add their gradients atomically",
+        ),
+        otherwise="the CPU kernel walks the samples of an image in order",
+    ),
+    *chain(
+        "aten::grid_sampler_3d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.grid_sampler_3d_backward, traffic=6.1),
+            guarantee=GPU_TO_GPU,
+            alert="grid_sampler_3d_backward_cuda",
+            because="samples near one voxel add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps"),
+            action=Refuse(),
+            alert="grid_sampler_3d_backward_mps",
+            since="2.15",
+            because="samples near one voxel add their gradients atomically",
+        ),
+        otherwise="the CPU kernel walks the samples of an image in order",
+    ),
+    *chain(
+        "aten::cudnn_grid_sampler_backward",
+        Row(
+            action=Substitute(launch.cudnn_grid_sampler_backward, traffic=9.0),
+            alert="cudnn_grid_sampler_backward",
+            since="2.13",
+        ),
+        Row(
+            action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse(), traffic=9.0),
+            until="2.12",
+        ),
         when=on("cuda"),
-        action=Substitute(launch.grid_sampler_2d_backward, traffic=9.0),
         guarantee=GPU_TO_GPU,
-        alert="grid_sampler_2d_backward_cuda",
-        because="samples near one pixel add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::grid_sampler_2d_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="grid_sampler_2d_backward_mps",
-        since="2.15",
-        because="samples near one pixel add their gradients atomically",
-    ),
-    Rule(
-        op="aten::grid_sampler_2d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the samples of an image in order",
-    ),
-    Rule(
-        op="aten::grid_sampler_3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.grid_sampler_3d_backward, traffic=6.1),
-        guarantee=GPU_TO_GPU,
-        alert="grid_sampler_3d_backward_cuda",
-        because="samples near one voxel add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::grid_sampler_3d_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="grid_sampler_3d_backward_mps",
-        since="2.15",
-        because="samples near one voxel add their gradients atomically",
-    ),
-    Rule(
-        op="aten::grid_sampler_3d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the samples of an image in order",
-    ),
-    Rule(
-        op="aten::cudnn_grid_sampler_backward",
-        when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward, traffic=9.0),
-        guarantee=GPU_TO_GPU,
-        alert="cudnn_grid_sampler_backward",
-        since="2.13",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
-    ),
-    Rule(
-        op="aten::cudnn_grid_sampler_backward",
-        when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse(), traffic=9.0),
-        guarantee=GPU_TO_GPU,
-        until="2.12",
-        because="cuDNN adds the gradients of samples near one pixel in no fixed order",
-    ),
-    Rule(
-        op="aten::cudnn_grid_sampler_backward",
-        action=Allow(),
-        because="cuDNN runs on CUDA tensors only",
+        otherwise="cuDNN runs on CUDA tensors only",
     ),
 )
 

@@ -1,20 +1,20 @@
 """``index_reduce``: products, means, maxima and minima of rows by index.
 
-Met as ``Tensor.index_reduce_``, and in its backward. The families ``scatter`` and
+Used by ``Tensor.index_reduce_``, and in its backward. The families ``scatter`` and
 ``scatter_reduce`` use the same launches.
 
 ## What varies
 
 ATen's CUDA kernel reduces duplicates in ``index`` into one row by atomics: products and means are
-rounded in an order that changes from run to run. Where 0.0 and -0.0 meet, a maximum or a minimum is
-the one that came first. PyTorch alerts for every ``reduce`` and dtype, integers too.
+rounded in an order that varies between runs. Where 0.0 and -0.0 meet, a maximum or a minimum is the
+one that came first. PyTorch alerts for every ``reduce`` and dtype, integers too.
 
 ## What happens instead
 
-*Products.* A stable sort of the index alone, then each thread multiplies 64 consecutive rows of
-one column, and what pieces share goes through the same launch again, so that no thread walks over a
+*Products.* A stable sort of the index alone, then each thread multiplies 64 consecutive rows of one
+column, and what pieces share goes through the same launch again, so that no thread walks over a
 long run of duplicates. A product is a float64 significand (of float64 factors a pair of them) with
-an exponent of its own: nothing overflows or underflows on the way, and the product is rounded to
+an exponent of its own: no intermediate value overflows or underflows, and the product is rounded to
 the dtype at the end. Products of integers wrap, as in ATen.
 
 *Means.* The sum of the family ``index`` divided by the number of its addends, which is counted in
@@ -36,75 +36,60 @@ int64 without ``include_self`` write the destinations once more. Means cost what
 costs, and 8 bytes more per destination or a search in the sorted index. A view that is not
 contiguous adds a copy of ``self`` each way.
 
-In all, for 1,000,000 rows of 64 reduced to 100,000: products 1.6 times the floor, means 1.5 times
+In total, for 1,000,000 rows of 64 reduced to 100,000: products 1.6 times the floor, means 1.5 times
 the floor (of integers, by ATen's operators, 3.0 times the floor), maxima and minima 2.0 times the
 floor.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A product or a sum whose
-intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+intermediate values are beyond the dtype's range is exact up to rounding, where ATen may give an
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
 from detmode.rules.index_reduce import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-_MEANS = argument("reduce", "mean")
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::index_reduce",
+RULES = chain(
+    "aten::index_reduce",
+    Row(
         when=on("mps") & argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
         action=Refuse(),
         alert="index_reduce_mps",
         since="2.15",
         because="duplicates in index are reduced into one row by atomics",
     ),
-    *(
-        Rule(
-            op="aten::index_reduce",
-            when=on("cuda") & reductions & dtype_in("self", dtypes),
-            action=Substitute(function, traffic=traffic),
-            guarantee=GPU_TO_GPU,
-            alert="index_reduce_cuda",
-            because=because,
-        )
-        for function, traffic, reductions, dtypes, because in (
-            (
-                launch.product,
-                1.6,
-                argument("reduce", "prod"),
-                FLOATING + INTEGRAL,
-                "duplicates in index are multiplied into one row by atomics",
-            ),
-            (
-                launch.mean,
-                1.5,
-                _MEANS,
-                FLOATING,
-                "duplicates in index add to one row by atomicAdd",
-            ),
-            (
-                launch.mean_of_integers,
-                3.0,
-                _MEANS,
-                INTEGRAL,
-                "integer additions commute, and PyTorch alerts all the same",
-            ),
-            (
-                launch.extremum,
-                2.0,
-                argument("reduce", "amax", "amin"),
-                FLOATING + INTEGRAL,
-                "of 0.0 and -0.0 the first to come wins",
-            ),
-        )
+    Row(
+        when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
+        action=Substitute(launch.product, traffic=1.6),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="duplicates in index are multiplied into one row by atomics",
     ),
-    Rule(
-        op="aten::index_reduce",
-        action=Allow(),
-        because="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
+    Row(
+        when=on("cuda") & argument("reduce", "mean") & dtype_in("self", FLOATING),
+        action=Substitute(launch.mean, traffic=1.5),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="duplicates in index add to one row by atomicAdd",
     ),
+    Row(
+        when=on("cuda") & argument("reduce", "mean") & dtype_in("self", INTEGRAL),
+        action=Substitute(launch.mean_of_integers, traffic=3.0),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="integer additions commute, and PyTorch alerts all the same",
+    ),
+    Row(
+        when=on("cuda")
+        & argument("reduce", "amax", "amin")
+        & dtype_in("self", FLOATING + INTEGRAL),
+        action=Substitute(launch.extremum, traffic=2.0),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="of 0.0 and -0.0 the first to come wins",
+    ),
+    otherwise="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
 )

@@ -1,7 +1,7 @@
 """``scatter`` with a source tensor: assignment.
 
-Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``, ``mode``, ``sort``,
-``topk`` and ``kthvalue`` along a dimension.
+Used by ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``, ``mode``,
+``sort``, ``topk`` and ``kthvalue`` along a dimension.
 
 ## What varies
 
@@ -15,7 +15,7 @@ owner by an integer maximum of the positions of its sources, or, where there are
 destinations for each source, a stable sort of the positions finds the last ones; then the owners
 write, so any GPU gives the same bits. Where the index is expanded along the dimensions behind
 ``dim`` whole rows are owned. A ``self`` that is not contiguous, or quantized, takes PyTorch's own
-path through ``index_put``; where a program turns the flag off inside the block that path does not
+path through ``index_put``; if a program turns the flag off inside the block, that path does not
 run, and detmode warns in its own words.
 
 ## Cost
@@ -26,43 +26,38 @@ sort instead of that moves 120 bytes for each source up to 2**31 destinations, a
 keys. An index that is smaller than ``self`` apart from ``dim`` adds 64 bytes for each of its
 elements. PyTorch's path makes int64 coordinates for every dimension, and sorts them.
 
-In all 2.4 times the floor where there are as many sources as destinations.
+In total, 2.4 times the floor where there are as many sources as destinations.
 
 ## Limits
 
-Duplicates are not looked for: a call without any takes the deterministic path too. An index out of
-range traps on a GPU, as in ATen, and raises on the host.
+There is no check for duplicates: a call without any takes the deterministic path too. An index out
+of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.scatter_assign import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import nonempty, on, row_major
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
 
 FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"
     for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
 )
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::scatter.src",
+RULES = chain(
+    "aten::scatter.src",
+    Row(
         when=on("cuda") & row_major("self"),
         action=Substitute(launch.scatter, otherwise=Native(), traffic=2.4),
         guarantee=GPU_TO_GPU,
-        alert="scatter_cuda_",
         because="elements of src with one destination race to write it",
     ),
-    Rule(
-        op="aten::scatter.src",
+    Row(
         when=on("cuda") & nonempty("index"),
         action=Native(),
         guarantee=RUN_TO_RUN,
-        alert="scatter_cuda_",
         because="elements with one destination race to write; under the flag index_put sorts them",
     ),
-    Rule(
-        op="aten::scatter.src",
-        action=Allow(),
-        because="the CPU writes along dim in order; elsewhere PyTorch has one path and no alert",
-    ),
+    alert="scatter_cuda_",
+    otherwise="the CPU writes along dim in order; elsewhere PyTorch has one path and no alert",
 )

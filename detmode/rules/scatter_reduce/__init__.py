@@ -1,14 +1,14 @@
 """Scattered elements with a reduction: ``scatter_reduce``.
 
-Met as ``Tensor.scatter_reduce_``, and in graph libraries.
+Used by ``Tensor.scatter_reduce_``, and in graph libraries.
 
 ## What varies
 
-ATen's CUDA kernels give each element of ``src`` to a thread: elements that meet in one destination
-are added and multiplied by atomics, in an order that changes from run to run. PyTorch's flag sends
-floating and complex sums and means to ``index_put``, which builds int64 coordinates for every
-dimension, sorts them and adds duplicates one by one; it alerts for products. Of 0.0 and -0.0 a
-maximum or a minimum keeps the one that came first.
+ATen's CUDA kernels assign each element of ``src`` to a thread: elements that meet in one
+destination are added and multiplied by atomics, in an order that varies between runs. PyTorch's
+flag sends floating and complex sums and means to ``index_put``, which builds int64 coordinates for
+every dimension, sorts them and adds duplicates one by one; it alerts for products. Where 0.0 and
+-0.0 meet, a maximum or a minimum keeps the one that came first.
 
 ## What happens instead
 
@@ -29,27 +29,28 @@ minima cost what they cost in ``index_reduce``; a product whose index is not exp
 element as a row of its own. A destination that is not contiguous, or larger than the index apart
 from ``dim``, adds a copy each way of the part that the index covers.
 
-In all, for 1,000,000 rows of 64 by an expanded index to 100,000: sums and means 1.5 times the
+In total, for 1,000,000 rows of 64 by an expanded index to 100,000: sums and means 1.5 times the
 floor, products 1.6 times the floor, maxima and minima 2.0 times the floor.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A sum or a product whose
-intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+intermediate values are beyond the dtype's range is exact up to rounding, where ATen may give an
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool products.
 """
 
 from detmode.rules.scatter_reduce import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Native, Refuse, Substitute
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _PRODUCTS = dtype_in("self", FLOATING + INTEGRAL)
 _MPS = on("mps") & _SUMS & nonempty("index")
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::scatter_reduce.two",
+RULES = chain(
+    "aten::scatter_reduce.two",
+    Row(
         when=_MPS & argument("reduce", "sum", "mean", "prod"),
         action=Refuse(),
         alert="scatter_reduce_mps",
@@ -57,8 +58,7 @@ RULES: tuple[Rule, ...] = (
         because="elements with one destination are reduced by atomics",
     ),
     *(
-        Rule(
-            op="aten::scatter_reduce.two",
+        Row(
             when=on("cuda") & argument("reduce", reduce) & _SUMS,
             action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
             guarantee=GPU_TO_GPU,
@@ -68,32 +68,25 @@ RULES: tuple[Rule, ...] = (
         )
         for reduce in ("sum", "mean")
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
+    Row(
         when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS,
         action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         since="2.11",
         because="elements with one destination are added by atomicAdd",
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
+    Row(
         when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
         action=Substitute(launch.product, traffic=1.6),
         guarantee=GPU_TO_GPU,
         alert="scatter_reduce_cuda_prod_",
         because="elements with one destination are multiplied by atomics",
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
+    Row(
         when=on("cuda") & argument("reduce", "amax", "amin") & dtype_in("self", FLOATING),
         action=Substitute(launch.extremum, otherwise=Native(), traffic=2.0),
         guarantee=GPU_TO_GPU,
         because="of 0.0 and -0.0 the first to come wins",
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
-        action=Allow(),
-        because="integers do not depend on the order; the CPU goes in order",
-    ),
+    otherwise="integers do not depend on the order; the CPU goes in order",
 )

@@ -1,9 +1,9 @@
-"""Uninitialised memory: ``empty`` and its like, and ``resize_``.
+"""Uninitialised memory: ``empty`` and similar operators, and ``resize_``.
 
 ## What varies
 
-The bytes of memory that nobody has written. A quantized tensor's ``resize_`` alerts on the CPU,
-where it leaves them as they were found.
+The content of uninitialised memory. A quantized tensor's ``resize_`` alerts on the CPU, where it
+leaves the new bytes uninitialised.
 
 ## What happens instead
 
@@ -15,10 +15,11 @@ tensor did not have gets the largest integer of its dtype (bytes with all bits s
 
 ## Cost
 
-One more write of every new tensor. Programs that write all they allocate can turn it off:
+One more write of every new tensor. Programs that write everything they allocate can turn it off:
 ``DeterministicMode(fill_uninitialized_memory=False)``. detmode's own kernels never pay it.
 
-``resize_`` of a quantized tensor moves 1.0 times the floor, and fills what is new.
+``resize_`` of a quantized tensor writes what is new once and reads nothing, which is the floor: 1.0
+times the floor.
 
 ## Limits
 
@@ -27,8 +28,9 @@ forms of the factories are not listed; PyTorch fills there too.
 """
 
 from detmode.rules.uninitialized_memory import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import deterministic_flag, fill_uninitialized_memory, on, quantized
-from detmode.table.rule import RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native, Substitute
 
 _OPS = (
     "aten::empty.memory_format",
@@ -37,40 +39,35 @@ _OPS = (
     "aten::empty_strided",
     "aten::new_empty",
     "aten::new_empty_strided",
-    "aten::resize",
 )
 
+_FILLED = Row(
+    when=on("cpu", "cuda", "mps") & deterministic_flag(True) & fill_uninitialized_memory(True),
+    action=Native(),
+    guarantee=RUN_TO_RUN,
+    because="new memory is filled with NaN or the largest integer",
+)
+_UNFILLED = "the user turned the filling off, or there is no data"
+
 RULES = (
-    Rule(
-        op="aten::resize",
-        when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
-        action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
-        guarantee=RUN_TO_RUN,
-        alert="quantized_resize_cpu_",
-        because="PyTorch does not fill the new memory of a quantized tensor",
-    ),
-    Rule(
-        op="aten::resize",
-        when=quantized("self"),
-        action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
-        guarantee=RUN_TO_RUN,
-        alert="quantized_resize_cpu_",
-        because="the user turned the filling off; elements that were there stay",
-    ),
-    *(
-        Rule(
-            op=op,
-            when=on("cpu", "cuda", "mps")
-            & deterministic_flag(True)
-            & fill_uninitialized_memory(True),
-            action=Native(),
+    *chain(
+        "aten::resize",
+        Row(
+            when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
+            action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
             guarantee=RUN_TO_RUN,
-            because="new memory is filled with NaN or the largest integer",
-        )
-        for op in _OPS
+            alert="quantized_resize_cpu_",
+            because="PyTorch does not fill the new memory of a quantized tensor",
+        ),
+        Row(
+            when=quantized("self"),
+            action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
+            guarantee=RUN_TO_RUN,
+            alert="quantized_resize_cpu_",
+            because="the user turned the filling off; elements that were there stay",
+        ),
+        _FILLED,
+        otherwise=_UNFILLED,
     ),
-    *(
-        Rule(op=op, action=Allow(), because="the user turned the filling off, or there is no data")
-        for op in _OPS
-    ),
+    *chain(_OPS, _FILLED, otherwise=_UNFILLED),
 )

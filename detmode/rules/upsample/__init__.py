@@ -1,19 +1,19 @@
 """Backward of linear, bilinear, bicubic and trilinear interpolation: ``upsample_*_backward``.
 
 ``F.interpolate`` and ``nn.Upsample`` with ``mode="linear"``, ``"bilinear"``, ``"bicubic"`` and
-``"trilinear"``, without ``antialias``, which has a family of its own. Under PyTorch's flag the 2-D
-and 3-D modes take a decomposition whose backward goes through ``index_put`` (bicubic since 2.15);
-while a mode of detmode is entered they call the plain operator.
+``"trilinear"``, without ``antialias``, which is a separate family. Under PyTorch's flag the 2-D and
+3-D modes take a decomposition whose backward goes through ``index_put`` (bicubic since 2.15);
+inside a mode of detmode they call the plain operator.
 
 ## What varies
 
-ATen's CUDA kernels give an element of ``grad_output`` to a thread, which adds its share to 2, 4, 8
-or 16 elements of ``grad_input`` with atomics. Neighbours add to the same elements, in an order that
-changes from run to run; in float16 and bfloat16 every one of these additions rounds.
+ATen's CUDA kernels assign each element of ``grad_output`` to a thread, which adds its share to 2,
+4, 8 or 16 elements of ``grad_input`` with atomics. Neighbours add to the same elements, in an order
+that varies between runs; in float16 and bfloat16 every one of these additions rounds.
 
 ## What happens instead
 
-A small launch writes down, for each dimension, the output positions that read an input position and
+A small launch tabulates, for each dimension, the output positions that read an input position and
 their weights, by ATen's own arithmetic. Then one thread owns an element of ``grad_input``, or a few
 neighbours, and gathers: output positions ascending, the last dimension outermost, each dimension
 summed on its own, in float for float16 and bfloat16. Each operation is rounded explicitly and the
@@ -27,14 +27,14 @@ The floor is ``grad_output`` read and ``grad_input`` written once. The tables ad
 dimensions of an output column once, coalesced, and shares it between the elements that read it, so
 an element of ``grad_output`` is read at most once for each weight of the leading dimensions (twice
 for bilinear, four times for bicubic and trilinear; rows that one thread owns share it), all but the
-first time from cache; ATen writes ``grad_input`` with zeros and adds to it 4, 16 and 8 times for
+first time from cache; ATen fills ``grad_input`` with zeros and adds to it 4, 16 and 8 times for
 each such element. channels_last: once for each weight of all dimensions, coalesced along the
 channels. Where an element of ``grad_input`` meets more than 64 elements of ``grad_output``, in
 channels_last or with a ``grad_input`` too small to fill a GPU, the last dimension gets a launch of
 its own, and the sums between the two are written and read once: 1 / (the leading dimensions'
 enlargement) of ``grad_output``, in float.
 
-In all 1.0 times the floor, the tables of all but the smallest images being small.
+In total, 1.0 times the floor, the tables of all but the smallest images being small.
 
 ## Limits
 
@@ -44,76 +44,66 @@ linear 1-D resize from one position to very many sums them in one thread.
 """
 
 from detmode.rules.upsample import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::upsample_linear1d_backward",
+_ADDED = "output positions that read one input position add to it by atomicAdd"
+_SILENT = "the CPU adds a channel's output positions in order; PyTorch does not alert on MPS"
+
+RULES = (
+    *chain(
+        "aten::upsample_linear1d_backward",
         when=on("cuda"),
         action=Substitute(launch.upsample_linear1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_linear1d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
+        because=_ADDED,
+        otherwise=_SILENT,
     ),
-    Rule(
-        op="aten::upsample_linear1d_backward",
-        action=Allow(),
-        because="the CPU adds a channel's output positions in order; PyTorch does not alert on MPS",
-    ),
-    Rule(
-        op="aten::upsample_bilinear2d_backward",
+    *chain(
+        "aten::upsample_bilinear2d_backward",
         when=on("cuda"),
         action=Substitute(launch.upsample_bilinear2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_bilinear2d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
+        because=_ADDED,
+        otherwise=_SILENT,
     ),
-    Rule(
-        op="aten::upsample_bilinear2d_backward",
-        action=Allow(),
-        because="the CPU adds a channel's output positions in order; PyTorch does not alert on MPS",
+    *chain(
+        "aten::upsample_bicubic2d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.upsample_bicubic2d_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="upsample_bicubic2d_backward_out_cuda",
+            because=_ADDED,
+        ),
+        Row(
+            when=on("mps") & nonempty("grad_output"),
+            action=Refuse(),
+            alert="upsample_bicubic2d_backward",
+            since="2.15",
+            because="output positions that read one input position add to it atomically",
+        ),
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
-    Rule(
-        op="aten::upsample_bicubic2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_bicubic2d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_bicubic2d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
-    ),
-    Rule(
-        op="aten::upsample_bicubic2d_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_bicubic2d_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
-    ),
-    Rule(
-        op="aten::upsample_bicubic2d_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
-    ),
-    Rule(
-        op="aten::upsample_trilinear3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_trilinear3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_trilinear3d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
-    ),
-    Rule(
-        op="aten::upsample_trilinear3d_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_trilinear_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
-    ),
-    Rule(
-        op="aten::upsample_trilinear3d_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
+    *chain(
+        "aten::upsample_trilinear3d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.upsample_trilinear3d_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="upsample_trilinear3d_backward_out_cuda",
+            because=_ADDED,
+        ),
+        Row(
+            when=on("mps") & nonempty("grad_output"),
+            action=Refuse(),
+            alert="upsample_trilinear_backward",
+            since="2.15",
+            because="output positions that read one input position add to it atomically",
+        ),
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
 )
