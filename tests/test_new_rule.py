@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
-
-from detmode import cuda
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,9 +60,7 @@ def python(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         pytest.param(
             (),
             id="kernels",
-            marks=pytest.mark.skipif(
-                cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-            ),
+            marks=needs.compiler,
         ),
         pytest.param(("--no-kernels",), id="rows_only"),
     ],
