@@ -117,7 +117,8 @@ def families() -> dict[str, ModuleType]:
 
 def every_case() -> tuple[Case, ...]:
     """All cases, in all their dtypes, of the families that this run looks at."""
-    return cases_of(_limits["family"])
+    family = _limits["family"]
+    return cases_of() if family is None else cases_of(family)  # `cases_of(None)` is cached apart
 
 
 @cache
