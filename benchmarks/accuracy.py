@@ -11,20 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from compositions import COMPOSITIONS
 from torch import Tensor
 
 from detmode.environment.settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
-from detmode.verify.cases import Case, run_aten, run_substituted, tensors_of
+from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of
 from detmode.verify.claims import ClaimError, check_truth, compare_errors
-
-ASSIGNING = (
-    *("aten::index_copy", "aten::index_put", "aten::put", "aten::scatter.src"),
-    *("aten::max_unpool2d", "aten::max_unpool3d"),
-)
-"""The operators whose last source wins, unless they accumulate; ATen's takes any on a GPU."""
 
 
 def check_accuracy(case: Case, device: str) -> None:
@@ -45,8 +38,10 @@ def check_accuracy(case: Case, device: str) -> None:
     arguments = case.sample.arguments(case.dtype, "cuda" if device == "cuda" else "cpu")
     wide = {name: _widened(value) for name, value in arguments.items()}
     magnitudes = {name: _magnitude(value) for name, value in wide.items()}
-    assigns = op in ASSIGNING and not arguments.get("accumulate")
-    truly: Callable[..., Any] = COMPOSITIONS[op] if assigns else operator
+    samples = samples_of(case.family)
+    # The last source wins, unless they accumulate; ATen's kernel takes any on a GPU.
+    assigns = op in samples.assignments and not arguments.get("accumulate")
+    truly: Callable[..., Any] = samples.compositions[op] if assigns else operator
     bind = Signature(operator).bind
     try:
         with deterministic_flag(assigns):

@@ -1,11 +1,11 @@
 """What a substituted call costs the host, part by part.
 
 ``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
-the overload's plan (``look up``), to bind the arguments (``bind``), to find the row (``match``), to
-count the call (``record``), to check the arguments as ATen does (``validate``), and to put one
-CUDA kernel on the stream (``launch``). Of the launch, ``launch, bound`` is what the driver's call
-takes when the arguments lie ready, and ``launch, RawKernel`` is what CuPy's own call would take.
-Each is timed alone, on the smallest arguments.
+what is known of the overload (``look up``), to bind the arguments (``bind``), to find the row
+(``match``), to count the call (``record``), to check the arguments as ATen does (``validate``), and
+to put one CUDA kernel on the stream (``launch``). Of the launch, ``launch, bound`` is what the
+driver's call takes when the arguments lie ready, and ``launch, RawKernel`` is what CuPy's own call
+would take. Each is timed alone, on the smallest arguments.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from torch.utils.benchmark import Timer
 
 from detmode import cuda
 from detmode.cuda import digest, launch
-from detmode.mode.plan import Plan
+from detmode.mode.decide import Decision
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.validation import validate
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
 from detmode.table.call import Call
+from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default
 LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")
@@ -64,15 +65,19 @@ def _interception(rounds: int, calls: int) -> list[Part]:
 def _own(rounds: int, calls: int) -> list[Part]:
     args: tuple[Any, ...] = (torch.zeros(4), 0, torch.arange(4), torch.ones(4))
     rows = default_rules().get(OP)
-    plan = Plan(OP, rows, None, False)
-    call = Call(OP, plan.signature.bind(args, {}), "cuda")
+    overload = OverloadInfo(OP, rows)
+
+    def bound() -> Call:
+        return Call(OP, overload.signature.bind(args, {}), "cuda", overload=overload)
+
+    call, decision = bound(), Decision("substitute", "it varies")
     recorder = RowCounter(logging.getLogger("detmode"), lambda: None)
-    memory = forward_memory()
-    row = next(row for row in rows if row.rule.when(call))
+    call.row = next(row for row in rows if row.rule.when(call))
+    forward_memory().find_site(call, recorder.paths)
     parts: dict[str, Callable[[], object]] = {
-        "bind": lambda: Call(OP, plan.signature.bind(args, {}), "cuda"),
+        "bind": bound,
         "match": lambda: next(row for row in rows if row.rule.when(call)),
-        "record": lambda: recorder.count(plan, row, "substitute", call, memory),
+        "record": lambda: recorder.count(call, decision),
         "validate": lambda: validate(OP, call.arguments),
     }
     return _timed(parts, rounds, calls)
@@ -85,7 +90,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
     sums = torch.zeros(2, dtype=torch.int64, device=where)
 
     def whole() -> None:
-        launch(digest.SOURCE, "digest", 1, data, sums, 8)
+        launch(digest.SOURCE, "digest", 1, bytes=data, sums=sums, n_bytes=8)
 
     whole()  # compiles, loads, and leaves its arguments where the driver's call reads them
     _, kernel = device._kernels[id(digest.SOURCE), "digest", data.device.index]

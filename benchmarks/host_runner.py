@@ -37,9 +37,15 @@ def main() -> None:
     index = torch.arange(n) * 7919 % 1000
     counts = torch.zeros(1000, dtype=torch.int64)
     launches: dict[str, Callable[[], None]] = {
-        "simple": lambda: launch_blocks(SOURCE, "simple", blocks, BLOCK, values, doubled, n),
-        "barriers": lambda: launch_blocks(SOURCE, "barriers", blocks, BLOCK, values, sums, n),
-        "atomics": lambda: launch_blocks(SOURCE, "atomics", blocks, BLOCK, index, counts, n),
+        "simple": lambda: launch_blocks(
+            SOURCE, "simple", blocks, BLOCK, input=values, output=doubled, n=n
+        ),
+        "barriers": lambda: launch_blocks(
+            SOURCE, "barriers", blocks, BLOCK, input=values, output=sums, n=n
+        ),
+        "atomics": lambda: launch_blocks(
+            SOURCE, "atomics", blocks, BLOCK, index=index, output=counts, n=n
+        ),
     }
     for run in launches.values():
         run()

@@ -11,7 +11,6 @@ from typing import Any
 import contention
 import torch
 from accuracy import check_accuracy
-from compositions import COMPOSITIONS
 from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved, tensors_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -301,7 +300,7 @@ def sides(case: Case, arguments: Rotation, device: torch.device) -> dict[str, Ti
     func = resolve(case.sample.op)
     assert func is not None
     operator: Callable[..., Any] = func
-    composition = COMPOSITIONS.get(case.sample.op)
+    composition = samples_of(case.family).compositions.get(case.sample.op)
     signature = Signature(func)
 
     def call(number: int) -> Any:

@@ -185,7 +185,7 @@ def read_versions(run: Run) -> list[Finding]:
     rows = _json_rows(run.text)
     if rows is None:
         return read_last_line(run)
-    ill = [row["subject"] for row in rows if row["remedy"] is not None]
+    ill = [row["subject"] for row in rows if row["severity"] != "note"]
     return [Finding(run.job.name, run.outcome, f"has a remedy for: {', '.join(ill) or 'nothing'}")]
 
 

@@ -110,11 +110,15 @@ def test_a_wrong_composition_has_no_time(
     def wrong(grad_output: torch.Tensor, self: torch.Tensor, **_: Any) -> torch.Tensor:
         return torch.ones_like(self)
 
-    monkeypatch.setitem(sides.COMPOSITIONS, workload.case.sample.op, wrong)
+    samples = samples_of(workload.case.family)
+    compositions = {workload.case.sample.op: wrong}
+    changed = dataclasses.replace(samples, compositions=compositions)
+    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", changed)
     row = measure(workload, clock, 2, bandwidth=1e9)
     assert row.times[COMPOSED] == "inaccurate"
     assert isinstance(row.times[OURS], Spread)
-    monkeypatch.delitem(sides.COMPOSITIONS, workload.case.sample.op)
+    without = dataclasses.replace(samples, compositions={})
+    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", without)
     assert measure(workload, clock, 2, bandwidth=1e9).times[COMPOSED] == "none"
 
 
