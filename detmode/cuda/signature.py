@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Bound", "Parameter", "KernelSignature", "kernels_of"]
+__all__ = ["Bound", "KernelSignature", "Parameter", "kernels_of"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.signature import Parameter, KernelSignature, kernels_of
+from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
 
 __all__ = ["CompileError", "Source", "compile_for"]
 
