@@ -511,15 +511,16 @@ def test_repeats_that_cannot_be(repeats: Any, error: type[Exception]) -> None:
 # PyTorch's own samples
 
 
+@pytest.mark.thorough
 def test_no_operator_of_pytorch_is_accused() -> None:
     """Under unchanged conditions no sample of PyTorch's operators differs, but for one.
 
     ``linalg.lstsq`` by "gelsy" reads pivots that nobody has written.
     """
-    from opinfo import op_db
+    from opinfo import operators
 
     accused, probed = set(), 0
-    for info in op_db[::12]:
+    for info in operators()[::12]:
         if torch.float32 not in info.dtypes or info.name.startswith("jiterator"):
             continue
         for sample in list(info.sample_inputs("cpu", torch.float32))[:3]:
@@ -599,7 +600,12 @@ racing(torch.randn(1024), torch.randint(4, (1024,)))
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("more", "code"), [("", 1), ("sys.exit(7)", 7), ("raise KeyError('weights')", 1)]
+    ("more", "code"),
+    [
+        pytest.param("", 1, marks=pytest.mark.thorough),
+        ("sys.exit(7)", 7),
+        pytest.param("raise KeyError('weights')", 1, marks=pytest.mark.thorough),
+    ],
 )
 def test_command_names_what_varies(run: Any, tmp_path: Path, more: str, code: int) -> None:
     """The report is on stderr and in a file, also where the script fails with a code of its own."""

@@ -1,4 +1,4 @@
-"""What the backwards of max, adaptive and fractional max pooling share: checks and the launch."""
+"""Checks and launch shared by the backwards of max, adaptive and fractional max pooling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detmode.cuda.dtypes import FLOATING
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 
 PooledShape = namedtuple(
@@ -60,10 +60,10 @@ def gather_chosen(
     """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
     Args:
-        source: where the kernel is.
+        source: the file with the kernel.
         kernel: a name that :func:`entries` expanded.
         grad_output: like ``indices``, in any strides.
-        self: what was pooled; its shape and dtype are read.
+        self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         spatial: 2 or 3 dimensions, the last ones.
         memory_format: of the result.
@@ -98,7 +98,7 @@ def gather_chosen(
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    """What the operators ask of their tensors, but for what ATen words differently.
+    """Check the tensors of these operators, except for conditions with other messages in ATen.
 
     Raises:
         RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.

@@ -46,7 +46,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True)
 class Interpolation:
-    """What tells one separable interpolation from another.
+    """The properties of a separable interpolation.
 
     Args:
         source: where its tables are written.

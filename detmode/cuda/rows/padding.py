@@ -15,7 +15,7 @@ DTYPES = FLOATING + COMPLEX
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,

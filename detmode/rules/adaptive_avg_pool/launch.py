@@ -16,7 +16,7 @@ from detmode.table.conditions import FLOATING
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -124,7 +124,7 @@ def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:
 
 
 def _channels_last(self: Tensor) -> bool:
-    """Whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
+    """Return whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
     if self.is_contiguous() or suggest_memory_format(self) is not torch.channels_last:
         return False
     return self.shape[1] > 1 and self.shape[2] * self.shape[3] > 1

@@ -15,7 +15,7 @@ from detmode.table.conditions import FLOATING
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
@@ -91,7 +91,7 @@ def avg_pool3d_backward(
 def _windows_alike(
     size_in: int, size_out: int, kernel: int, stride: int, padding: int, count_include_pad: bool
 ) -> bool:
-    """Whether all windows of an axis count ``kernel`` positions."""
+    """Return whether all windows of an axis count ``kernel`` positions."""
     margin = padding if count_include_pad else 0
     return padding == margin and (size_out - 1) * stride - padding + kernel <= size_in + margin
 

@@ -119,5 +119,5 @@ def _sorted(
 
 
 def _is_large(times: int, samples: int, classes: int) -> bool:
-    """Whether ATen's CUDA kernels leave classes without labels as they are."""
+    """Return whether ATen's CUDA kernels leave classes without labels unchanged."""
     return 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450

@@ -82,7 +82,7 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
 
 
 def _nodes(tiles: int) -> int:
-    """How many nodes the tree over the tiles has: the tiles, and the whole groups of nodes."""
+    """Return the number of nodes of the tree over the tiles: the tiles, and complete groups."""
     nodes = 0
     while tiles:
         nodes += tiles
