@@ -30,14 +30,9 @@ def racing_index_put(
     assert self.dim() == 2
     flat = (indices[0].reshape(-1, 1) * width + torch.arange(width)).reshape(-1)
     launch(
-        NAIVE,
-        "naive_scatter<float>",
-        flat.numel(),
-        source=values.reshape(-1),
-        index=flat,
-        output=result,
-        n=len(flat),
-    )
+        NAIVE, "naive_scatter<float>", flat.numel(),
+        source=values.reshape(-1), index=flat, output=result, n=len(flat),
+    )  # fmt: skip
     return result
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.runs.overloads import Overload
 from detmode.table.call import Signature, tensors_in
+from detmode.table.overload_info import OverloadInfo
 
 # In-place operators that do not read what they write, besides those that draw random numbers.
 _OVERWRITING = frozenset(
@@ -49,7 +49,7 @@ class Floor:
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema, tags = func._schema, func.tags
         namespace, _, name = schema.name.partition("::")
-        self._overload = Overload(func)
+        self._overload = OverloadInfo(func)
         self._signature = Signature(func)
         # zeros_like and new_zeros use only the shape and the dtype of their tensor.
         shaped = namespace == "aten" and (name.startswith("new_") or name.endswith("_like"))

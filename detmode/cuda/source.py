@@ -193,7 +193,7 @@ def compile_for(source: Source, arch: str, entries: Sequence[str] | None = None)
 def compile_entries(
     source: Source, arch: str, entries: Sequence[str]
 ) -> tuple[bytes, dict[str, str]]:
-    """As `compile_for`, with the name in the machine code (the lowered name) of each entry."""
+    """Compile like `compile_for`, and also return each entry's name in the machine code."""
     if not re.fullmatch(r"(sm|compute)_\d+[a-z]?", arch):
         raise ValueError(f"arch must be like 'sm_90' or 'compute_90', but got {arch!r}")
     for entry in entries:
@@ -219,7 +219,7 @@ def compile_entries(
 
 
 def whole_elf(code: bytes) -> bytes:
-    """The CUBIN with what is missing at its end.
+    """Return the CUBIN with its missing last byte.
 
     CuPy takes a CUBIN for a string and cuts its last byte off. It is the highest one of the
     alignment in the last program header, so zero; tools that check the headers refuse the file.

@@ -23,7 +23,7 @@ class Sample:
     """Named inputs of one operator.
 
     Args:
-        name: what is particular about it, readable in a test id: "heavy_collisions".
+        name: the particular property, readable in a test id: "heavy_collisions".
         op: the overload by name, as in :class:`~detmode.table.rule.Rule`.
         make: given a :class:`Maker`, the arguments by schema name; defaults may be left out.
         dtypes: the dtypes for which the sample holds.
@@ -136,7 +136,7 @@ class Samples:
         )
 
     Args:
-        cases: what every row is met by; a sample's variants follow it.
+        cases: the samples that together match every row; a sample's variants follow it.
         errors: inputs that ATen rejects; a substitute raises the same type of exception.
         bench: sizes from real models.
         not_applicable: which of :data:`COVERS` no case can show, or why there are no "errors" or no

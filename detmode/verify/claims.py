@@ -148,7 +148,9 @@ def check_truth(case: Case, device: str = "host") -> Errors:
         what = None if theirs is None else special_difference(mine.cpu(), theirs.cpu())
         if what is not None:
             raise ClaimError(f"{case}: {what}; see detmode/rules/{case.family}/kernels.cu")
-        errors, allowed = _errors(case, mine, theirs, true, magnitude)
+        errors, allowed = compare_errors(
+            mine.detach().cpu(), None if theirs is None else theirs.detach().cpu(), true, magnitude
+        )
         if not errors.ours <= allowed:
             beside = "" if errors.aten is None else f", ATen's is {errors.aten:.3g}"
             raise ClaimError(
@@ -236,16 +238,16 @@ def _take_magnitudes(arguments: dict[str, Any]) -> None:
             arguments[name] = value.abs().to(value.dtype)
 
 
-def _errors(
-    case: Case,
+def compare_errors(
     ours: torch.Tensor,
     aten: torch.Tensor | None,
     truth: torch.Tensor,
     magnitude: torch.Tensor,
 ) -> tuple[Errors, float]:
-    """Return the largest errors of finite elements, and the error that is allowed."""
-    ours = ours.detach().cpu()
-    aten = None if aten is None else aten.detach().cpu()
+    """Return the largest errors of finite elements, and the error that is allowed.
+
+    All tensors are on one device.
+    """
     if _counts(ours):
         expected = truth if aten is None else aten
         wrong = 0.0 if torch.equal(ours, expected.to(ours.dtype)) else math.inf

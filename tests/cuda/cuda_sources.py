@@ -129,26 +129,13 @@ def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> 
         KERNELS, f"accumulate_keys<{name}>", count, source=source, index=index, keys=keys, n=count
     )
     launch(
-        KERNELS,
-        f"accumulate_sums<{name}>",
-        count,
-        source=source,
-        index=index,
-        keys=keys,
-        sums=sums,
-        n=count,
-        headroom=headroom,
-    )
+        KERNELS, f"accumulate_sums<{name}>", count,
+        source=source, index=index, keys=keys, sums=sums, n=count, headroom=headroom,
+    )  # fmt: skip
     launch(
-        KERNELS,
-        f"accumulate_finish<{name}>",
-        n,
-        keys=keys,
-        sums=sums,
-        output=result,
-        n=n,
-        headroom=headroom,
-    )
+        KERNELS, f"accumulate_finish<{name}>", n,
+        keys=keys, sums=sums, output=result, n=n, headroom=headroom,
+    )  # fmt: skip
     return result
 
 

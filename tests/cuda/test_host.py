@@ -259,14 +259,9 @@ def test_negative_control() -> None:
         output = torch.zeros(10)
         with host.schedule(seed):
             launch(
-                KERNELS,
-                "naive_scatter<float>",
-                5000,
-                source=source,
-                index=index,
-                output=output,
-                n=5000,
-            )
+                KERNELS, "naive_scatter<float>", 5000,
+                source=source, index=index, output=output, n=5000,
+            )  # fmt: skip
         expected = torch.zeros(10).index_add(0, index, source)
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
         seen.add(pattern(output))
@@ -277,29 +272,16 @@ def test_arguments_by_kind() -> None:
     """int, float, bool, None and Tensor arrive as int64_t, double, bool and pointers."""
     output = torch.zeros(5, dtype=torch.int64)
     launch(
-        WARP,
-        "kinds",
-        1,
-        input=None,
-        output=output,
-        whole=-(2**62),
-        real=1.25,
-        flag=True,
-        anything=None,
-    )
+        WARP, "kinds", 1,
+        input=None, output=output, whole=-(2**62), real=1.25, flag=True, anything=None,
+    )  # fmt: skip
     assert output.tolist() == [-(2**62), 5, 1, 1, 1]
     some = torch.zeros(1, dtype=torch.int32)
     launch(
-        WARP,
-        "kinds",
-        1,
-        input=some,
-        output=output,
-        whole=3,
-        real=-0.5,
-        flag=False,
+        WARP, "kinds", 1,
+        input=some, output=output, whole=3, real=-0.5, flag=False,
         anything=torch.zeros(1, dtype=torch.float64),
-    )
+    )  # fmt: skip
     assert output.tolist() == [3, -2, 0, 0, 0]
 
 

@@ -66,14 +66,9 @@ def test_denormals_are_kept(dtype: torch.dtype, device: str) -> None:
     assert values.double().max() < limit.smallest_normal or dtype == torch.bfloat16
     output = torch.zeros_like(values, device=device)
     launch(
-        KERNELS,
-        f"scale<{ctype(dtype)}>",
-        99,
-        input=values.to(device),
-        output=output,
-        n=99,
-        factor=0.5,
-    )
+        KERNELS, f"scale<{ctype(dtype)}>", 99,
+        input=values.to(device), output=output, n=99, factor=0.5,
+    )  # fmt: skip
     assert torch.equal(output.cpu().double(), torch.arange(1, 100).double() * smallest)
 
 

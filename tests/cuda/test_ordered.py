@@ -22,15 +22,9 @@ def extrema(
     keys = torch.full((n,), torch.iinfo(key).min, dtype=key)
     result, count = output.clone(), values.numel()
     launch(
-        REDUCTIONS,
-        f"extremum_observe<{name}>",
-        count,
-        index=index,
-        values=values,
-        keys=keys,
-        n=count,
-        largest=largest,
-    )
+        REDUCTIONS, f"extremum_observe<{name}>", count,
+        index=index, values=values, keys=keys, n=count, largest=largest,
+    )  # fmt: skip
     launch(
         REDUCTIONS, f"extremum_finish<{name}>", n, keys=keys, output=result, n=n, largest=largest
     )
@@ -143,16 +137,9 @@ def test_radix_keys(dtype: torch.dtype) -> None:
     keys, merged = (empty((n,), torch.int64, "cpu") for _ in range(2))
     back, nans = empty((n,), dtype, "cpu"), empty((n,), torch.bool, "cpu")
     launch(
-        REDUCTIONS,
-        f"radix_keys<{ctype(dtype)}>",
-        n,
-        input=values,
-        keys=keys,
-        back=back,
-        nans=nans,
-        merged=merged,
-        n=n,
-    )
+        REDUCTIONS, f"radix_keys<{ctype(dtype)}>", n,
+        input=values, keys=keys, back=back, nans=nans, merged=merged, n=n,
+    )  # fmt: skip
     assert torch.equal(nans, values.isnan())
     assert back[nans].isnan().all()
     assert pattern(back[~nans]) == pattern(values[~nans])

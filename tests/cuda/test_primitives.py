@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, host, launch, launch_blocks, magic_numbers
-from detmode.cuda.rows.chosen_windows import PooledShape
+from detmode.cuda.rows.chosen_windows import pooled_shape
 
 SEEDS = (None, *range(20))
 
@@ -73,14 +73,9 @@ def test_large_positions(values: list[int], sizes: tuple[int, int, int]) -> None
     output = torch.zeros(len(values), 5, dtype=torch.int64)
     shape = torch.tensor([0, *sizes])
     launch(
-        PRIMITIVES,
-        "large_positions",
-        1,
-        values=torch.tensor(values),
-        sizes=shape,
-        output=output,
-        n=len(values),
-    )
+        PRIMITIVES, "large_positions", 1,
+        values=torch.tensor(values), sizes=shape, output=output, n=len(values),
+    )  # fmt: skip
     expected = []
     for value in values:
         rest, w = divmod(value, sizes[2])
@@ -99,14 +94,9 @@ def test_divisions(values: list[int], divisor: int) -> None:
     """ceil_div is Python's -(-a // b)."""
     output = torch.zeros(len(values), dtype=torch.int64)
     launch(
-        PRIMITIVES,
-        "divisions",
-        1,
-        values=torch.tensor(values),
-        output=output,
-        n=len(values),
-        divisor=divisor,
-    )
+        PRIMITIVES, "divisions", 1,
+        values=torch.tensor(values), output=output, n=len(values), divisor=divisor,
+    )  # fmt: skip
     assert output.tolist() == [-(-value // divisor) for value in values]
 
 
@@ -192,14 +182,9 @@ def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
         output = empty((7,), dtype, "cpu")
         with host.schedule(seed):
             launch_blocks(
-                PRIMITIVES,
-                f"row_sum<{name}, {threads}>",
-                7,
-                threads,
-                input=values,
-                output=output,
-                columns=columns,
-            )
+                PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
+                input=values, output=output, columns=columns,
+            )  # fmt: skip
         torch.testing.assert_close(output, values.sum(1))
         seen.add(pattern(output))
     assert len(seen) == 1
@@ -298,15 +283,11 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
         with host.schedule(seed):
             launch(
-                PRIMITIVES,
-                f"chosen<float, {counting}>",
-                100,
+                PRIMITIVES, f"chosen<float, {counting}>", 100,
                 grad_output=grad.contiguous(memory_format=form),
-                indices=indices.contiguous(memory_format=form),
-                grad_input=grad_input,
-                shape=PooledShape.of(threads, outer, inner, sizes, windows, lanes),
-                step=step,
-            )
+                indices=indices.contiguous(memory_format=form), grad_input=grad_input,
+                shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
+            )  # fmt: skip
         results.append(grad_input)
     assert all(torch.equal(result, results[0]) for result in results)
     torch.testing.assert_close(results[0].flatten(2).double(), expected, rtol=1e-6, atol=1e-7)

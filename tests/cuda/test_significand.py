@@ -60,14 +60,9 @@ def test_parts(dtype: torch.dtype) -> None:
     n = values.numel()
     significands, exponents = torch.empty_like(values), torch.empty(n, dtype=torch.int64)
     launch(
-        SOURCE,
-        f"parts<{ctype(dtype)}>",
-        n,
-        input=values,
-        significands=significands,
-        exponents=exponents,
-        n=n,
-    )
+        SOURCE, f"parts<{ctype(dtype)}>", n,
+        input=values, significands=significands, exponents=exponents, n=n,
+    )  # fmt: skip
     has = values.isfinite() & (values != 0)
     assert pattern(significands[~has]) == pattern(values[~has])
     assert (exponents[~has] == 0).all()

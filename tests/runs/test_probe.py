@@ -42,14 +42,9 @@ def racing(source: Tensor, index: Tensor, n: int) -> Tensor:
     """Sums by a float atomicAdd: the user's own CUDA kernel, which no table knows."""
     result = source.new_zeros(n)
     launch(
-        KERNELS,
-        "naive_scatter<float>",
-        len(source),
-        source=source,
-        index=index,
-        output=result,
-        n=len(source),
-    )
+        KERNELS, "naive_scatter<float>", len(source),
+        source=source, index=index, output=result, n=len(source),
+    )  # fmt: skip
     return result
 
 
@@ -61,14 +56,9 @@ def _(source: Tensor, index: Tensor, n: int) -> Tensor:
 @torch.library.custom_op("detmode_probe::racing_", mutates_args=("result",))
 def racing_(result: Tensor, source: Tensor, index: Tensor) -> None:
     launch(
-        KERNELS,
-        "naive_scatter<float>",
-        len(source),
-        source=source,
-        index=index,
-        output=result,
-        n=len(source),
-    )
+        KERNELS, "naive_scatter<float>", len(source),
+        source=source, index=index, output=result, n=len(source),
+    )  # fmt: skip
 
 
 @torch.library.custom_op("detmode_probe::steady", mutates_args=())

@@ -1,10 +1,10 @@
-"""What the backwards of max, adaptive and fractional max pooling share: checks and the launch."""
+"""Checks and launch shared by the backwards of max, adaptive and fractional max pooling."""
 
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,42 +16,24 @@ from detmode.cuda.dtypes import FLOATING
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 
-class PooledShape(NamedTuple):
-    """How the tensors lie, and the threads on them: see ``pooled_shape`` of the kernels' header."""
+PooledShape = namedtuple(
+    "PooledShape",
+    "threads outer inner t_in h_in w_in t_out h_out w_out t_magic h_magic w_magic positions_magic "
+    "lanes lanes_magic",
+)
+"""How the tensors lie, and the threads on them: see ``pooled_shape`` of the kernels' header."""
 
-    threads: int
-    outer: int
-    inner: int
-    t_in: int
-    h_in: int
-    w_in: int
-    t_out: int
-    h_out: int
-    w_out: int
-    t_magic: int
-    h_magic: int
-    w_magic: int
-    positions_magic: int
-    lanes: int
-    lanes_magic: int
 
-    @classmethod
-    def of(
-        cls,
-        threads: int,
-        outer: int,
-        inner: int,
-        sizes_in: Sequence[int],
-        sizes_out: Sequence[int],
-        lanes: int,
-    ) -> PooledShape:
-        """The shape of three axes, with its magic numbers."""
-        magic = magic_numbers(*sizes_in, math.prod(sizes_in))
-        sizes = (*sizes_in, *sizes_out, *magic)
-        return cls._make((threads, outer, inner, *sizes, lanes, *magic_numbers(lanes)))
+def pooled_shape(
+    work: tuple[int, int, int], sizes_in: Sequence[int], sizes_out: Sequence[int], lanes: int
+) -> PooledShape:
+    """The shape of three axes, with its magic numbers; ``work`` is threads, outer and inner."""
+    magic = magic_numbers(*sizes_in, math.prod(sizes_in))
+    sizes = (*sizes_in, *sizes_out, *magic, lanes, *magic_numbers(lanes))
+    return PooledShape._make((*work, *sizes))
 
 
 def entries(kernel: str) -> tuple[str, ...]:
@@ -73,15 +55,15 @@ def gather_chosen(
     spatial: int,
     memory_format: torch.memory_format,
     counts: Sequence[int],
-    **window: Tensor | NamedTuple,
+    **window: Tensor | tuple[int, ...],
 ) -> Tensor:
     """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
     Args:
-        source: where the kernel is.
+        source: the file with the kernel.
         kernel: a name that :func:`entries` expanded.
         grad_output: like ``indices``, in any strides.
-        self: what was pooled; its shape and dtype are read.
+        self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         spatial: 2 or 3 dimensions, the last ones.
         memory_format: of the result.
@@ -103,28 +85,20 @@ def gather_chosen(
     missing = (1,) * (3 - spatial)
     shares = -(-shared // per_thread)
     threads = grad_input.numel() // max(shared, 1) * shares
+    sizes_in, sizes_out = ((*missing, *each.shape[-spatial:]) for each in (self, grad_output))
+    work, lanes = (threads, outer, inner), shares if inner > 1 else 1
+    shape = pooled_shape(work, sizes_in, sizes_out, lanes)
     launch(
-        source,
-        f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
+        source, f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
         grad_output=grad_output.contiguous(memory_format=memory_format),
-        indices=indices.contiguous(memory_format=memory_format),
-        grad_input=grad_input,
-        shape=PooledShape.of(
-            threads,
-            outer,
-            inner,
-            (*missing, *self.shape[-spatial:]),
-            (*missing, *grad_output.shape[-spatial:]),
-            shares if inner > 1 else 1,
-        ),
+        indices=indices.contiguous(memory_format=memory_format), grad_input=grad_input, shape=shape,
         **window,
-    )
+    )  # fmt: skip
     return grad_input
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    """What the operators ask of their tensors, but for what ATen words differently.
+    """Check the tensors of these operators, except for conditions with other messages in ATen.
 
     Raises:
         RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.

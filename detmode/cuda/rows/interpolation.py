@@ -130,10 +130,7 @@ def _gather(
     groups = lines // height * -(-height // rows)
     shared = 2 * rows * x * y * weights.element_size()
     launch_blocks(
-        SOURCE,
-        f"upsample_gather_rows<{template}, {rows}>",
-        (-(-width // x), min(-(-groups // y), MAX_GROUPS)),
-        (x, y),
-        shared=shared,
-        **arguments,
-    )
+        SOURCE, f"upsample_gather_rows<{template}, {rows}>",
+        (-(-width // x), min(-(-groups // y), MAX_GROUPS)), (x, y),
+        shared=shared, **arguments,
+    )  # fmt: skip

@@ -46,7 +46,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True)
 class Interpolation:
-    """What tells one separable interpolation from another.
+    """The properties of a separable interpolation.
 
     Args:
         source: where its tables are written.
@@ -96,12 +96,8 @@ def write_tables(
     positions = empty((sum(axis.positions for axis in axes),), torch.int32, like.device)
     weights = empty((sum(axis.out * axis.taps for axis in axes),), opmath, like.device)
     launch(
-        interpolation.source,
-        interpolation.entry.format(ctype(opmath)),
+        interpolation.source, interpolation.entry.format(ctype(opmath)),
         sum(axis.size + axis.out for axis in axes),
-        positions=positions,
-        weights=weights,
-        **by_name(axes),
-        align_corners=align_corners,
-    )
+        positions=positions, weights=weights, **by_name(axes), align_corners=align_corners,
+    )  # fmt: skip
     return positions, weights

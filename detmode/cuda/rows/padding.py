@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ DTYPES = FLOATING + COMPLEX
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -30,12 +30,8 @@ SOURCE = Source(
 )
 
 
-class PaddedAxis(NamedTuple):
-    """One axis: its inputs, its outputs, and how many of those are before the first input."""
-
-    size: int
-    out: int
-    padding: int
+PaddedAxis = namedtuple("PaddedAxis", "size out padding")
+"""One axis: its inputs, its outputs, and how many of those are before the first input."""
 
 
 def gather_backward(
@@ -65,16 +61,10 @@ def gather_backward(
     per_thread = PER_THREAD if many else 1
     index = index_ctype(grad_output.numel(), grad_input.numel())
     launch(
-        SOURCE,
-        f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
+        SOURCE, f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
         -(-planes // per_thread) * positions,
-        grad_output=grad_output.contiguous(),
-        grad_input=grad_input,
-        planes=planes,
-        d=d,
-        h=h,
-        w=w,
-    )
+        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, d=d, h=h, w=w,
+    )  # fmt: skip
     return grad_input
 
 

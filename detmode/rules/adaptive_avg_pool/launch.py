@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from detmode.table.conditions import FLOATING
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -30,13 +30,8 @@ SOURCE = Source(
 )
 
 
-class AxisSizes(NamedTuple):
-    """The inputs and the outputs of one axis, each with its magic number."""
-
-    size: int
-    magic: int
-    out: int
-    out_magic: int
+AxisSizes = namedtuple("AxisSizes", "size magic out out_magic")
+"""The inputs and the outputs of one axis, each with its magic number."""
 
 
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
@@ -69,13 +64,9 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
         grad_output=grad_output.contiguous(memory_format=torch.channels_last),
-        grad_input=grad_input,
-        n=threads,
-        channels=channels,
-        **_axes(grad_output, self, 2),
-        lane_count=lanes,
-        lanes_magic=lanes_magic,
-    )
+        grad_input=grad_input, n=threads, channels=channels, **_axes(grad_output, self, 2),
+        lane_count=lanes, lanes_magic=lanes_magic,
+    )  # fmt: skip
     return grad_input
 
 
@@ -105,15 +96,10 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
     index = _index_ctype(grad_output, self, spatial)
     threads = -(-planes // per_thread) * self.shape[-spatial:].numel()
     launch(
-        SOURCE,
-        f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output=grad_output.contiguous(),
-        grad_input=grad_input,
-        n=threads,
-        planes=planes,
+        SOURCE, f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(), grad_input=grad_input, n=threads, planes=planes,
         **_axes(grad_output, self, spatial),
-    )
+    )  # fmt: skip
     return grad_input
 
 
@@ -135,7 +121,7 @@ def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:
 
 
 def _channels_last(self: Tensor) -> bool:
-    """Whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
+    """Return whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
     if self.is_contiguous() or suggest_memory_format(self) is not torch.channels_last:
         return False
     return self.shape[1] > 1 and self.shape[2] * self.shape[3] > 1

@@ -57,7 +57,7 @@ __global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
     bool short_lines = ws.end - ws.begin <= 2;
     acc_t results[per_thread];
     // One divisor divides the sum, which is cheapest. Where that sum is not finite, a second round
-    // divides each addend instead, lest it be an overflow.
+    // divides each addend instead, in case only the sum overflowed.
     for (bool divide_each = shared_divisor == 0;; divide_each = true) {
       compensated_sum<acc_t> sums[per_thread] = {};
       acc_t values[per_thread];

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
-from detmode.cuda.rows.pooling import Pooling
+from detmode.cuda.rows.pooling import pooling
 from detmode.table.conditions import FLOATING
 
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
@@ -74,33 +74,24 @@ def avg_pool3d_backward(
     per_thread = PER_THREAD if many else 1
     counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
     index = index_ctype(*counts)
-    t, h, w = (Pooling.of(*axis) for axis in axes)
+    t, h, w = (pooling(*axis) for axis in axes)
     positions = self.shape[-3:].numel()
     (positions_magic,) = magic_numbers(positions)
     threads = -(-planes // per_thread) * positions
     launch(
-        SOURCE,
-        f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output=grad_output.contiguous(),
-        grad_input=grad_input,
-        planes=planes,
-        t=t,
-        h=h,
-        w=w,
-        positions_magic=positions_magic,
-        count_include_pad=count_include_pad,
-        shared_divisor=divisor,
-        reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+        SOURCE, f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, t=t, h=h, w=w,
+        positions_magic=positions_magic, count_include_pad=count_include_pad,
+        shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
         n=threads,
-    )
+    )  # fmt: skip
     return grad_input
 
 
 def _windows_alike(
     size_in: int, size_out: int, kernel: int, stride: int, padding: int, count_include_pad: bool
 ) -> bool:
-    """Whether all windows of an axis count ``kernel`` positions."""
+    """Return whether all windows of an axis count ``kernel`` positions."""
     margin = padding if count_include_pad else 0
     return padding == margin and (size_out - 1) * stride - padding + kernel <= size_in + margin
 

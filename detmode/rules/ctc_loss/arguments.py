@@ -1,4 +1,4 @@
-"""What the backward of the CTC loss takes: checked, and lengths brought to its device."""
+"""Checks of the arguments of the CTC loss's backward, and its lengths moved to the device."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,21 +17,10 @@ THREADS = 512
 """Threads of a block at most, one for each state of a sequence."""
 
 
-class LabelLayout(NamedTuple):
-    """Where the labels are: strides, their number, and whether they are all in one dimension."""
-
-    row: int
-    step: int
-    total: int
-    concatenated: int
-
-
-class ProbsStride(NamedTuple):
-    """The strides of ``log_probs``."""
-
-    time: int
-    sample: int
-    label: int
+LabelLayout = namedtuple("LabelLayout", "row step total concatenated")
+"""Where the labels are: strides, their number, and whether they are all in one dimension."""
+ProbsStride = namedtuple("ProbsStride", "time sample label")
+"""The strides of ``log_probs``."""
 
 
 def ctc_loss_backward(
@@ -90,49 +79,22 @@ def ctc_loss_backward(
     threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
     edges = (samples, 2, times, 2)
     launch_blocks(
-        SOURCE,
-        f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>",
-        samples,
+        SOURCE, f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>", samples,
         threads,
-        log_probs=log_probs,
-        targets=targets,
-        input_lengths=inputs,
-        target_lengths=labels,
-        neg_log_likelihood=nll,
-        log_alpha=log_alpha.contiguous(),
-        posteriors=posteriors,
+        log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
+        neg_log_likelihood=nll, log_alpha=log_alpha.contiguous(), posteriors=posteriors,
         edge_mantissas=empty(edges, log_probs.dtype, log_probs.device),
-        edge_exponents=empty(edges, torch.int64, log_probs.device),
-        times=times,
-        longest=longest,
-        blank=blank,
-        labels=where,
-        stride=stride,
-    )
+        edge_exponents=empty(edges, torch.int64, log_probs.device), times=times, longest=longest,
+        blank=blank, labels=where, stride=stride,
+    )  # fmt: skip
     launch(
-        SOURCE,
-        f"ctc_gradient<{ctype(log_probs.dtype)}>",
-        grad_input.numel(),
-        grad=grad,
-        log_probs=log_probs,
-        input_lengths=inputs,
-        target_lengths=labels,
-        neg_log_likelihood=nll,
-        posteriors=posteriors,
-        order=order,
-        sorted=ordered,
-        runs=runs,
-        grad_input=grad_input,
-        times=times,
-        samples=samples,
-        classes=classes,
-        longest=longest,
-        blank=blank,
-        zero_infinity=zero_infinity,
-        large=_is_large(times, samples, classes),
-        grad_stride=grad.stride(0),
-        stride=stride,
-    )
+        SOURCE, f"ctc_gradient<{ctype(log_probs.dtype)}>", grad_input.numel(),
+        grad=grad, log_probs=log_probs, input_lengths=inputs, target_lengths=labels,
+        neg_log_likelihood=nll, posteriors=posteriors, order=order, sorted=ordered, runs=runs,
+        grad_input=grad_input, times=times, samples=samples, classes=classes, longest=longest,
+        blank=blank, zero_infinity=zero_infinity, large=_is_large(times, samples, classes),
+        grad_stride=grad.stride(0), stride=stride,
+    )  # fmt: skip
     return grad_input
 
 
@@ -149,22 +111,13 @@ def _sorted(
     ordered = torch.empty_like(order)
     runs = torch.full((samples, classes), -1, dtype=torch.int32, device=targets.device)
     launch(
-        SOURCE,
-        f"ctc_sort<{ctype(targets.dtype)}>",
-        samples * longest,
-        targets=targets,
-        target_lengths=lengths,
-        order=order,
-        sorted=ordered,
-        runs=runs,
-        samples=samples,
-        longest=longest,
-        classes=classes,
-        labels=where,
-    )
+        SOURCE, f"ctc_sort<{ctype(targets.dtype)}>", samples * longest,
+        targets=targets, target_lengths=lengths, order=order, sorted=ordered, runs=runs,
+        samples=samples, longest=longest, classes=classes, labels=where,
+    )  # fmt: skip
     return order, ordered, runs
 
 
 def _is_large(times: int, samples: int, classes: int) -> bool:
-    """Whether ATen's CUDA kernels leave classes without labels as they are."""
+    """Return whether ATen's CUDA kernels leave classes without labels unchanged."""
     return 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450

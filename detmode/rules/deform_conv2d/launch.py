@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,15 +28,8 @@ SOURCE = Source(
 )
 
 
-class Axis(NamedTuple):
-    """One axis of the convolution: the input's size, the kernel's, the output's, and the steps."""
-
-    size: int
-    kernel: int
-    out: int
-    stride: int
-    padding: int
-    dilation: int
+Axis = namedtuple("Axis", "size kernel out stride padding dilation")
+"""One axis of the convolution: the input's size, the kernel's, the output's, and the steps."""
 
 
 def deform_conv2d_backward(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,12 +96,8 @@ def _gather(
     )
 
 
-class Regions(NamedTuple):
-    """One axis: its inputs, its regions, and the inputs of a region."""
-
-    size: int
-    out: int
-    kernel: int
+Regions = namedtuple("Regions", "size out kernel")
+"""One axis: its inputs, its regions, and the inputs of a region."""
 
 
 def axes_of(

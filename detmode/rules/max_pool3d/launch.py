@@ -11,7 +11,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Source
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
-from detmode.cuda.rows.pooling import Pooling
+from detmode.cuda.rows.pooling import pooling
 from detmode.table.conditions import FLOATING
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
@@ -59,7 +59,7 @@ def max_pool3d_with_indices_backward(
         )
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
     sizes = self.shape[-3:], grad_output.shape[-3:]
-    t, h, w = (Pooling.of(*axis) for axis in zip(*sizes, kernel, strides, pads, dilations))
+    t, h, w = (pooling(*axis) for axis in zip(*sizes, kernel, strides, pads, dilations))
     return gather_chosen(
         SOURCE,
         "max_pool3d_backward",

@@ -1,4 +1,4 @@
-"""What the launchers share: checks, and the launch in which a block owns a tile of grad_input."""
+"""The part shared by the launchers: checks, and the launch with a tile of grad_input per block."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_GRID = 65536
 
 
 def bins_of(channels: int, pooled_height: int, pooled_width: int) -> tuple[int, int, int]:
-    """What grad has of each region where a channel of the input belongs to one bin."""
+    """Return the bins of grad for each region if a channel of the input belongs to one bin."""
     bins = pooled_height * pooled_width
     return (channels // bins if bins else 0, pooled_height, pooled_width)
 
 
 def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_grad: Tensor) -> None:
-    """What torchvision checks, and that nothing is read out of bounds.
+    """Check what torchvision checks, and that nothing is read out of bounds.
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit.
@@ -53,7 +53,7 @@ def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_gra
 
 
 def check_mapping(channel_mapping: Tensor) -> None:
-    """That a channel of the input belongs to one bin; the GPU traps where it is not so."""
+    """Check that a channel of the input belongs to one bin; the GPU traps if it does not."""
     n = channel_mapping.numel()
     if n:
         mapping, bins = channel_mapping.contiguous(), channel_mapping[0].numel()
