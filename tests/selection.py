@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from detmode import cuda, rules
+from detmode import rules
 from detmode.verify.cases import Case, name_of
 from detmode.verify.cases import cases as cases_of
 from detmode.verify.claims import NotCheckedError
@@ -177,11 +177,6 @@ def grouped(cases: Iterable[Case]) -> list[Group]:
         if wanted(str(case)):
             found[case.family, case.dtype].append(case)
     return [Group(*key, tuple(each)) for key, each in found.items()]
-
-
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 def check_each(group: Group, check: Callable[[Case], object]) -> None:
