@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,10 +67,15 @@ class LeftOut:
         return None
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """With ``--family``, read only files that ask :mod:`selection` for families or cases."""
-        if self.family is None or collection_path.suffix != ".py":
+        """With ``--family``, read only its fuzz tests and files that ask :mod:`selection`."""
+        if self.family is None or collection_path.suffix != ".py" or self.fuzzes(collection_path):
             return None
         return "selection" not in collection_path.read_text(encoding="utf-8") or None
+
+    def fuzzes(self, path: Path) -> bool:
+        """Whether the family's own fuzz tests are in a file: those that import it."""
+        imported = rf"\bdetmode\.rules\.{self.family}\b"
+        return path.name.endswith("_fuzz.py") and re.search(imported, path.read_text()) is not None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(
@@ -90,7 +96,8 @@ class LeftOut:
         left_out = []
         for item in items:
             reason = self.reason(item.iter_markers())
-            if reason is None and self.family not in (None, family_of(item)):
+            own = self.family in (None, family_of(item)) or self.fuzzes(item.path)
+            if reason is None and not own:
                 reason = f"are not about the family {self.family}"
             if reason is not None:
                 self.counts[reason] += 1

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import needs
 import pytest
 import table_facts as facts
 import torch
-from selection import cases, families, needs_compiler
+from selection import cases, families
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.audit.traffic import Floor, size_of
@@ -73,7 +74,7 @@ def traffic_of(case: Case, action: Substitute) -> float:
     return moved.bytes / max(Floor(func).bytes((), arguments, result), 1)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("family", COUNTED)
 def test_traffic_is_counted(family: str) -> None:
     """Each row has a case in which its substitute moves no more than the row says."""
