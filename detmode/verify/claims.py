@@ -18,6 +18,7 @@ from detmode.cuda import host
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.runs import difference
+from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import (
     Case,
@@ -320,7 +321,10 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
 
     Raises:
         ClaimError: the substitute accepts them, or raises another type; or ATen accepts them.
+        NotCheckedError: no loaded library has the operator.
     """
+    if resolve(sample.op) is None:
+        raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
     expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))

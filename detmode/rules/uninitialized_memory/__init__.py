@@ -18,7 +18,8 @@ tensor did not have gets the largest integer of its dtype (bytes with all bits s
 One more write of every new tensor. Programs that write everything they allocate can turn it off:
 ``DeterministicMode(fill_uninitialized_memory=False)``. detmode's own kernels never pay it.
 
-``resize_`` of a quantized tensor moves 1.0 times the floor, and fills what is new.
+``resize_`` of a quantized tensor writes what is new once and reads nothing, which is the floor: 1.0
+times the floor.
 
 ## Limits
 
