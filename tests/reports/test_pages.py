@@ -160,6 +160,19 @@ def test_what_needs_attention_comes_first(reports: dict[str, Shown]) -> None:
     ]
 
 
+def test_reason_and_remedy_are_in_every_form() -> None:
+    """JSON, SARIF, the page and the long text say why a row's calls vary, and what to do."""
+    report = Report([record("warn", because="its threads race", remedy="sort the indices")])
+    for text in (
+        report.to_json(),
+        report.to_sarif(),
+        Checked(report.to_html()).text,
+        report.text(long=True),
+    ):
+        assert "its threads race" in text
+        assert "sort the indices" in text
+
+
 # SARIF
 
 
