@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--resume", action="store_true", help="keep what the file has, measure the rest"
     )
+    found.add_argument("--plot", type=Path, help="folder of the pictures; needs matplotlib")
     found.add_argument("--commit", help="of detmode, in a copy without its repository")
     return found
 
@@ -214,6 +215,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = found.write(options.output)
     print(tables.printed(found))
     print(f"written to {path}")
+    if options.plot is not None:
+        import plots
+
+        plots.draw(found, options.plot)
     return 1 if tables.failures(found) else 0
 
 

@@ -1,0 +1,91 @@
+"""The pictures of results, from figures that are made up for the test."""
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import plots
+import pytest
+from contention import KINDS
+from matplotlib.figure import Figure
+from results import Results
+from sides import ATEN, NATIVE, OURS, Row
+from timing import Spread
+
+Made = Callable[[float], Spread]
+
+
+@pytest.fixture
+def rows(spread: Made) -> list[Row]:
+    """Two families; one of them with varied contention, where PyTorch has no deterministic path."""
+    found = []
+    for family, (number, kind) in itertools.product("ab", enumerate(("", *KINDS))):
+        if family == "b" or not kind:
+            native: Spread | str = spread(9) if family == "a" else "raises"
+            times = {ATEN: spread(4), NATIVE: native, OURS: spread(2 + number)}
+            row = Row(
+                family, f"aten::{family}", "x", "float32", kind, 1 << 20, 1e-6, True, None, times
+            )
+            found.append(row)
+    return found
+
+
+def points(figure: Figure, axes: int = 0) -> list[tuple[Sequence[float], Sequence[float]]]:
+    """Of each line with a marker, its places."""
+    lines = figure.axes[axes].get_lines()
+    found = [(list(line.get_xdata()), list(line.get_ydata())) for line in lines]
+    return [(x, y) for line, (x, y) in zip(lines, found) if line.get_marker() != "None" and len(x)]
+
+
+def test_every_picture_is_written(rows: list[Row], measured: Results, tmp_path: Path) -> None:
+    """As SVG, the same bytes each time, with what it was measured on; what failed is left out."""
+    measured.rows = [*rows, Row("c", "aten::c", "x", "float32", "one", failure="it varies")]
+    pictures = [plots.draw(measured, tmp_path / name) for name in ("one", "other")]
+    assert [path.name for path in pictures[0]] == [
+        *("over_aten.svg", "roofline.svg", "contention.svg")
+    ]
+    for one, other in zip(*pictures):
+        assert one.read_bytes() == other.read_bytes()
+        words = re.findall("<!-- (.*?) -->", one.read_text(encoding="utf-8"))
+        assert "some gpu" in words
+        assert not {"c", "c\nx"} & set(words)
+
+
+def test_pictures_of_nothing(measured: Results, tmp_path: Path) -> None:
+    """A part alone has no operators, and is no error."""
+    assert len(plots.draw(measured, tmp_path)) == 3
+
+
+def test_host_is_no_gpu(rows: list[Row], measured: Results, tmp_path: Path) -> None:
+    """The title says so."""
+    measured.rows, measured.provenance["gpu"] = rows, None
+    for path in plots.draw(measured, tmp_path):
+        assert "no measurement of a GPU" in path.read_text(encoding="utf-8")
+
+
+def test_ratio_is_ours_over_aten(rows: list[Row]) -> None:
+    """A family's own inputs and those of other contention are told apart."""
+    figure = plots.over_aten(rows)
+    assert points(figure) == [([0.5], [0]), ([0.5], [1]), ([0.75, 1.0, 1.25], [1] * 3)]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a", "b"]
+
+
+def test_roofline_is_the_share_of_a_copy(rows: list[Row]) -> None:
+    """Over the bytes; with lines at all of a copy's bandwidth and at the target's share."""
+    figure = plots.roofline(rows)
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["a", "b"]
+    for place in range(2):
+        assert points(figure, place) == [([1 << 20], [0.5])]
+        goals = [line.get_ydata()[0] for line in figure.axes[place].get_lines()][-2:]
+        assert goals == [1.0, 0.6]
+
+
+def test_contention_is_ours_beside_the_others(rows: list[Row]) -> None:
+    """A side that cannot run has no line."""
+    figure = plots.contended(rows)
+    ours, aten = points(figure)
+    assert ours[0] == aten[0] == [0, 1, 2]
+    assert ours[1] == pytest.approx([3, 4, 5])
+    assert aten[1] == pytest.approx([4, 4, 4])
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == list(KINDS)
