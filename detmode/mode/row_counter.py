@@ -12,7 +12,7 @@ from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.rule import Native, Rule
 
 _FIRST_CALLS = 10_000
@@ -44,7 +44,7 @@ class RowCounter:
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
         return Report(map(replace, rows), calls)
 
-    def count(self, call: Call, decision: Decision) -> bool:
+    def count(self, call: InterceptedCall, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; whether the row is new."""
         assert call.site is not None
         overload, action, (site, module) = call.overload, decision.action, call.site
