@@ -31,7 +31,7 @@ from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
 from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_arguments, check_overrides, logger_for, means_unlisted
-from detmode.mode.row_counter import RowCounter
+from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.validation import validate, validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
@@ -428,15 +428,7 @@ class DeterministicMode(TorchDispatchMode):
             text = messages.alert_text(alert, warn=warned)
         else:
             text = messages.own_text(overload.name, decision.why)
-        remedy = messages.remedy(
-            overload.func._schema.name,
-            warned=warned,
-            silent=alert is None,
-            overridden=overload.override,
-            substitute_exists=rule is not None and isinstance(rule.action, Substitute),
-            unavailable=decision.unavailable,
-        )
-        message = messages.with_place(text, site.text, module, remedy)
+        message = messages.with_place(text, site.text, module, remedy_for(call, decision))
         if not warned:
             raise RuntimeError(message)
         self._logger.warning("%s", message)

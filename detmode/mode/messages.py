@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detmode.table.rule import CUBLAS, Rule
+from detmode.table.rule import CUBLAS, Rule, Substitute
 
 _ERROR = (
     "{caller} does not have a deterministic implementation, but you set "
@@ -44,7 +44,7 @@ def flag_is_off(rule: Rule) -> str:
     return f"torch.use_deterministic_algorithms was turned off inside the block ({rule.because})"
 
 
-def with_place(text: str, site: str, module: str | None, remedy: str) -> str:
+def with_place(text: str, site: str, module: str | None, remedy: str | None) -> str:
     """The message whole: PyTorch's text first, so that what matches on it goes on matching."""
     where = f"{site} ({module})" if module else site
     return f"{text}\n  at {where}\n  {remedy}"
@@ -52,23 +52,29 @@ def with_place(text: str, site: str, module: str | None, remedy: str) -> str:
 
 def remedy(
     name: str,
+    action: str,
+    rule: Rule | None,
     *,
-    warned: bool,
     silent: bool,
     overridden: str | None,
-    substitute_exists: bool,
     unavailable: str | None,
-) -> str:
-    """What the user can do about a refused call of the operator ``name``.
+) -> str | None:
+    """What the user can do about a row; ``None`` where its calls need nothing.
 
     Args:
-        name: of the operator.
-        warned: a warning is given, not an error.
+        name: the operator.
+        action: what happens with its calls.
+        rule: the rule that means them, if any.
         silent: PyTorch gives no alert, so that only ``strict=True`` makes it an error.
         overridden: what ``overrides`` ask for it.
-        substitute_exists: the table has a kernel for it.
-        unavailable: why that cannot run here.
+        unavailable: why the rule's substitute cannot run here.
     """
+    substitute_exists = rule is not None and isinstance(rule.action, Substitute)
+    if action == "allow":
+        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "tells of it"
+        return f"allowed by name; without the allow region or the override detmode {otherwise}"
+    if action == "substitute" or (action == "native" and overridden is None):
+        return None
     if overridden is not None:
         return f"overrides asks for it: {overridden!r}"
     if unavailable is not None:
@@ -76,7 +82,7 @@ def remedy(
     if substitute_exists:
         return "detmode has a deterministic kernel for it: leave substitute=True to run it"
     allow = f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
-    if warned:
+    if action == "warn":
         return f"To accept it without a warning, backward included: {allow}"
     return (
         f"To let it run as it is, backward included: {allow}; "

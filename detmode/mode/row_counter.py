@@ -8,13 +8,18 @@ from dataclasses import replace
 
 import torch
 
+from detmode.environment.settings import FLAG
+from detmode.mode import messages
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
+from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
 from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.rule import Native, Rule
 
+_LINES = 10
+"""How many calls of a row are logged."""
 _FIRST_CALLS = 10_000
 """How many calls are remembered in their order, for a report's timeline."""
 
@@ -23,7 +28,7 @@ class RowCounter:
     """The rows of one mode.
 
     Args:
-        logger: gets a DEBUG line for each call.
+        logger: gets a DEBUG line for each call, up to ten for each row.
         when_new: called after each new row.
 
     Attributes:
@@ -36,6 +41,7 @@ class RowCounter:
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         self._first_calls: list[tuple[ReportRow, str | None]] = []
+        self._calls = 0
 
     def report(self) -> Report:
         """The rows so far, copied, in the order in which they were first met."""
@@ -62,6 +68,9 @@ class RowCounter:
                 count=0,
                 site=site.text,
                 module=None,
+                because=rule.because if rule else None,
+                remedy=remedy_for(call, decision),
+                outer_site=outer_site(site, self.paths),
             )
             self._when_new()
         if repetition.now:
@@ -71,20 +80,54 @@ class RowCounter:
             record.modules[module] = record.modules.get(module, 0) + 1
         if len(self._first_calls) < _FIRST_CALLS:
             self._first_calls.append((record, module))
-        if self._logger.isEnabledFor(logging.DEBUG):
-            self._logger.debug(
-                "%s %s [%s] %s at %s",
-                overload.name,
-                action,
-                record.family,
-                ", ".join(_describe(tensor) for tensor in call.tensors),
-                record.site,
-            )
+        self._calls += 1
+        if record.count <= _LINES + 1 and self._logger.isEnabledFor(logging.DEBUG):
+            self._log(call, decision, record)
         return is_new
+
+    def _log(self, call: Call, decision: Decision, record: ReportRow) -> None:
+        if record.count > _LINES:
+            self._logger.debug(
+                "%s %s at %s: further calls are not logged",
+                *(record.overload, record.action, record.site),
+            )
+            return
+        shapes = [_describe(tensor) for tensor in call.tensors]
+        assert call.site is not None
+        fields = {
+            "call": self._calls,
+            "overload": record.overload,
+            "action": record.action,
+            "family": record.family,
+            "guarantee": record.guarantee,
+            "site": record.site,
+            "nn_module": call.site.module,
+            "shapes": shapes,
+            "reason": decision.why,
+        }
+        self._logger.debug(
+            "%d %s %s [%s] %s at %s: %s",
+            *(self._calls, record.overload, record.action, record.family),
+            *(", ".join(shapes), record.site, decision.why),
+            extra=fields,
+        )
+
+
+def remedy_for(call: Call, decision: Decision) -> str | None:
+    """What the user can do about a call, or about the row that it begins."""
+    rule = call.row.rule if call.row else None
+    return messages.remedy(
+        call.func._schema.name,
+        decision.action,
+        rule,
+        silent=rule is None or rule.alert is None or not FLAG.chosen()[0],
+        overridden=call.overload.override,
+        unavailable=decision.unavailable,
+    )
 
 
 def guarantee_of(rule: Rule | None, action: str) -> str | None:
-    """How far the bits of a call reach that a rule means, after what was done with it."""
+    """Return the guarantee of a call under a rule, given the action taken."""
     if rule is None or rule.guarantee is None:
         return None
     if action == "substitute":

@@ -24,7 +24,7 @@ _ABOUT_INDICES = (
 
 
 def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
-    """Raise what ATen raises for these arguments, before a substitute runs in its place.
+    """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
 
     ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
     is remembered by them.

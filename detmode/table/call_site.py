@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_PACKAGES = re.compile(r".*?[/\\](?:site|dist)-packages[/\\]")
+
+
+def installed_part(file: str) -> str | None:
+    """The path of a file below the folder that packages are installed in; else ``None``."""
+    found = _PACKAGES.match(file)
+    return None if found is None else file[found.end() :]
 
 
 @dataclass(frozen=True, slots=True)

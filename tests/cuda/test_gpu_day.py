@@ -59,6 +59,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_day.surroundings(None)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, whose stages take long")
 @pytest.mark.skipif(cuda.unavailable("cpu") is not None, reason="needs a C++ compiler")
 def test_all_stages_on_the_host(tmp_path: Path) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from detmode.cli.commands import UsageError
 from detmode.reports.page import writable
+from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width
 
 if TYPE_CHECKING:
+    from detmode.reports.report import Report
     from detmode.reports.shown import Shown
 
 FILES = ("report", "html", "sarif")
@@ -67,6 +67,15 @@ def write_files(options: argparse.Namespace, report: Shown) -> None:
         _write(path, texts[name]() + "\n")
 
 
+def as_asked(options: argparse.Namespace, report: Report, stream: TextIO) -> str:
+    """A report as ``--quiet``, ``--long`` or ``--format`` ask for it, for a stream."""
+    if options.quiet:
+        return report.verdict
+    if options.format == "json":
+        return report.to_json()
+    return report.text(long=options.long, width=terminal_width(stream))
+
+
 def show(text: str) -> None:
     """Print on stdout, with escapes for what its encoding does not have."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -101,43 +110,31 @@ def print_rows(
     form: str,
     columns: Sequence[str],
     widths: Sequence[int | None] | None = None,
+    more: Sequence[str] = (),
+    *,
+    long: bool = False,
 ) -> None:
     """Print rows as a table, or as a JSON list of objects.
 
-    On a terminal that is narrower than the table, each row is a paragraph.
+    Where a terminal is narrower than the table, each row is a paragraph.
+
+    Args:
+        rows: by the names of their fields.
+        form: ``"table"`` or ``"json"``.
+        columns: the fields that a table shows.
+        widths: at how many characters the cells of each column are wrapped.
+        more: the fields that only paragraphs have room for.
+        long: print paragraphs, however wide the terminal is.
     """
     if form == "json":
-        print(json.dumps(rows, indent=2))
+        show(json.dumps(rows, indent=2))
         return
-    from tabulate import tabulate
-
-    cells = [[_cell(row, column) for column in columns] for row in rows]
-    table = tabulate(
-        cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
-    )
-    width = shutil.get_terminal_size().columns
-    if sys.stdout.isatty() and max(map(len, table.splitlines())) > width:
-        print("\n\n".join(_paragraph(row, columns, width) for row in cells))
-    else:
-        print(table)
-
-
-def _paragraph(row: Sequence[str], columns: Sequence[str], width: int) -> str:
-    """What a row says, a line for each column that is not empty, wrapped."""
-    indent = max(map(len, columns[1:])) + 4
-    lines = [row[0]]
-    lines += (
-        textwrap.fill(
-            text,
-            width,
-            initial_indent=f"  {column}".ljust(indent),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-        )
-        for column, text in zip(columns[1:], row[1:])
-        if text
-    )
-    return "\n".join(lines)
+    width = terminal_width(sys.stdout)
+    text = table(columns, [[_cell(row, name) for name in columns] for row in rows], widths)
+    if rows and (long or is_wider(text, width)):
+        names = [*columns, *more]
+        text = paragraphs(names, [[_cell(row, name) for name in names] for row in rows], width)
+    show(text)
 
 
 def _cell(row: Mapping[str, Any], column: str) -> str:

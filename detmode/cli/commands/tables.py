@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
         found = [row for row in found if row.rule.holds_for(version)]
     rows = [{"family": row.family, **row.rule.as_text()} for row in found]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
-    print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
+    widths = (None, 50, None, None, 50, None, None)
+    print_rows(rows, options.format, columns, widths, more=("because",), long=options.long)
     return 0
 
 
@@ -70,13 +72,17 @@ def _means(rule: Rule, pattern: str) -> bool:
 
 def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     """Print what can break or slow reproducibility here."""
-    from detmode.environment.doctor import findings
+    from detmode.environment.doctor import SEVERITIES, findings
+    from detmode.reports.page import plural
 
     rows = [finding.as_text() for finding in findings()]
-    print_rows(
-        rows, options.format, ("subject", "state", "effect", "remedy"), widths=(None, 40, 50, 50)
-    )
-    return 0
+    counts = Counter(row["severity"] for row in rows)
+    if options.format == "table":
+        found = [plural(counts[each], each) for each in SEVERITIES if counts[each]]
+        print(f"{', '.join(found)}\n")
+    columns = ("subject", "severity", "state", "effect", "remedy")
+    print_rows(rows, options.format, columns, widths=(None, None, 40, 50, 50))
+    return 1 if counts["error"] else 0
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:

@@ -6,6 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
+SEVERITIES = ("error", "warning", "note")
+"""How much a finding matters, the most first."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -16,12 +19,21 @@ class Finding:
         state: what it is here.
         effect: what follows for reproducibility, or for speed.
         remedy: what to do; ``None`` where there is nothing to do.
+        severity: ``"error"`` for what makes two runs differ, whatever detmode does; ``"warning"``
+            for what can, or slows them; ``"note"`` for what is fine, is only known in a program, or
+            matters outside the mode or between machines alone. If left out, a remedy makes a
+            warning.
     """
 
     subject: str
     state: str
     effect: str
     remedy: str | None = None
+    severity: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.severity:
+            object.__setattr__(self, "severity", "warning" if self.remedy else "note")
 
     def as_text(self) -> dict[str, str | None]:
         """The fields by name."""

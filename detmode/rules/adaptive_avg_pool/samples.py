@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Sample, Samples
 
@@ -63,6 +67,13 @@ REDUCED_AND_FLOAT = FLOATING[:3]
 
 def _bench(name: str, op: str, *shape: Any) -> Sample:
     return Sample(name=name, op=op, make=lambda m: _pair(m, *shape), dtypes=REDUCED_AND_FLOAT)
+
+
+def _composed(grad_output: Tensor, self: Tensor, *, dims: int) -> Tensor:
+    def forward(unit: Tensor, number: int) -> Tensor:
+        return F.adaptive_avg_pool1d(unit[None], grad_output.shape[number - dims])[0]
+
+    return transposed(grad_output, self.shape[-dims:], forward)
 
 
 SAMPLES = Samples(
@@ -127,4 +138,5 @@ SAMPLES = Samples(
         _bench("unet3d_pyramid", OP3D, (2, 320), (40, 40, 40), (6, 6, 6)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
+    compositions={OP2D: partial(_composed, dims=2), OP3D: partial(_composed, dims=3)},
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
+from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Sample, Samples
 
@@ -132,4 +134,8 @@ SAMPLES = Samples(
         _bench("unet3d_pyramid", OP3D, (2, 320), (40, 40, 40), (6, 6, 6)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
+    compositions={
+        OP2D: partial(max_pool_backward, dims=2),
+        OP3D: partial(max_pool_backward, dims=3),
+    },
 )

@@ -116,6 +116,11 @@ SAMPLES = Samples(
         _sample("metal", _arguments, device="mps"),
         _sample("host", _arguments, device="cpu"),
     ),
+    errors=(
+        _sample("overlaps", _arguments).but(
+            "mixed_dtypes", dtypes=(torch.float32,), offset=torch.Tensor.double
+        ),
+    ),
     bench=(
         _bench("dcn_r50_c3", (2, 128, 100, 168), 128),
         _bench("dcn_r50_c4", (2, 256, 50, 84), 256),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
+from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Sample, Samples
 
@@ -150,4 +152,8 @@ SAMPLES = Samples(
         _bench("volume", OP3D, (4, 32, 32, 64, 64), (2, 2, 2), (16, 32, 32)),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
+    compositions={
+        OP2D: partial(max_pool_backward, dims=2),
+        OP3D: partial(max_pool_backward, dims=3),
+    },
 )

@@ -21,6 +21,7 @@ from detmode.rules.grid_sampler.arguments import (
     last,
     strided,
 )
+from detmode.rules.grid_sampler.composition import grid_sampler_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Sample, Samples
 
@@ -164,4 +165,5 @@ SAMPLES = Samples(
         (name for _, name, _, _ in _MAKERS if "nearest" not in name or "border" in name),
         "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
     ),
+    compositions=dict.fromkeys(OPS.values(), grid_sampler_backward),
 )

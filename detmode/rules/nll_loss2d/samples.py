@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Sample, Samples
@@ -103,6 +104,18 @@ def _bench(name: str, shape: tuple[int, ...], weighted: bool = False) -> Sample:
     )
 
 
+def _composed(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """For a sum or a mean."""
+    counts = target != ignore_index
+    target = torch.where(counts, target, 0)
+    weights = counts.to(self.dtype) if weight is None else torch.where(counts, weight[target], 0)
+    losses = torch.where(counts, -self.gather(1, target[:, None])[:, 0] * weights, 0)
+    total = weights.sum()
+    return (losses.sum() / total if reduction == 1 else losses.sum()), total
+
+
 SAMPLES = Samples(
     cases=(
         _sample("mean", lambda m: _call(m), "collisions"),
@@ -148,4 +161,5 @@ SAMPLES = Samples(
         _bench("voc", (16, 21, 321, 321)),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
+    compositions={OP: _composed},
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 
 from detmode.rules.scan import reference
+from detmode.rules.scan.composition import composed
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker, Sample, Samples
 
@@ -49,7 +51,6 @@ def _row(
 
 
 def _special(tensor: torch.Tensor) -> torch.Tensor:
-    inf = float("inf")
     tensor[0], tensor[40], tensor[90], tensor[190] = -inf, -0.0, inf, -inf
     tensor[250] = float("nan")
     return tensor
@@ -163,5 +164,10 @@ SAMPLES = Samples(
         "aten::cumsum": reference.cumsum,
         "aten::cumprod": reference.cumprod,
         "aten::logcumsumexp": reference.logcumsumexp,
+    },
+    compositions={
+        "aten::cumsum": composed(torch.cumsum, torch.add, 0.0),
+        "aten::cumprod": composed(torch.cumprod, torch.mul, 1.0),
+        "aten::logcumsumexp": composed(torch.logcumsumexp, torch.logaddexp, -inf),
     },
 )

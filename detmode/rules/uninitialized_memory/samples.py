@@ -18,6 +18,14 @@ def _quantized(
     return {"self": values, "size": size}
 
 
+def _per_channel(make: Maker) -> dict[str, Any]:
+    one = torch.ones(2, device=make.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        values = torch.quantize_per_channel(make.normal(2, 3), one, 0 * one, 0, torch.qint8)
+    return {"self": values, "size": [9]}
+
+
 def _resizes(name: str, make: Any, *covers: str) -> Sample:
     return Sample(name=name, op="aten::resize", make=make, covers=covers, device="cpu")
 
@@ -50,7 +58,9 @@ SAMPLES = Samples(
         _resizes("quantized_smaller", lambda m: _quantized(m, 4, size=[2])),
         _resizes("quantized_empty", lambda m: _quantized(m, 0, size=[2]), "empty"),
     ),
+    errors=(_resizes("quantized_per_channel", _per_channel),),
     not_applicable={
+        "bench": "ATen's own operator resizes, and PyTorch has it on the CPU alone",
         "collisions": "every new element is written once",
         "non_contiguous": "resizing makes a tensor contiguous",
         "channels_last": "ATen resizes quantized tensors to contiguous ones only",
