@@ -1,4 +1,4 @@
-"""DeterministicMode: look up, match, act, record."""
+"""DeterministicMode: look up, bind, decide, count, perform."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class DeterministicMode(TorchDispatchMode):
     _told: ClassVar[Container[str]] = ("warn", "error")
     """The actions of which the user is told, by a warning or an error."""
     _known: Callable[[InterceptedCall], bool] | None = None
-    """Whether a call may go on that would raise."""
+    """Returns true for a call that may go on although it would raise."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class DeterministicMode(TorchDispatchMode):
         return found
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
-        """Look an overload up when it is called first; ``None`` where its calls are its own."""
+        """Look up an overload at its first call; ``None`` if its calls are only made."""
         overload = None
         if isinstance(func, torch._ops.OpOverload):
             rows = self._table.get(func)
@@ -392,7 +392,7 @@ class DeterministicMode(TorchDispatchMode):
             return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
     def perform(self, call: InterceptedCall, decision: Decision) -> Any:
-        """Do what was decided: a mode that only looks on does less.
+        """Do what was decided. The one method that a mode that only looks on replaces.
 
         Returns:
             The result of the call.
@@ -419,7 +419,7 @@ class DeterministicMode(TorchDispatchMode):
                     return call.run()
 
     def _tell(self, call: InterceptedCall, decision: Decision) -> None:
-        """Raise, or warn, with all that the user needs to know of a call that may vary."""
+        """Raise or warn, with the line, the module and the remedy."""
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
         rule, warned = call.row.rule if call.row else None, decision.action == "warn"

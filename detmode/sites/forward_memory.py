@@ -139,7 +139,7 @@ class ForwardMemory:
     def find_site(
         self, call: InterceptedCall, paths: ModulePaths, *, in_backward: bool = True
     ) -> None:
-        """Find where a call is made that is being dispatched: ``call.site``.
+        """Set ``call.site`` to the place where the call is made that is being dispatched.
 
         Args:
             call: of a backward operator it is the site of its forward.
@@ -219,7 +219,7 @@ class ForwardMemory:
         return notes[0].site if notes else None
 
     def allows(self, call: InterceptedCall) -> bool:
-        """Whether an allow region means the call: an open one, or one that its node was made in."""
+        """Return whether an allow region holds for the call, an open one or one of its forward."""
         if not self._had_regions:
             return False
         names = call.overload.names
