@@ -85,7 +85,7 @@ class RowCounter:
             self._log(call, decision, record)
         return is_new
 
-    def _log(self, call: Call, decision: Decision, record: ReportRow) -> None:
+    def _log(self, call: InterceptedCall, decision: Decision, record: ReportRow) -> None:
         if record.count > _LINES:
             self._logger.debug(
                 "%s %s at %s: further calls are not logged",
@@ -113,7 +113,7 @@ class RowCounter:
         )
 
 
-def remedy_for(call: Call, decision: Decision) -> str | None:
+def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
     """What the user can do about a call, or about the row that it begins."""
     rule = call.row.rule if call.row else None
     return messages.remedy(
