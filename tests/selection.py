@@ -7,8 +7,8 @@ each. Every claim is checked in every profile; a larger one checks it on more in
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from detmode import cuda, rules
+from detmode import rules
 from detmode.verify.cases import Case, name_of
 from detmode.verify.cases import cases as cases_of
 from detmode.verify.claims import NotCheckedError
@@ -117,7 +117,8 @@ def families() -> dict[str, ModuleType]:
 
 def every_case() -> tuple[Case, ...]:
     """All cases, in all their dtypes, of the families that this run looks at."""
-    return cases_of(_limits["family"])
+    family = _limits["family"]
+    return cases_of() if family is None else cases_of(family)  # `cases_of(None)` is cached apart
 
 
 @cache
@@ -126,26 +127,32 @@ def cases() -> tuple[Case, ...]:
     return chosen(every_case())
 
 
-def chosen(every: Iterable[Case]) -> tuple[Case, ...]:
-    """Of all cases those that the profile looks at: each sample, in some of its dtypes."""
+def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
+    """Of all cases those that the profile looks at; all, if a case is asked for.
+
+    A sample runs in float32 and in what its operator ran in least, and an operator in all it takes.
+    """
+    if _limits["case"] is not None:
+        return tuple(every)
     by_sample: dict[int, list[Case]] = defaultdict(list)
     for case in every:
         by_sample[id(case.sample)].append(case)
-    return tuple(
-        case
-        for position, group in enumerate(by_sample.values())
-        for case in _spread(group, position)
-    )
+    runs: Counter[tuple[str, torch.dtype]] = Counter()
+    kept = set()
 
+    def keep(case: Case) -> None:
+        kept.add(case)
+        runs[case.sample.op, case.dtype] += 1
 
-def _spread(group: list[Case], position: int) -> list[Case]:
-    """Of a sample's cases as many as the profile wants: float32, and others in turn."""
-    if _limits["case"] is not None:
-        return group
-    ordered = sorted(group, key=lambda case: case.dtype is not torch.float32)
-    first, *others = ordered
-    start = position % max(len(others), 1)
-    return [first, *(others[start:] + others[:start])[: PROFILE.dtypes - 1]]
+    for group in by_sample.values():
+        group.sort(key=lambda each: runs[each.sample.op, each.dtype])
+        group.sort(key=lambda each: each.dtype is not torch.float32)
+        for case in group[: PROFILE.dtypes]:
+            keep(case)
+    for case in every:
+        if not runs[case.sample.op, case.dtype]:
+            keep(case)
+    return tuple(case for case in every if case in kept)
 
 
 @dataclass(frozen=True)
@@ -177,11 +184,6 @@ def grouped(cases: Iterable[Case]) -> list[Group]:
         if wanted(str(case)):
             found[case.family, case.dtype].append(case)
     return [Group(*key, tuple(each)) for key, each in found.items()]
-
-
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 def check_each(group: Group, check: Callable[[Case], object]) -> None:

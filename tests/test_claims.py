@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 import torch
 
@@ -39,9 +40,6 @@ SAMPLE = Sample(
 )
 CASE = Case("scatter", SAMPLE, torch.float32, GPU_TO_GPU)
 
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -85,7 +83,7 @@ def test_one_schedule_with_other_bits_is_found(substitute: Callable[[Change], No
         check_bits(CASE)
 
 
-@needs_compiler
+@needs.compiler
 def test_a_race_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two threads write the same value: no schedule changes the bits, and still it is a race."""
     (tmp_path / "race.cu").write_text(
@@ -154,7 +152,7 @@ ASSIGNED = {
 
 
 @pytest.mark.parametrize("op", ASSIGNED)
-@needs_compiler
+@needs.compiler
 def test_another_winner_than_the_last_source_is_found(
     op: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

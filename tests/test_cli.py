@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import needs
 import pytest
 import torch
 
 import detmode
-from detmode import cuda, verify
+from detmode import verify
 from detmode.cli import parser as cli
 from detmode.cli.commands.programs import ENVIRONMENT
 
@@ -27,10 +28,6 @@ assert sys.modules["__main__"].__dict__ is globals()
 import torch
 print(torch.are_deterministic_algorithms_enabled())
 """
-
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 @pytest.fixture
@@ -195,7 +192,7 @@ def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
     assert warned.returncode == 0, warned.stderr
 
 
-@needs_compiler
+@needs.compiler
 def test_simulation_gives_the_same_bits_for_every_seed(run: Run, tmp_path: Path) -> None:
     """Kernels run on the host; the schedule's seed changes nothing."""
     (tmp_path / "script.py").write_text(
@@ -409,7 +406,7 @@ def test_tables_fit_a_narrow_terminal(
     assert "\n  because    " in capsys.readouterr().out
 
 
-@needs_compiler
+@needs.compiler
 def test_verify_a_family(capsys: pytest.CaptureFixture[str]) -> None:
     """The matrix has a row for each dtype of the family."""
     arguments = ["verify", "--device", "host", "--family", "adaptive_avg_pool", "--repeats", "2"]
@@ -422,7 +419,7 @@ def test_verify_a_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
 
 
-@needs_compiler
+@needs.compiler
 def test_verify_says_what_it_skips(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,7 +437,7 @@ def test_verify_says_what_it_skips(
         assert f"detmode: note: ctc_loss {row['dtype']}: skipped {why}" in printed.err
 
 
-@needs_compiler
+@needs.compiler
 def test_verify_a_family_without_substitutes(capsys: pytest.CaptureFixture[str]) -> None:
     """An empty matrix is not taken for one in which everything holds."""
     assert cli.main(["verify", "--device", "host", "--family", "matmul", "--format", "json"]) == 0

@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
-
-from detmode import cuda
 
 pytest.importorskip("sklearn")
 
@@ -29,9 +28,7 @@ def train(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 def test_same_weights_for_five_schedules(tmp_path: Path) -> None:
     """Three families of operators are substituted, in strict mode; the weights' digest is one."""
     report = tmp_path / "report.json"

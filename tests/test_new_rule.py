@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import new_rule
 import pytest
-
-from detmode import cuda
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "docs" / "tutorial" / "reflection_pad1d"
@@ -37,9 +36,7 @@ def python(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 def test_the_tutorial_leads_to_green(tree: Path) -> None:
     """What the command writes is red, and names each blank; with the page's files it is green."""
     family = tree / "detmode" / "rules" / EXAMPLE.name

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import types
 
+import needs
 import pytest
 import torch
 
 import detmode.testing.suite
-from detmode import cuda
 from detmode.reports.report import Report, ReportRow
 from detmode.testing import baseline, pytest_plugin
 
@@ -184,9 +184,7 @@ def test_it(weight):
     result.stdout.fnmatch_lines(["look for objects that are created once and changed by each run*"])
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 def test_each_repeat_has_a_schedule(suite):
     """With simulate="cuda" substitutes run on the host, in another order in each repeat."""
     result = suite(

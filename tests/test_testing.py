@@ -5,6 +5,7 @@ import itertools
 import random
 import re
 
+import needs
 import numpy as np
 import pytest
 import torch
@@ -272,9 +273,7 @@ def test_what_no_operator_shows():
         assert_reproducible(lambda: next(numbers))
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 def test_a_simulated_mode():
     """In a mode that simulates CUDA, the schedule varies, and substitutes give the same bits."""
     index = torch.zeros(300, dtype=torch.int64)

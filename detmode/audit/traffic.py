@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from detmode.runs.difference import SPARSE_PARTS
 from detmode.table.call import Signature, tensors_in
 from detmode.table.overload_info import OverloadInfo
 
@@ -106,18 +106,8 @@ def size_of(tensor: Tensor) -> int:
     if tensor.layout is torch.strided:
         held = (size for size, step in zip(tensor.shape, tensor.stride()) if step or not size)
         return math.prod(held) * tensor.itemsize
-    return sum(map(size_of, _parts(tensor)))
-
-
-def _parts(tensor: Tensor) -> Iterable[Tensor]:
-    """Return the strided components of a sparse tensor; none if the layout hides them."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()
+    # None of a layout that hides its parts.
+    return sum(size_of(getattr(tensor, name)()) for name in SPARSE_PARTS.get(tensor.layout, ()))
 
 
 def _is_written(argument: torch._C.Argument) -> bool:

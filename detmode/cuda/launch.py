@@ -234,9 +234,9 @@ def empty_like(
 
 @functools.cache
 def unavailable(device_type: str) -> str | None:
-    """Why launches do not work here on `"cuda"` or `"cpu"`: a sentence with the remedy, or None.
+    """Return why launches do not work on `"cuda"` or `"cpu"`, with the remedy; None if they do.
 
-    Asked once for each device type; never raises.
+    The answer is cached for each device type; never raises.
     """
     if device_type == "cpu":
         return host.unavailable()

@@ -1,4 +1,4 @@
-"""The decision on one call: pure, so that all who ask it with the same facts decide alike."""
+"""The decision on one call: a pure function, so that the same facts give the same decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a mode was asked for: those of its arguments that decide."""
+    """The arguments of a mode that affect decisions."""
 
     warn_only: bool = False
     strict: bool = False
@@ -26,13 +26,13 @@ class Policy:
 
 
 class Decision(NamedTuple):
-    """What happens with a call.
+    """The decision on a call.
 
     Args:
-        action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``, as reports
-            have it; ``"pass"`` for a call that is made and not counted.
+        action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``, as in
+            reports; ``"pass"`` for a call that is made and not counted.
         why: one line.
-        unavailable: why the substitute that would run cannot, with the remedy.
+        unavailable: why the substitute cannot run, with the remedy.
     """
 
     action: str
@@ -50,15 +50,15 @@ def decide(
     unavailable: str | None = None,
     is_known: bool = False,
 ) -> Decision:
-    """Decide what happens with a call.
+    """Decide on the action for a call.
 
     Args:
-        rule: the one that means the call; ``None`` where no rule lists it.
-        policy: the mode's.
-        override: what ``overrides`` ask for the operator.
-        is_allowed: an ``allow`` region holds for the call.
+        rule: the rule that matches the call; ``None`` if no rule lists it.
+        policy: the policy of the mode.
+        override: the action that ``overrides`` give the operator.
+        is_allowed: an ``allow`` region covers the call.
         is_flag_on: PyTorch's flag, which a program may turn off inside the block.
-        unavailable: why the rule's substitute cannot run here; ``None`` where it can.
+        unavailable: why the rule's substitute cannot run here; ``None`` if it can.
         is_known: the call may go on although it would raise: a suite's baseline has it.
     """
     if rule is None and override in (None, "substitute"):
@@ -89,7 +89,7 @@ def decide(
 
 
 def launcher_missing(call: InterceptedCall) -> str | None:
-    """Say why the call's substitute cannot be launched, with the remedy; ``None`` where it can."""
+    """Return why the call's substitute cannot be launched, with the remedy; ``None`` if it can."""
     action = call.row.rule.action if call.row else None
     if call.launches_on is None or not isinstance(action, Substitute) or not action.launches:
         return None

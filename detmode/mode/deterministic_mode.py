@@ -64,7 +64,7 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class DeterminismWarning(UserWarning):
-    """A call whose result may vary was let pass; given once for each site."""
+    """A call ran whose result may vary between runs; given once for each site."""
 
 
 class DeterministicMode(TorchDispatchMode):
@@ -73,21 +73,21 @@ class DeterministicMode(TorchDispatchMode):
     A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
     exception-safe: every setting it touches is restored. It acts in the thread that enters it and
     in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
-    turns on, still alerts. Copied or pickled outside of its block, it is another mode with the same
-    arguments, which has seen nothing yet.
+    turns on, still alerts. A copy or a pickle made outside its block is a new mode with the same
+    arguments and no records.
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
             warn nor raise, and native paths run as without it: PyTorch itself would leave some of
             them to vary.
-        strict: raise also on calls that may vary and of which PyTorch says nothing: those that
-            are warned of otherwise. Only an override or an ``allow`` region exempts a call.
+        strict: also raise on calls that may vary and on which PyTorch is silent; without it they
+            only warn. Only an override or an ``allow`` region exempts a call.
         substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
         rules: the rule table; ``default_rules()`` if left out.
         overrides: operators or overloads, by name or as in ``torch.ops``, or globs of names, to
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
-            a glob. They concern calls that may vary: a call that a rule knows not to vary passes
-            as ever, and a glob over ``aten`` means the operators that the table lists.
+            a glob. They apply to calls that may vary: a call that does not vary according to its
+            rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
             the block; ``None`` leaves it as it is.
         simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
@@ -105,11 +105,11 @@ class DeterministicMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    # What a mode of tests, or one that looks on, sets otherwise.
+    # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
-    """The actions of which the user is told, by a warning or an error."""
+    """The actions that give a warning or an error."""
     _known: Callable[[InterceptedCall], bool] | None = None
-    """Returns true for a call that may go on although it would raise."""
+    """Returns whether a call that would raise may run."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class DeterministicMode(TorchDispatchMode):
         self._begin()
 
     def _begin(self) -> None:
-        """Make what belongs to the mode's own calls: a copy begins anew."""
+        """Create the state of the mode's calls; a copy starts with a new one."""
         TorchDispatchMode.__init__(self)
         self._overloads: dict[Any, OverloadInfo | None] = {}
         # What overloads without one call: an overload itself is hashed and called in Python.
@@ -183,9 +183,9 @@ class DeterministicMode(TorchDispatchMode):
         TorchDispatchMode.__enter__(level)
 
     def _level_for(self, undo: Undo) -> DeterministicMode:
-        """What goes on the stack: a mode that is on one already gets a twin.
+        """Return the object to push: a mode that is already on a stack gets a twin.
 
-        Each level is told apart, and the records are one.
+        Each level is a separate object; they share the records.
         """
         undo.note(functools.partial(_discard, self._entered, undo))
         self._entered.append(undo)
@@ -211,7 +211,7 @@ class DeterministicMode(TorchDispatchMode):
     __exit__ = leaving(_exit)
 
     def __call__(self, function: F) -> F:
-        """As a decorator: every call of ``function`` runs inside the mode."""
+        """Decorate ``function``: each of its calls runs inside the mode."""
         if not callable(function):
             raise TypeError(
                 f"DeterministicMode decorates a function, got {type(function).__name__}"
@@ -236,7 +236,7 @@ class DeterministicMode(TorchDispatchMode):
 
     @property
     def is_entered(self) -> bool:
-        """Whether a block of this mode is open, in any thread."""
+        """True if a block of this mode is open, in any thread."""
         return bool(self._entered)
 
     # Copies
@@ -261,11 +261,11 @@ class DeterministicMode(TorchDispatchMode):
 
     @property
     def records(self) -> tuple[ReportRow, ...]:
-        """The rows so far, in the order in which they were first met."""
+        """The rows so far, in the order of their first calls."""
         return self.report().records
 
     def report(self) -> Report:
-        """The rows so far, as a table (``print``) or JSON (``to_json``)."""
+        """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         return self._counter.report()
 
     # One call
@@ -295,7 +295,7 @@ class DeterministicMode(TorchDispatchMode):
         return self._intercept(overload, args, kwargs or {}, traced=traced)
 
     def _kind_of(self, types: Iterable[type]) -> int:
-        """The most foreign kind among the tensors' types."""
+        """Return the most foreign kind among the tensors' types."""
         found = _PLAIN
         for cls in types:
             kind = self._kinds.get(cls)
@@ -311,7 +311,7 @@ class DeterministicMode(TorchDispatchMode):
         return found
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
-        """Look up an overload at its first call; ``None`` if its calls are only made."""
+        """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
         overload = None
         if isinstance(func, torch._ops.OpOverload):
             rows = self._table.get(func)
@@ -340,7 +340,7 @@ class DeterministicMode(TorchDispatchMode):
     def _intercept(
         self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
     ) -> Any:
-        """Decide what happens with a call, count it, tell of it, and do it."""
+        """Decide on a call, count it, warn or raise, and carry out the decision."""
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
         traced = traced or _get_mode(_FAKE) is not None
@@ -378,11 +378,11 @@ class DeterministicMode(TorchDispatchMode):
     def _decompose(
         self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a composite operator under the mode: in inference mode they come whole.
+        """Run a composite operator under the mode, which receives it whole in inference mode.
 
-        It is ATen's form that runs: PyTorch has some in Python as well, for tracing, which round in
-        another way or draw other random numbers. Some have kernels besides (``silu_backward``;
-        ``linear``, for nested tensors): ATen runs those.
+        ATen's decomposition runs. PyTorch also has some in Python, for tracing, which round
+        differently or draw other random numbers. Some composites have kernels as well
+        (``silu_backward``; ``linear``, for nested tensors), which ATen runs.
         """
         if overload.kernels:
             for tensor in tensors_in((*args, *kwargs.values())):
@@ -392,7 +392,7 @@ class DeterministicMode(TorchDispatchMode):
             return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
     def perform(self, call: InterceptedCall, decision: Decision) -> Any:
-        """Do what was decided. The one method that a mode that only looks on replaces.
+        """Carry out the decision; a mode that only observes does less.
 
         Returns:
             The result of the call.
@@ -406,7 +406,7 @@ class DeterministicMode(TorchDispatchMode):
                 assert isinstance(action, Substitute)
                 with no_memory_fill():
                     validate(call.func, call.arguments)
-                    # Where no mode is entered around this one nobody looks on.
+                    # Without an outer mode there is no observer.
                     seen_by = observer() if _count_modes() else None
                     if seen_by is None:
                         return run_substitute(action, call.func, call.arguments)
@@ -419,7 +419,7 @@ class DeterministicMode(TorchDispatchMode):
                     return call.run()
 
     def _tell(self, call: InterceptedCall, decision: Decision) -> None:
-        """Raise or warn, with the line, the module and the remedy."""
+        """Raise or warn about a call that may vary, with all that the user needs to know."""
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
         rule, warned = call.row.rule if call.row else None, decision.action == "warn"
@@ -456,7 +456,7 @@ def _stack() -> list[DeterministicMode]:
 
 
 def current_mode() -> DeterministicMode | None:
-    """The innermost mode that acts in this thread, an autograd thread included."""
+    """Return the innermost mode that acts in this thread, or in this autograd thread."""
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if isinstance(mode, DeterministicMode):
             return mode
@@ -464,7 +464,7 @@ def current_mode() -> DeterministicMode | None:
 
 
 def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
-    """Whether a detour is left out, because the mode has a substitute for the plain backward."""
+    """Return whether the plain operator replaces a detour, as its backward has a substitute."""
     mode = current_mode()
     if mode is None or not mode._policy.substitute:
         return False
@@ -480,9 +480,9 @@ def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
 
 
 def _meets(alert: str) -> bool:
-    """Whether an alert in Python is passed over: a shape function's, which runs nothing.
+    """Return whether to skip an alert in Python, such as that of a shape function.
 
-    Or one of torchvision's for an operator that the mode itself meets.
+    Also skip torchvision's alert for an operator that the mode itself handles.
     """
     if validations.here():
         return True
@@ -504,9 +504,9 @@ def _leave(level: DeterministicMode, stack: list[DeterministicMode]) -> None:
 
 
 def _take_off(level: DeterministicMode, found: list[TorchDispatchMode]) -> None:
-    """Take the level off PyTorch's stack, which gives up the topmost one only.
+    """Remove the level from PyTorch's stack, which only pops the topmost one.
 
-    A block that another one was entered in may end first: in a generator, or in a task.
+    An outer block may end before an inner one, in a generator or a task.
 
     Args:
         level: need not be on it: entering may have failed.
@@ -523,7 +523,7 @@ def _take_off(level: DeterministicMode, found: list[TorchDispatchMode]) -> None:
 
 
 class _acting:
-    """The level acts again, inside a call that it handles."""
+    """Make the level act again, inside a call that it handles."""
 
     __slots__ = ("_level", "_undo")
 

@@ -1,4 +1,4 @@
-"""The texts: PyTorch's own, to the letter, and what detmode adds on lines of its own."""
+"""The messages: PyTorch's own, verbatim, and the lines that detmode adds."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _CUBLAS = (
 
 
 def alert_text(caller: str, *, warn: bool) -> str:
-    """PyTorch's message for a caller name: the error's, or the warning's under ``warn_only``."""
+    """Return PyTorch's message for a caller name: the error, or under ``warn_only`` the warning."""
     if caller == CUBLAS:
         return _CUBLAS
     return (_WARNING if warn else _ERROR).format(caller=caller)
 
 
 def own_text(overload: str, why: str) -> str:
-    """Our own words for a call that varies, or may vary, without an alert of PyTorch's."""
-    return f"{overload} may differ from run to run, and PyTorch gives no alert: {why}"
+    """Return detmode's message for a call that may vary without an alert of PyTorch's."""
+    return f"{overload} may vary between runs, and PyTorch gives no alert: {why}"
 
 
 def flag_is_off(rule: Rule) -> str:
-    """Why nothing guards the call: the program turned the flag off inside the block."""
+    """Say that nothing guards the call, as the program turned the flag off in the block."""
     return f"torch.use_deterministic_algorithms was turned off inside the block ({rule.because})"
 
 
 def with_place(text: str, site: str, module: str | None, remedy: str | None) -> str:
-    """The message whole: PyTorch's text first, so that what matches on it goes on matching."""
+    """Return the whole message, PyTorch's text first, so that code that matches it still does."""
     where = f"{site} ({module})" if module else site
     return f"{text}\n  at {where}\n  {remedy}"
 
@@ -59,19 +59,19 @@ def remedy(
     overridden: str | None,
     unavailable: str | None,
 ) -> str | None:
-    """What the user can do about a row; ``None`` where its calls need nothing.
+    """Return advice on a row; ``None`` if its calls need nothing.
 
     Args:
         name: the operator.
-        action: what happens with its calls.
-        rule: the rule that means them, if any.
+        action: the action for its calls.
+        rule: the rule that matches them, if any.
         silent: PyTorch gives no alert, so that only ``strict=True`` makes it an error.
-        overridden: what ``overrides`` ask for it.
+        overridden: the action that ``overrides`` give it.
         unavailable: why the rule's substitute cannot run here.
     """
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)
     if action == "allow":
-        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "tells of it"
+        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "warns about it"
         return f"allowed by name; without the allow region or the override detmode {otherwise}"
     if action == "substitute" or (action == "native" and overridden is None):
         return None

@@ -44,14 +44,14 @@ class RowCounter:
         self._calls = 0
 
     def report(self) -> Report:
-        """The rows so far, copied, in the order in which they were first met."""
+        """Return a copy of the rows so far, in the order of their first calls."""
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
         return Report(map(replace, rows), calls)
 
     def count(self, call: InterceptedCall, decision: Decision) -> bool:
-        """Count the call in the row of its overload, action and site; whether the row is new."""
+        """Count the call in the row of its overload, action and site; return whether it is new."""
         assert call.site is not None
         overload, action, (site, module) = call.overload, decision.action, call.site
         line = (overload.name, action, site.text)
@@ -114,7 +114,7 @@ class RowCounter:
 
 
 def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
-    """What the user can do about a call, or about the row that it begins."""
+    """Return advice on a call, or on the row that it starts."""
     rule = call.row.rule if call.row else None
     return messages.remedy(
         call.func._schema.name,

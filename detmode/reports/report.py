@@ -1,4 +1,4 @@
-"""What a mode intercepted: its rows, the verdict on them, and the report as text or JSON."""
+"""The report of a mode: its rows, the verdict on them, as text or JSON."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ ON_THIS_MODEL = "reproducible on this GPU model"
 
 @dataclass
 class ReportRow:
-    """One row: the calls of one overload that met one action at one site.
+    """One row: the calls of one overload with one action at one site.
 
     Args:
         overload: ``"aten::put_.default"``.
-        family: the family of the rule, ``"user"`` for rules given by the user, ``None`` where
-            only an override or an allow region spoke.
+        family: the family of the rule, ``"user"`` for rules given by the user, ``None`` if only
+            an override or an allow region applied.
         action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``.
         guarantee: ``"run_to_run"``, ``"gpu_to_gpu"`` or ``None``.
         alert: PyTorch's caller name, or ``None``.
-        count: how many calls.
+        count: the number of calls.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
         module: the ``nn.Module`` path of those calls, or ``None``; where they have several, a
             pattern, in which ``*`` stands for one name: ``"Net.layers.*"``.
         modules: how many of the calls each path has; calls in no module are in none.
         because: why ATen's result varies, or why it does not.
-        remedy: what to do about the row; ``None`` where nothing needs doing.
+        remedy: advice on the row; ``None`` if nothing needs to be done.
         outer_site: "file:line" of the program's own line, outside installed packages, that led to
             the first call at ``site``; for a backward operator, to the forward call.
         ranks: the ranks of a distributed run whose calls these are; empty for one process.
@@ -83,12 +83,12 @@ class ReportRow:
 
     @property
     def varies(self) -> bool:
-        """Whether the calls may vary between runs: nothing guarantees their bits."""
+        """True if the calls may vary between runs, because nothing guarantees their bits."""
         return self.guarantee is None
 
     @property
     def fills_memory(self) -> bool:
-        """Whether the calls only fill new memory, with the same bits on any GPU."""
+        """True if the calls only fill new memory, with the same bits on any GPU."""
         return self.family == "uninitialized_memory" and not self.varies
 
 
@@ -97,16 +97,16 @@ Record = ReportRow
 
 
 class Report(Shown):
-    """The rows of one mode, in the order in which they were first met.
+    """The rows of one mode, in the order of their first calls.
 
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
-        first_calls: of the first calls in their order, the position of the row and the module.
+        first_calls: for each of the first calls, in order, the position of its row and its module.
         head: what made the report: the versions of detmode and PyTorch, and the command.
 
     Args:
         records: the rows.
-        first_calls: of the first calls in their order, the position of the row and the module.
+        first_calls: for each of the first calls, in order, the position of its row and its module.
         head: what made the report; this process if left out.
     """
 
@@ -129,7 +129,7 @@ class Report(Shown):
 
     @property
     def verdict(self) -> str:
-        """One line: how far the same bits reach, or how many calls may vary at how many lines."""
+        """One line: where the bits are the same, or how many calls may vary at how many lines."""
         varying = [record for record in self.records if record.varies]
         if varying:
             calls = sum(record.count for record in varying)
@@ -140,9 +140,9 @@ class Report(Shown):
 
     @property
     def next_step(self) -> str:
-        """What is most worth doing after this run, as a command or a line of code."""
+        """The most useful next step after this run, as a command or a line of code."""
         if not self.records:
-            return "detmode intercepted no call; `detmode audit` says what a CUDA run would meet"
+            return "detmode intercepted no call; `detmode audit` says what would happen on CUDA"
         worst = min(
             (record for record in self.records if record.varies),
             key=lambda record: (_NAMES.index(record.action), -record.count),
@@ -153,15 +153,15 @@ class Report(Shown):
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
         if self.verdict == ON_THIS_MODEL:
-            return "`detmode doctor` lists what must stay as it is beside the model of the GPU"
+            return "`detmode doctor` lists what must stay the same besides the GPU model"
         return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
 
     def __str__(self) -> str:
-        """The report as text, as wide as the terminal on stdout."""
+        """Return the report as text, as wide as the terminal on stdout."""
         return self.text(width=terminal_width(sys.stdout))
 
     def text(self, *, long: bool = False, width: int | None = None) -> str:
-        """The verdict, what to do next, and a table: what needs attention first.
+        """Return the verdict, the next step, and a table, with urgent rows first.
 
         Files are relative to the working directory, or to where packages are installed.
 
@@ -188,11 +188,11 @@ class Report(Shown):
         return "\n\n".join(parts)
 
     def ordered(self) -> list[ReportRow]:
-        """The records, what needs attention first."""
+        """Return the records, those that need attention first."""
         return sorted(self.records, key=lambda record: _NAMES.index(record.action))
 
     def page(self) -> Page:
-        """What is shown: a row a record, what needs attention first."""
+        """Return the page: a row for each record, those that need attention first."""
         actions = {record.action for record in self.records}
         varies = any(record.varies for record in self.records)
         calls = [(module, self.records[row].action) for row, module in self.first_calls]
@@ -212,7 +212,7 @@ class Report(Shown):
         return len(self.records)
 
     def to_json(self) -> str:
-        """A JSON object: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
+        """Return JSON: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
 
         ``rows`` is a list of objects with the fields of :class:`ReportRow`.
         """
@@ -224,7 +224,7 @@ class Report(Shown):
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """The report that :meth:`to_json` wrote.
+        """Read the report that :meth:`to_json` wrote.
 
         Raises:
             ValueError: the text is not such a report, or one of another version.
@@ -238,10 +238,10 @@ class Report(Shown):
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """The object that a report was written as.
+    """Read the JSON object of a report.
 
     Raises:
-        ValueError: the text is no JSON, no report, or one of another version: what to do then.
+        ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
     whole = json.loads(text)
     # Before there was a version, a report was the list of its rows.
@@ -255,7 +255,7 @@ def read_json(text: str) -> dict[str, Any]:
 
 
 def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
-    """The rows of several modes as those of one: one for each overload, action and site."""
+    """Merge the rows of several modes: one row for each overload, action and site."""
     rows: dict[tuple[str, str, str], ReportRow] = {}
     for record in records:
         key = (record.overload, record.action, record.site)
@@ -291,7 +291,7 @@ def _row(record: ReportRow) -> TableRow:
 
 
 def _text(shown: Table, *, long: bool, width: int | None) -> str:
-    """The rows of a report: a paragraph each, a line each, or two lines each."""
+    """Return the rows of a report as text, with a paragraph, a line or two lines for each."""
     added = shown.columns[len(_COLUMNS) :]
     if long:
         columns = ("overload", "count", *_COLUMNS[2:], *added)

@@ -42,7 +42,7 @@ def table(
 
 
 def is_wider(text: str, width: int | None) -> bool:
-    """Whether a line of the text does not fit; everything fits into a width that is not known."""
+    """Return whether a line of the text is too wide; every text fits if the width is unknown."""
     return width is not None and max(map(len, text.splitlines())) > width
 
 

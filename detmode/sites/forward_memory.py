@@ -1,8 +1,8 @@
-"""What a thread remembers of its forward calls, for their backward.
+"""The forward calls that a thread remembers for their backward.
 
 Backward runs without the user's frames, so the forward call is remembered by the sequence number of
-the autograd node that it makes; backward gives the number back. Everything is kept for each thread
-apart, as sequence numbers are.
+the autograd node that it makes; backward gives the number back. Each thread has its own memory,
+because sequence numbers belong to threads.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Region:
     """An open ``allow`` region.
 
     Args:
-        block: what was entered.
-        patterns: what is allowed.
+        block: the block that was entered.
+        patterns: the operators that are allowed.
         start: the number that the first autograd node made in it would have.
         undo: ends it.
     """
@@ -51,7 +51,7 @@ class Region:
 
 
 class ByNode(Generic[T]):
-    """What is kept for autograd nodes, by their numbers; the oldest go first.
+    """Values for autograd nodes, by their numbers; the oldest are dropped first.
 
     Numbers belong to the thread that makes the node: those of autograd's own threads
     (recomputation, double backward) may repeat this thread's.
@@ -64,12 +64,12 @@ class ByNode(Generic[T]):
 
     @property
     def mine(self) -> dict[int, T]:
-        """What is kept for the nodes that the calling thread makes."""
+        """The values for the nodes that the current thread makes."""
         return self._own if threading.get_ident() == self._thread else self.foreign
 
     @property
     def repeats(self) -> bool:
-        """Whether numbers of the calling thread may come again: several threads share them."""
+        """True if the current thread's numbers may repeat, because several threads share them."""
         return self.mine is self.foreign
 
     def keep(self, number: int, value: T) -> None:
@@ -81,17 +81,16 @@ class ByNode(Generic[T]):
         values[number] = value
 
     def of(self, number: int) -> list[T]:
-        """What may be the node's: one, or two where numbers repeat."""
+        """Return the candidates for a node's value: one, or two if numbers repeat."""
         return list(filter(None, (self._own.get(number), self.foreign.get(number))))
 
 
 class ForwardMemory:
-    """What one thread remembers: forward calls, open allow regions and past ones."""
+    """The memory of one thread: forward calls, and open and past allow regions."""
 
     def __init__(self) -> None:
         self._notes: ByNode[Note] = ByNode()
-        # Kept apart from the notes, which decide what is allowed: who only looks on must not
-        # change them.
+        # Separate from the notes, which decide what is allowed: observers must not change those.
         self._places: ByNode[CallSite] = ByNode()
         self._active: list[Region] = []
         self._had_regions = False
@@ -99,14 +98,14 @@ class ForwardMemory:
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
     def open_region(self, block: object, patterns: tuple[str, ...], undo: Undo) -> None:
-        """A region begins in which ``patterns`` are allowed; it ends when ``undo`` runs."""
+        """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
         region = Region(block, patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._remember, region))
         self._had_regions = True
         self._active.append(region)
 
     def close_region(self, block: object) -> None:
-        """The innermost open region of ``block`` ends; the nodes made in it are remembered.
+        """Close the innermost open region of ``block``; the nodes made in it are remembered.
 
         Raises:
             RuntimeError: this thread has none.
@@ -129,7 +128,7 @@ class ForwardMemory:
         self._active.remove(region)
 
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
-        """The notes of the calls that may have made ``node``: a graph can be another thread's."""
+        """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
         number, name = node._sequence_nr(), node.name()
         if name.endswith(_COPY_SLICES):
             # Writing to a view: this node is made right after the one of the operator itself.
@@ -152,7 +151,7 @@ class ForwardMemory:
         site = here(paths)
         if call.notes and (site is None or site.module is None):
             forward = call.notes[0].site
-            # A function's own backward, and a hook: of the module whose forward made the node.
+            # A Python function's backward, or a hook, belongs to the module of the forward call.
             site = forward if site is None else CallSite(site.site, forward.module)
         if site is None and in_backward:
             site = CallSite(backward_site(), None)
@@ -187,12 +186,12 @@ class ForwardMemory:
         self._notes.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
-        """Note where the call is made that makes the newest autograd node, if it has one.
+        """Note the site of the call that makes the newest autograd node, if it makes one.
 
         Args:
             place: of the call.
-            since: the number of the first node that may be meant; who looks on has not seen how
-                older ones were made.
+            since: the number of the first node to consider; an observer has not seen the calls
+                that made older ones.
         """
         number = _get_sequence_nr() - 1
         if not self._places.repeats:
@@ -204,7 +203,7 @@ class ForwardMemory:
             self._places.keep(number, place)
 
     def current_place(self) -> CallSite | None:
-        """Where the forward call was made whose backward runs now."""
+        """Return the site of the forward call whose backward is running."""
         node = _current_node()
         if node is None:
             return None
@@ -219,7 +218,7 @@ class ForwardMemory:
         return notes[0].site if notes else None
 
     def allows(self, call: InterceptedCall) -> bool:
-        """Return whether an allow region holds for the call, an open one or one of its forward."""
+        """Return whether an allow region covers the call: open now, or when the node was made."""
         if not self._had_regions:
             return False
         names = call.overload.names
@@ -244,7 +243,7 @@ class ForwardMemory:
         return matches(names, chain(*past))
 
     def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
-        """The patterns of the past regions in which the node was made."""
+        """Return the patterns of the past regions in which the node was made."""
         position = bisect_right(self._past, sequence_number, key=lambda region: region[0])
         return [
             patterns for _, start, patterns in self._past[position:] if start <= sequence_number
@@ -253,10 +252,10 @@ class ForwardMemory:
 
 @functools.lru_cache(_NAMES)
 def _may_be_made_by(operator: str, node: str) -> bool:
-    """Whether a call of ``operator`` may have made a node of the name ``node``.
+    """Return whether a call of ``operator`` may have made a node named ``node``.
 
     PyTorch names a node after its operator: ``MaxPool2DWithIndicesBackward0``. Nodes of C++ and of
-    registered operators have names of other kinds, which tell nothing.
+    registered operators have other names, which say nothing.
     """
     if "::" in node or node.startswith("GeneratedBackwardFor"):
         return True
@@ -268,7 +267,7 @@ _local = threading.local()
 
 
 def forward_memory() -> ForwardMemory:
-    """What the calling thread remembers."""
+    """Return the memory of the current thread."""
     found: ForwardMemory | None = getattr(_local, "memory", None)
     if found is None:
         found = _local.memory = ForwardMemory()

@@ -74,7 +74,7 @@ def here(paths: ModulePaths) -> CallSite | None:
 
 
 def own_line(frame: FrameType | None) -> str | None:
-    """The nearest line of the program's own, from a frame outwards, as "file:line"."""
+    """Return the program's own nearest line, from a frame outwards, as "file:line"."""
     while frame is not None:
         if _is_own(frame.f_code.co_filename):
             return site_of(frame).text
@@ -83,7 +83,7 @@ def own_line(frame: FrameType | None) -> str | None:
 
 
 def outer_site(site: Site, paths: ModulePaths) -> str | None:
-    """The program's own line that led to a site first; ``None`` where it is not known."""
+    """Return the program's own line that first led to a site; ``None`` if it is not known."""
     if site.file is not None and _is_own(site.file):
         return site.text
     return paths.own_lines.get(site.text)
@@ -166,5 +166,5 @@ def _is_users(file: str) -> bool:
 
 @lru_cache(_FILES)
 def _is_own(file: str) -> bool:
-    """Whether a file is of the program itself: neither Python's, nor an installed package's."""
+    """Return whether a file is the program's own, not Python's or an installed package's."""
     return _is_users(file) and not (installed_part(file) or file.startswith(_SCRIPTS))

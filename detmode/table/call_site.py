@@ -41,7 +41,7 @@ class CallSite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is remembered of the forward call that made an autograd node.
+    """The facts remembered about the forward call that made an autograd node.
 
     Args:
         site: where it was made.

@@ -1,4 +1,4 @@
-"""What people write by hand where an operator has no deterministic kernel: other torch operators.
+"""Hand-written compositions of other torch operators, for operators that may vary.
 
 Parts that several families' compositions share. Each stays on its tensors' device and runs under
 PyTorch's flag. Sums by index are a stable sort and a segmented reduction; assignments find the

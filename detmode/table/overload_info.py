@@ -131,7 +131,7 @@ class OverloadInfo:
 
     @cached_property
     def composite(self) -> bool:
-        """Whether it is made of other operators, and no row lists it."""
+        """True if it is composed of other operators and no row lists it."""
         # TorchScript's own operators have no dispatcher entry to ask.
         return (
             not self.rows
@@ -141,7 +141,7 @@ class OverloadInfo:
 
     @cached_property
     def kernels(self) -> set[tuple[str, bool]]:
-        """Of a composite operator: where it has kernels as well, and ATen runs those."""
+        """The dispatch keys for which a composite operator also has kernels, which ATen runs."""
         has_kernel = self.func.has_kernel_for_dispatch_key
         return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
 

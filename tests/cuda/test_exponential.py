@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from decimal import Decimal, getcontext
 
+import needs
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import Source, compile_for, ctype, launch, unavailable
+from detmode.cuda import Source, compile_for, ctype, launch
 
 DTYPES = (torch.float32, torch.float64)
 SOURCE = Source(
@@ -25,9 +26,7 @@ SOURCE = Source(
 )
 getcontext().prec = 60
 
-needs_compiler = pytest.mark.skipif(
-    unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -54,7 +53,7 @@ def error_in_places(got: float, true: Decimal, dtype: torch.dtype) -> float:
     return float(abs(Decimal(got) - true) / place)
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_within_one_place(dtype: torch.dtype) -> None:
     """Over the whole range, around each power of two's border and near zero, one place at most."""
@@ -79,7 +78,7 @@ def test_within_one_place(dtype: torch.dtype) -> None:
     assert worst <= 1.0
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_ends(dtype: torch.dtype) -> None:
     """Infinities, NaN, zeros and what is beyond the range come out as from exp."""
@@ -95,7 +94,7 @@ def test_ends(dtype: torch.dtype) -> None:
 ends = st.one_of(st.floats(-3000, 3000), st.floats(-5, 5), st.floats(-1e6, 1e6))
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 @settings(deadline=None)
 @given(a=ends, b=ends, c=ends, d=st.floats(-9, 9))
@@ -123,7 +122,7 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
     )
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_scaled_ends(dtype: torch.dtype) -> None:
     """Nothing plus nothing is nothing; infinity times nothing is NaN, as it is in logarithms."""
@@ -146,7 +145,7 @@ def worst(got: Tensor, exact: Tensor) -> float:
     return float(((got - exact).abs() / spacing).max())
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_nonpositive(dtype: torch.dtype) -> None:
     """About one unit in the last place, down to the smallest normal numbers; then 0."""
@@ -165,7 +164,7 @@ def test_nonpositive(dtype: torch.dtype) -> None:
     assert apply("exponentials_nonpositive", edges)[4].isnan()
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_logarithm(dtype: torch.dtype) -> None:
     """About one unit in the last place, also close to 1, where the logarithm is small."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
+import needs
 import pytest
 import torch
 from cuda_sources import pattern
@@ -43,7 +42,7 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     return output
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy")
+@needs.nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_compiles(arch: str) -> None:
     """NVRTC takes the headers."""

@@ -225,7 +225,7 @@ def test_what_pytorch_is_silent_about(mode, warn_only):
         result = torch.tensor([2.0, 3.0]).cumprod(0)
     assert result.tolist() == [2, 6]
     text = str(caught[0].message)
-    assert text.startswith("aten::cumprod.default may differ from run to run, and PyTorch gives no")
+    assert text.startswith("aten::cumprod.default may vary between runs, and PyTorch gives no")
     assert "the scan depends on the timing of its blocks\n  at " in text
 
 
@@ -243,7 +243,7 @@ def test_strict_raises_what_pytorch_is_silent_about(mode, table):
         with pytest.raises(RuntimeError, match="was turned off inside the block"):
             target.cumsum(0)
     first, _, remedy = str(caught.value).splitlines()
-    assert first.startswith("aten::cumprod_.default may differ from run to run, and PyTorch gives")
+    assert first.startswith("aten::cumprod_.default may vary between runs, and PyTorch gives")
     assert remedy.endswith("to get warnings instead of errors: strict=False")
     assert target.tolist() == [2, 3]
     assert [record.action for record in made.records] == ["native", "error", "allow", "error"]

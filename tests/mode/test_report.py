@@ -403,7 +403,7 @@ def test_json_that_is_no_report(kind, text, message):
     ("action", "arguments", "remedy"),
     [
         ("warn", {"warn_only": True}, "accept it without a warning.*detmode.allow"),
-        ("allow", {"overrides": {"aten::put_": "allow"}}, "allowed by name.*tells of it"),
+        ("allow", {"overrides": {"aten::put_": "allow"}}, "allowed by name.*warns about it"),
         ("native", {"overrides": {"aten::put": "native"}}, "overrides asks for it: 'native'"),
     ],
 )

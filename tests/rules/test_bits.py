@@ -2,9 +2,10 @@
 
 import sys
 
+import needs
 import pytest
 import torch
-from selection import PROFILE, Group, cases, check_each, every_case, grouped, needs_compiler
+from selection import PROFILE, Group, cases, check_each, every_case, grouped
 
 from detmode.verify.cases import Case, run_substituted
 from detmode.verify.claims import check_bits, check_races, same_bits
@@ -14,14 +15,14 @@ GROUPS = grouped(cases())
 launching = sys.modules["detmode.cuda.launch"]
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_schedules_do_not_change_bits(group: Group) -> None:
     """Program order and shuffled schedules of the host runner give identical bytes."""
     check_each(group, lambda case: check_bits(case, "host", PROFILE.schedules_in(case.dtype)))
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_no_data_race(group: Group) -> None:
     """Barriers and fences order every two accesses to a byte of which one is a plain write."""
@@ -35,7 +36,7 @@ ONCE = {
 }.values()
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", grouped(ONCE), ids=str)
 def test_few_threads_take_many_turns(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid is capped: one warp, each thread of which takes several turns, gives the same bits.

@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import needs
 import pytest
 from selection import families
 
@@ -34,12 +35,7 @@ EVERY_SOURCE = pytest.mark.parametrize(
 )
 
 
-needs_nvrtc = pytest.mark.skipif(
-    importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
-)
-
-
-@needs_nvrtc
+@needs.nvrtc
 @EVERY_SOURCE
 def test_every_kernel_compiles(family: str, source: Source) -> None:
     """NVRTC takes every kernel, by one name expression each, for the oldest architecture."""
@@ -48,7 +44,7 @@ def test_every_kernel_compiles(family: str, source: Source) -> None:
 
 
 @pytest.mark.thorough
-@needs_nvrtc
+@needs.nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @EVERY_SOURCE
 def test_every_entry_compiles(family: str, source: Source, arch: str) -> None:

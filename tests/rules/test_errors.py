@@ -1,7 +1,8 @@
 """What ATen rejects, a substitute rejects with the same type of exception."""
 
+import needs
 import pytest
-from selection import Group, check_each, families, grouped, needs_compiler
+from selection import Group, check_each, families, grouped
 
 from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_refused
@@ -14,7 +15,7 @@ REFUSED = grouped(
 )
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", REFUSED, ids=str)
 def test_rejected_as_by_aten(group: Group) -> None:
     """The family's ``errors`` raise the type of exception that ATen raises on the CPU."""

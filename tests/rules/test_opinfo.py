@@ -7,18 +7,19 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import needs
 import pytest
 import table_facts as facts
 import torch
 from opinfo import SHARES, name_of, run, samples_of, share_of
-from selection import PROFILE, needs_compiler
+from selection import PROFILE
 
 from detmode import DeterministicMode
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 
-pytestmark = needs_compiler
+pytestmark = needs.compiler
 
 
 @pytest.fixture(autouse=True)

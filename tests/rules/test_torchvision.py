@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import needs
 import pytest
 import table_facts as facts
 import torch
-from selection import PROFILE, Group, check_each, chosen, families, grouped, needs_compiler
+from selection import PROFILE, Group, check_each, chosen, families, grouped
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision_operators import FAMILIES, INSTALLED, operators
 
@@ -87,21 +88,21 @@ def test_forward_is_remembered() -> None:
     assert default_rules().is_forward(func)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_schedules_do_not_change_bits(group: Group) -> None:
     """Program order and shuffled schedules of the host runner give identical bytes."""
     check_each(group, lambda case: check_bits(case, "host", PROFILE.schedules_in(case.dtype)))
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_no_data_race(group: Group) -> None:
     """Barriers and fences order every two accesses to a byte of which one is a plain write."""
     check_each(group, check_races)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_error_is_no_larger(group: Group) -> None:
     """The error against float64 is at most twice torchvision's plus a rounding."""
@@ -143,7 +144,7 @@ def test_torchvision_alerts_on_a_gpu(forward: str, rest: tuple[Any, ...]) -> Non
     assert str(caught.value).startswith(alert_text(alert, warn=False))
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("what", ["rois", "grad", "dtype", "bfloat16", "mapping"])
 def test_refused(op: str, what: str) -> None:
@@ -170,7 +171,7 @@ def test_refused(op: str, what: str) -> None:
         func(**given)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("op", [op for op in OPS if "roi" in op])
 @pytest.mark.parametrize("image", [-1.0, 2.0, float("nan")])
 def test_image_that_is_not_there(op: str, image: float) -> None:
@@ -183,7 +184,7 @@ def test_image_that_is_not_there(op: str, image: float) -> None:
         func(**given)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("op", OPS)
 def test_no_negative_zero(op: str) -> None:
     """Gradients of -0.0 are added to +0.0, as torchvision adds them."""
@@ -196,7 +197,7 @@ def test_no_negative_zero(op: str) -> None:
         assert not result.signbit().logical_and(result == 0).any() or result.dim() == 1
 
 
-@needs_compiler
+@needs.compiler
 def test_other_mapping() -> None:
     """A channel_mapping that is not the forward's traps."""
     for op in (op for op in OPS if "_ps_" in op):

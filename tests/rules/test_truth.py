@@ -1,7 +1,8 @@
 """Every substitute is as accurate as the ATen kernel, and treats special values as it does."""
 
+import needs
 import pytest
-from selection import Group, cases, check_each, every_case, grouped, needs_compiler
+from selection import Group, cases, check_each, every_case, grouped
 
 from detmode.verify.cases import Case
 from detmode.verify.claims import NotCheckedError, check_truth
@@ -15,14 +16,14 @@ SPECIAL = [
 ]
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_error_is_no_larger_than_atens(group: Group) -> None:
     """The error against float64 is at most twice ATen's plus a rounding; the form is ATen's."""
     check_each(group, check_truth)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(("group", "value"), SPECIAL)
 def test_special_values_are_atens(group: Group, value: str) -> None:
     """NaN, infinities, -0.0 and denormals come out as ATen gives them."""

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+import needs
 import pytest
 import torch
-from selection import every_case, needs_compiler
+from selection import every_case
 
 from detmode import DeterministicMode
 from detmode.rules import default_rules
@@ -51,7 +52,7 @@ def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> type[Excepti
     return None
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("family", dict.fromkeys(case.family for case in every_case()))
 def test_out(family: str) -> None:
@@ -114,7 +115,7 @@ APART: dict[str, Callable[[], Any]] = {
 }
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("call", APART.values(), ids=APART)
 def test_memory_that_is_read(call: Callable[[], Any]) -> None:
     """An input that shares memory with what is written is refused where ATen refuses it."""

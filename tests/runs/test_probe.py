@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 import torch
@@ -24,17 +25,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
-from detmode import DeterministicMode, Rule, Substitute, cuda, default_rules, probe
+from detmode import DeterministicMode, Rule, Substitute, default_rules, probe
 from detmode.cli import parser as cli
 from detmode.cli.commands.programs import ENVIRONMENT
 from detmode.cuda import host, launch
 from detmode.runs.probe_report import ProbeRow
 from detmode.runs.probing import Probe
 from detmode.table.conditions import argument, on
-
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 @torch.library.custom_op("detmode_probe::racing", mutates_args=())
@@ -137,7 +134,7 @@ def rows_under(report: detmode.ProbeReport, condition: str) -> list[ProbeRow]:
 # What varies
 
 
-@needs_compiler
+@needs.compiler
 def test_custom_operator_with_an_atomic_sum() -> None:
     """The host runner's schedules expose it; no rule knows it, and the table says so."""
     source, index = collisions()
@@ -154,7 +151,7 @@ def test_custom_operator_with_an_atomic_sum() -> None:
     assert "in no rule" in str(report)
 
 
-@needs_compiler
+@needs.compiler
 def test_mutating_custom_operator_with_an_atomic_sum() -> None:
     """What the schema says is written is compared, and is written once."""
     source, index = collisions()
@@ -166,7 +163,7 @@ def test_mutating_custom_operator_with_an_atomic_sum() -> None:
     assert pattern(result) == pattern(alone)
 
 
-@needs_compiler
+@needs.compiler
 def test_deterministic_custom_operator() -> None:
     """The same sums in integers differ under no schedule."""
     source, index = collisions()
@@ -176,7 +173,7 @@ def test_deterministic_custom_operator() -> None:
     assert not report.passed_over
 
 
-@needs_compiler
+@needs.compiler
 def test_launches_go_on_in_the_programs_own_schedule() -> None:
     """Repeats take no turn of a seeded schedule: later launches give what they would have given."""
     source, index = collisions()
@@ -347,7 +344,7 @@ def test_a_schema_that_does_not_tell_what_is_written() -> None:
 
 
 @pytest.mark.parametrize("outside", [False, True])
-@needs_compiler
+@needs.compiler
 def test_substituted_call_is_probed_whole(outside: bool) -> None:
     """It is one call wherever the mode is entered, and the mode's report counts it once."""
     x, index = torch.zeros(3), torch.tensor([0, 0, 2])
@@ -371,7 +368,7 @@ def racing_index_put(
 
 
 @pytest.mark.parametrize("outside", [False, True])
-@needs_compiler
+@needs.compiler
 def test_substitute_with_a_false_claim(outside: bool) -> None:
     """A probe checks detmode's own substitutes as it checks everything."""
     table = default_rules() + [
@@ -598,7 +595,7 @@ racing(torch.randn(1024), torch.randint(4, (1024,)))
 """
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(
     ("more", "code"),
     [
@@ -625,7 +622,7 @@ def test_command_where_nothing_varies(run: Any) -> None:
     assert "No probed call differed from its repeats." in ours.stderr
 
 
-@needs_compiler
+@needs.compiler
 def test_command_with_the_mode(run: Any) -> None:
     """``--simulate cuda``: substitutes are probed under the seeds of several schedules."""
     ours = run(

@@ -1,4 +1,4 @@
-"""What commands print, and the files that they write."""
+"""The output of commands: printed tables, and files."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ STDOUT = Path("-")
 
 
 def _files(options: argparse.Namespace) -> dict[str, Path]:
-    """The files that were asked for, by the names of their options."""
+    """Return the requested files, by the names of their options."""
     given = {name: getattr(options, name, None) for name in FILES}
     return {name: path for name, path in given.items() if path is not None}
 
 
 def stdout_is_taken(options: argparse.Namespace) -> bool:
-    """Whether a file that was asked for stands on stdout, alone."""
+    """Return whether a requested file is written to stdout, which must then hold nothing else."""
     return STDOUT in _files(options).values()
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Find out before the work whether its report can be written.
+    """Check before the work that its report can be written.
 
     Raises:
         UsageError: the folder of a file is missing, or cannot be written, or the file is a folder;
-            or one file was asked for twice.
+            or one file was requested twice.
     """
     files = _files(options)
     for name, path in files.items():
@@ -61,7 +61,7 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def write_files(options: argparse.Namespace, report: Shown) -> None:
-    """Write a report to the files that were asked for."""
+    """Write a report to the requested files."""
     texts = {"report": report.to_json, "html": report.to_html, "sarif": report.to_sarif}
     for name, path in _files(options).items():
         _write(path, texts[name]() + "\n")
@@ -83,7 +83,7 @@ def show(text: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing: a reader never finds half a report."""
+    """Write a file atomically, so that a reader never finds half a report."""
     if path == STDOUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(writable(text).encode("utf-8", "surrogateescape"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def diff(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Say where two recorded runs part."""
+    """Say where two recorded runs diverge."""
     check_files(options)
     from detmode.runs.diff import diff as compare
     from detmode.runs.trace_file import TraceError
@@ -60,9 +60,9 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _means(rule: Rule, pattern: str) -> bool:
-    """Whether ``pattern`` means a rule's operator, with or without namespace and overload.
+    """Return whether ``pattern`` names a rule's operator, with or without namespace and overload.
 
-    People who come with PyTorch's message have the name that stands there.
+    Users who have PyTorch's message have the name in it.
     """
     bare = rule.op.partition("::")[2]
     alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
@@ -71,7 +71,7 @@ def _means(rule: Rule, pattern: str) -> bool:
 
 
 def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Print what can break or slow reproducibility here."""
+    """Print the settings that can break or slow reproducibility here."""
     from detmode.environment.doctor import SEVERITIES, findings
     from detmode.reports.page import plural
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Extents(NamedTuple):
-    """What ``extents.cuh`` has of the batch, the channels, depth, height and width."""
+    """The struct of ``extents.cuh``: batch, channels, depth, height and width."""
 
     n: int
     c: int

@@ -1,4 +1,4 @@
-"""What in this environment can break or slow reproducibility, each with its remedy.
+"""Settings of this environment that can break or slow reproducibility, with remedies.
 
 Every state is read from the setting itself, and nothing is changed: no CUDA context is made, and
 what takes long to import (inductor, and CuPy where there is no GPU) is not imported.

@@ -1,4 +1,4 @@
-"""What a look at one setting gives."""
+"""The result of inspecting one setting."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Finding:
     """One setting or part of the environment.
 
     Args:
-        subject: what was looked at.
-        state: what it is here.
-        effect: what follows for reproducibility, or for speed.
-        remedy: what to do; ``None`` where there is nothing to do.
+        subject: the setting that was inspected.
+        state: its value here.
+        effect: the consequence for reproducibility or speed.
+        remedy: the action to take; ``None`` if there is nothing to do.
         severity: ``"error"`` for what makes two runs differ, whatever detmode does; ``"warning"``
             for what can, or slows them; ``"note"`` for what is fine, is only known in a program, or
             matters outside the mode or between machines alone. If left out, a remedy makes a
@@ -44,5 +44,5 @@ Look = Callable[[], Iterator[Finding]]
 
 
 def variable(name: str) -> str:
-    """An environment variable as a state."""
+    """Return an environment variable as a state."""
     return os.environ.get(name) or "not set"

@@ -38,7 +38,7 @@ def _cudnn() -> Iterator[Finding]:
     yield Finding(
         "cuDNN",
         state,
-        "outside the mode the algorithm, and so the bits, may change from run to run",
+        "outside the mode the algorithm, and so the bits, may vary between runs",
         "nothing under the mode, which sets deterministic=True and benchmark=False",
         "note",
     )
@@ -74,7 +74,7 @@ def _precision() -> Iterator[Finding]:
     yield Finding(
         "float32 precision",
         state,
-        "TF32 and bfloat16 do not vary from run to run, but GPUs with and without them give other "
+        "TF32 and bfloat16 do not vary between runs, but GPUs with and without them give different "
         "bits"
         if reduced
         else "float32 is computed as float32",
@@ -125,7 +125,7 @@ def _reductions() -> Iterator[Finding]:
     yield Finding(
         "float16 and bfloat16 matmul",
         ", ".join(allowed) or "sums are float32",
-        "sums may be rounded on the way: not varying from run to run, but where depends on the GPU "
+        "intermediate sums may be rounded: this does not vary between runs, but depends on the GPU "
         "and the size"
         if allowed
         else "sums are rounded once",

@@ -1,4 +1,4 @@
-"""What people write by hand in place of the backward of grid sampling: indexing, and autograd."""
+"""Hand-written compositions for the backward of grid sampling: indexing, and autograd."""
 
 from __future__ import annotations
 

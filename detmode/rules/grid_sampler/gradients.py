@@ -69,7 +69,7 @@ class Sampling:
         return f"<{ctype(self.input.dtype)}, {self.grid.shape[-1]}, {taps}>"
 
     def arguments(self, grad_output: Tensor) -> dict[str, Any]:
-        """What both kernels take. As a channel, the grid has its coordinates."""
+        """The arguments of both kernels. The coordinates are the grid's channels."""
         n, *grid_strides, of_coordinates = self.grid.stride()
         return {
             "grad_output": grad_output,

@@ -1,4 +1,4 @@
-"""What people write by hand in place of additions and assignments by index."""
+"""Hand-written compositions for additions and assignments by index."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def ps_roi_align_backward(
 def _sampled(
     grad: Tensor, spatial_scale: float, sampling_ratio: int, aligned: bool
 ) -> dict[str, Any]:
-    """What ``roi_align_backward`` takes beside sizes."""
+    """Return the arguments of ``roi_align_backward`` other than sizes."""
     return {
         "grad_stride": Extents.strides(grad.stride()),
         "spatial_scale": float(spatial_scale),

@@ -1,4 +1,4 @@
-"""What people write by hand in place of a scan: rows of a fixed length, then the row of ends."""
+"""Hand-written compositions for scans: rows of a fixed length, then the row of ends."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 from detmode.rules.scan import reference
 from detmode.rules.scan.composition import composed
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX
@@ -56,11 +56,8 @@ def _special(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _error(name: str, op: str, **arguments: Any) -> Sample:
-    def make(m: Maker) -> dict[str, Any]:
-        return {"self": m.normal(9), "dim": 0, **arguments}
-
-    return Sample(name=name, op=op, make=make)
+def _few(name: str, *, op: str, **more: Any) -> Sample:
+    return sample(name, lambda m: {"self": m.normal(9), "dim": 0}, op=op, **more)
 
 
 def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
@@ -105,39 +102,14 @@ SAMPLES = Samples(
             )
             for op in _OPS[:2]
         ),
-        *(
-            Sample(
-                name="metal",
-                op=op,
-                make=lambda m: {"self": m.normal(9), "dim": 0},
-                device="mps",
-                dtypes=_ALL,
-            )
-            for op in _OPS
-        ),
-        *(
-            Sample(name="rows", op=op, make=lambda m: {"self": m.normal(7, 63), "dim": 1})
-            for op in _OPS
-        ),
-        *(
-            Sample(
-                name="integers",
-                op=op,
-                make=lambda m: {"self": m.normal(100), "dim": 0},
-                dtypes=(torch.int64,),
-            )
-            for op in _OPS[:2]
-        ),
+        *(sample("rows", lambda m: {"self": m.normal(7, 63), "dim": 1}, op=op) for op in _OPS),
+        *(_few("few", op=op, dtypes=_ALL, device="mps") for op in _OPS),
+        *(_few("integers", op=op, dtypes=(torch.int64,)) for op in _OPS[:2]),
     ),
     errors=(
-        *(_error(f"dim_1_of_{op[6:]}", op, dim=1) for op in _OPS),
-        *(_error(f"complex32_{op[6:]}", op, dtype=torch.complex32) for op in _OPS[:2]),
-        Sample(
-            name="integers",
-            op=_OPS[2],
-            make=lambda m: {"self": m.normal(9), "dim": 0},
-            dtypes=(torch.int64, torch.bool),
-        ),
+        *(_few("few", op=op).but("no_such_dim", dim=1) for op in _OPS),
+        *(_few("few", op=op).but("complex32", dtype=torch.complex32) for op in _OPS[:2]),
+        _few("integers", op=_OPS[2], dtypes=(torch.int64, torch.bool)),
         Sample(
             name="integers_into_floats",
             op="aten::logcumsumexp.out",

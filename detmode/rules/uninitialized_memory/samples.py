@@ -1,11 +1,12 @@
 """Samples of uninitialised memory."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _quantized(
@@ -26,8 +27,7 @@ def _per_channel(make: Maker) -> dict[str, Any]:
     return {"self": values, "size": [9]}
 
 
-def _resizes(name: str, make: Any, *covers: str) -> Sample:
-    return Sample(name=name, op="aten::resize", make=make, covers=covers, device="cpu")
+_resizes = partial(sample, op="aten::resize", device="cpu")
 
 
 _MAKE = {
@@ -48,9 +48,10 @@ _MAKE = {
 SAMPLES = Samples(
     cases=(
         *(
-            Sample(name=name, op=op, make=make, dtypes=(torch.float32, torch.int64), device=device)
+            sample(
+                "filled", make, op=op, dtypes=(torch.float32, torch.int64), variants=("cpu", "meta")
+            )
             for op, make in _MAKE.items()
-            for name, device in (("filled", "cuda"), ("filled_on_host", "cpu"), ("no_data", "meta"))
         ),
         _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
         _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),

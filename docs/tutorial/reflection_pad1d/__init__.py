@@ -6,7 +6,7 @@ Met in the backward of ``F.pad(mode="reflect")`` and ``nn.ReflectionPad1d``.
 
 An input element that is mirrored into the padding gets gradient from several outputs. ATen's CUDA
 kernel gives each output to a thread, which adds with a float ``atomicAdd``, in an order that
-changes from run to run.
+varies between runs.
 
 ## What happens instead
 
