@@ -1,11 +1,11 @@
 """What a substituted call costs the host, part by part.
 
 ``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
-what is known of the overload (``look up``), to bind the arguments (``bind``), to find the row
-(``match``), to count the call (``record``), to check the arguments as ATen does (``validate``), and
-to put one CUDA kernel on the stream (``launch``). Of the launch, ``launch, bound`` is what the
-driver's call takes when the arguments lie ready, and ``launch, RawKernel`` is what CuPy's own call
-would take. Each is timed alone, on the smallest arguments.
+what is known of the overload (``look up``), to bind the arguments and find the row (``bind``), of
+which the conditions are ``match``, to count the call (``record``), to check the arguments as ATen
+does (``validate``), and to put one CUDA kernel on the stream (``launch``). Of the launch,
+``launch, bound`` is what the driver's call takes when the arguments lie ready, and ``launch,
+RawKernel`` is what CuPy's own call would take. Each is timed alone, on the smallest arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from detmode.mode.row_counter import RowCounter
 from detmode.mode.validation import validate
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default
@@ -67,12 +67,11 @@ def _own(rounds: int, calls: int) -> list[Part]:
     rows = default_rules().get(OP)
     overload = OverloadInfo(OP, rows)
 
-    def bound() -> Call:
-        return Call(OP, overload.signature.bind(args, {}), "cuda", overload=overload)
+    def bound() -> InterceptedCall:
+        return InterceptedCall(overload, args, {}, "cuda")
 
     call, decision = bound(), Decision("substitute", "it varies")
     recorder = RowCounter(logging.getLogger("detmode"), lambda: None)
-    call.row = next(row for row in rows if row.rule.when(call))
     forward_memory().find_site(call, recorder.paths)
     parts: dict[str, Callable[[], object]] = {
         "bind": bound,

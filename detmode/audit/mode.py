@@ -18,7 +18,7 @@ from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
@@ -148,7 +148,7 @@ class Audit(DeterministicMode):
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
 
-    def perform(self, call: Call, decision: Decision) -> Any:
+    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
         """Make the call as PyTorch makes it without its flag, and count what it costs."""
         assert call.site is not None
         overload, action = call.overload, decision.action
@@ -164,7 +164,7 @@ class Audit(DeterministicMode):
             self._tally.fill_bytes += filled
             cost = Cost.of(0, filled)
         else:
-            moved = floor.bytes(*call.given, result)
+            moved = floor.bytes(call.args, call.kwargs, result)
             cost = Cost.of(moved, _extra(call.row, action, moved))
         cost_of_row.add(cost)
         self._tally.acted = cost

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from detmode import cuda
 from detmode.mode import messages
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.rule import Allow, Native, Rule, Substitute
 
 _get_mode = torch._C._get_dispatch_mode
@@ -24,8 +25,7 @@ class Policy:
     substitute: bool = True
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The decision on a call.
 
     Args:
@@ -88,7 +88,7 @@ def decide(
     return Decision("warn" if is_known else action, why, unavailable)
 
 
-def launcher_missing(call: Call) -> str | None:
+def launcher_missing(call: InterceptedCall) -> str | None:
     """Return why the call's substitute cannot be launched, with the remedy; ``None`` if it can."""
     action = call.row.rule.action if call.row else None
     if call.launches_on is None or not isinstance(action, Substitute) or not action.launches:

@@ -1,4 +1,4 @@
-"""DeterministicMode: look up, match, act, record."""
+"""DeterministicMode: look up, bind, decide, count, perform."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.lines import in_compiled_function
 from detmode.sites.observers import observer
-from detmode.table.call import Call, tensors_in
+from detmode.table.call import tensors_in
 from detmode.table.call_site import Site
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import Overrides, matches, names_of
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Allow, Substitute
@@ -107,7 +108,7 @@ class DeterministicMode(TorchDispatchMode):
     # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
-    _known: Callable[[Call], bool] | None = None
+    _known: Callable[[InterceptedCall], bool] | None = None
     """Returns whether a call that would raise may run."""
 
     def __init__(
@@ -342,7 +343,13 @@ class DeterministicMode(TorchDispatchMode):
         """Decide on a call, count it, warn or raise, and carry out the decision."""
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
-        call = self._bind(overload, args, kwargs, traced=traced or _get_mode(_FAKE) is not None)
+        traced = traced or _get_mode(_FAKE) is not None
+        call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
+        if torch.is_grad_enabled():
+            for tensor in call.tensors:
+                if tensor.requires_grad:
+                    self._memory.remember_call(call, self._counter.paths)
+                    break
         rule = call.row.rule if call.row else None
         if overload.override is None if rule is None else isinstance(rule.action, Allow):
             # The most frequent decision, for which nothing else is looked up.
@@ -368,29 +375,6 @@ class DeterministicMode(TorchDispatchMode):
             self._tell(call, decision)
         return self.perform(call, decision)
 
-    def _bind(
-        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
-    ) -> Call:
-        """Return the call with its row; a forward call is remembered for its backward."""
-        call = Call(
-            overload.func,
-            overload.signature.bind(args, kwargs),
-            self._simulate,
-            overload=overload,
-            given=(args, kwargs),
-            traced=traced,
-        )
-        if torch.is_grad_enabled():
-            for tensor in call.tensors:
-                if tensor.requires_grad:
-                    self._memory.remember_call(call, self._counter.paths)
-                    break
-        for row in overload.rows:
-            if row.rule.when.holds(call):
-                call.row = row
-                break
-        return call
-
     def _decompose(
         self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -407,7 +391,7 @@ class DeterministicMode(TorchDispatchMode):
         with _acting(self), autocast_inside(overload.func):
             return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
-    def perform(self, call: Call, decision: Decision) -> Any:
+    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
         """Carry out the decision; a mode that only observes does less.
 
         Returns:
@@ -415,8 +399,7 @@ class DeterministicMode(TorchDispatchMode):
         """
         match decision.action:
             case "native":
-                args, kwargs = call.given
-                return with_native_settings(call.func)(*args, **kwargs)
+                return with_native_settings(call.func)(*call.args, **call.kwargs)
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None
                 action = call.row.rule.action
@@ -428,14 +411,14 @@ class DeterministicMode(TorchDispatchMode):
                     if seen_by is None:
                         return run_substitute(action, call.func, call.arguments)
                     run = functools.partial(_substitute, call.overload, action)
-                    return seen_by.observe(call.func, *call.given, run)
+                    return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
                 # own would repeat it at every call.
                 with deterministic_flag(False):
                     return call.run()
 
-    def _tell(self, call: Call, decision: Decision) -> None:
+    def _tell(self, call: InterceptedCall, decision: Decision) -> None:
         """Raise or warn about a call that may vary, with all that the user needs to know."""
         assert call.site is not None
         overload, (site, module) = call.overload, call.site

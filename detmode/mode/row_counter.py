@@ -15,7 +15,7 @@ from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.rule import Native, Rule
 
 _LINES = 10
@@ -50,7 +50,7 @@ class RowCounter:
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
         return Report(map(replace, rows), calls)
 
-    def count(self, call: Call, decision: Decision) -> bool:
+    def count(self, call: InterceptedCall, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
         assert call.site is not None
         overload, action, (site, module) = call.overload, decision.action, call.site
@@ -85,7 +85,7 @@ class RowCounter:
             self._log(call, decision, record)
         return is_new
 
-    def _log(self, call: Call, decision: Decision, record: ReportRow) -> None:
+    def _log(self, call: InterceptedCall, decision: Decision, record: ReportRow) -> None:
         if record.count > _LINES:
             self._logger.debug(
                 "%s %s at %s: further calls are not logged",
@@ -113,7 +113,7 @@ class RowCounter:
         )
 
 
-def remedy_for(call: Call, decision: Decision) -> str | None:
+def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
     """Return advice on a call, or on the row that it starts."""
     rule = call.row.rule if call.row else None
     return messages.remedy(

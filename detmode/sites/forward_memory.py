@@ -19,8 +19,8 @@ import torch
 from detmode.cuda.undo import Undo
 from detmode.sites.lines import backward_site, here
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import Call
 from detmode.table.call_site import CallSite, Note
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import matches
 
 T = TypeVar("T")
@@ -135,8 +135,10 @@ class ForwardMemory:
             return self._notes.of(number - 1)
         return [note for note in self._notes.of(number) if _may_be_made_by(note.names[0], name)]
 
-    def find_site(self, call: Call, paths: ModulePaths, *, in_backward: bool = True) -> None:
-        """Find where a call is made that is being dispatched: ``call.site``.
+    def find_site(
+        self, call: InterceptedCall, paths: ModulePaths, *, in_backward: bool = True
+    ) -> None:
+        """Set ``call.site`` to the place where the call is made that is being dispatched.
 
         Args:
             call: of a backward operator it is the site of its forward.
@@ -155,7 +157,7 @@ class ForwardMemory:
             site = CallSite(backward_site(), None)
         call.site = site
 
-    def remember_call(self, call: Call, paths: ModulePaths) -> None:
+    def remember_call(self, call: InterceptedCall, paths: ModulePaths) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
@@ -215,7 +217,7 @@ class ForwardMemory:
         notes = self._notes_of(node)
         return notes[0].site if notes else None
 
-    def allows(self, call: Call) -> bool:
+    def allows(self, call: InterceptedCall) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         if not self._had_regions:
             return False
