@@ -18,7 +18,7 @@ import overhead
 import torch
 from provenance import cpu
 from tabulate import tabulate
-from timing import Clock, CudaClock, HostClock, Rotation, Spread, Timed, copy_bandwidth, interleaved
+from timing import Clock, Rotation, Spread, Timed, copy_bandwidth, interleaved
 from torch import Tensor
 
 from detmode import record
@@ -146,14 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heads = ("aten::neg of 4 elements under", "us a call", "over empty")
     print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left", "right", "right")))
     print(f"PyTorch {torch.__version__}, {cpu()}, {options.rounds} rounds, medians\n")
-    clock: Clock
-    on_gpu = torch.cuda.is_available()
+    clock = Clock()
+    on_gpu = clock.device.type == "cuda"
     if on_gpu:
-        clock, name, largest = CudaClock(), torch.cuda.get_device_name(), options.largest or 1 << 30
+        name, largest = torch.cuda.get_device_name(), options.largest or 1 << 30
     else:
         print("No GPU here: the digest is timed on the CPU, on one thread, beside memcpy.")
         torch.set_num_threads(1)
-        clock, name, largest = HostClock(), cpu(), options.largest or 1 << 26
+        name, largest = cpu(), options.largest or 1 << 26
     sizes = [size for size in SIZES if size <= largest]
     bandwidth = copy_bandwidth(clock, max(sizes), options.rounds)
     found = digests(clock, sizes, options.rounds, bandwidth)

@@ -93,7 +93,7 @@ def test_a_race_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
     def run(sample: Sample, dtype: torch.dtype, *rest: Any, **options: Any) -> Any:
         output = torch.zeros(1)
-        cuda.launch_blocks(source, "race", 1, 2, output)
+        cuda.launch_blocks(source, "race", 1, 2, output=output)
         return (output,)
 
     monkeypatch.setattr(claims, "run_substituted", run)
@@ -248,7 +248,9 @@ def test_special_values_that_aten_refuses(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(special_values, "run_substituted", refuse)
     check_special_values(case, "nan")
     monkeypatch.setattr(special_values, "run_substituted", lambda *_, **__: (torch.zeros(4),))
-    with pytest.raises(ClaimError, match=r"ATen raises RuntimeError .*, the substitute takes them"):
+    with pytest.raises(
+        ClaimError, match=r"ATen raises RuntimeError .*, the substitute accepts them"
+    ):
         check_special_values(case, "nan")
 
 

@@ -93,8 +93,6 @@ def test_families_import_no_family():
     """What two families need is a launch of ``cuda/rows`` or a part of ``table``."""
     strangers = []
     for path in sources("rules"):
-        if path.name == "samples.py":
-            continue
         family = path.relative_to(PACKAGE / "rules").parts[0]
         for name, line in imported(path):
             parts = name.split(".")

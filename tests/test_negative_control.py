@@ -30,7 +30,10 @@ def racing_index_put(
     assert len(indices) == 1
     assert self.dim() == 2
     flat = (indices[0].reshape(-1, 1) * width + torch.arange(width)).reshape(-1)
-    launch(NAIVE, "naive_scatter<float>", flat.numel(), values.reshape(-1), flat, result, len(flat))
+    launch(
+        NAIVE, "naive_scatter<float>", flat.numel(),
+        source=values.reshape(-1), index=flat, output=result, n=len(flat),
+    )  # fmt: skip
     return result
 
 

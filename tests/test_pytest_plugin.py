@@ -355,6 +355,15 @@ def test_a_suite_under_warn(suite):
     result.stdout.fnmatch_lines(["2 places may vary"])
 
 
+def test_a_suite_under_strict(suite):
+    """A call about which PyTorch is silent goes on under error, and raises under strict."""
+    silent = "def test_it():\n    torch.mv(torch.eye(2).to_sparse(), torch.ones(2))\n"
+    for asked, outcome in (("error", "passed"), ("strict", "failed")):
+        result = suite(silent, f"--detmode={asked}", "--detmode-simulate=cuda")
+        result.assert_outcomes(**{outcome: 1})
+        result.stdout.fnmatch_lines(["may vary: 1 call at 1 line", "next: at test_inner.py:*mv*"])
+
+
 def test_fixtures_of_a_session(suite):
     """A mode that a session's fixture holds open ends within the suite's."""
     result = suite(
@@ -463,7 +472,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
     with pytest.raises(StopIteration):
         loop.send(True)
     worker.pytest_sessionfinish(None, 0)
-    assert json.loads(config.workeroutput["detmode"]) == []
+    assert json.loads(config.workeroutput["detmode"])["rows"] == []
 
 
 def test_other_lines_are_untouched(suite):

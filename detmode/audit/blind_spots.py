@@ -11,6 +11,7 @@ import torch
 
 from detmode.mode.row_counter import guarantee_of
 from detmode.reports.page import Listing
+from detmode.reports.terminal import table
 from detmode.table.rule import Allow
 from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
@@ -193,15 +194,12 @@ def listing_of(unseen: Unseen) -> Listing:
 
 def text_of(unseen: Iterable[Unseen]) -> str:
     """Return the text: calls that the run reveals, then the rest."""
-    from tabulate import tabulate  # slow to import, and only needed to print
-
     parts, rest = [], []
     for each in unseen:
         if each.calls:
-            rows = [astuple(row) for row in each.rows]
-            table = tabulate(rows, headers=_COLUMNS, disable_numparse=True)
+            rows = [tuple(cell or "" for cell in astuple(row)) for row in each.rows]
             text = f"Not seen: {each.what}. The run calls {', '.join(each.calls)}; {each.because}."
-            parts.append(f"{fill(text, _WIDTH)}\n{table}")
+            parts.append(f"{fill(text, _WIDTH)}\n{table(_COLUMNS, rows)}")
         elif each.rows:
             ops = dict.fromkeys(row.op for row in each.rows)
             rest.append(f"{each.what} ({', '.join(ops)})")

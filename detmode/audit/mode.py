@@ -11,16 +11,17 @@ import torch
 from detmode.audit.blind_spots import find_unseen
 from detmode.audit.report import AuditReport, Cost
 from detmode.audit.traffic import Floor
-from detmode.environment.settings import FLAG, deterministic_flag
+from detmode.environment.settings import deterministic_flag
+from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.mode.plan import Plan
 from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call
 from detmode.table.names import Overrides
-from detmode.table.rule import Native, Substitute
+from detmode.table.overload_info import OverloadInfo
+from detmode.table.rule import Substitute
 from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
@@ -72,6 +73,7 @@ class Audit(DeterministicMode):
     Args:
         warn_only: like the other arguments, as in :class:`~detmode.DeterministicMode`; the audit
             reports what a mode with these arguments would do.
+        strict: as above.
         substitute: as above.
         rules: as above.
         overrides: as above.
@@ -79,10 +81,13 @@ class Audit(DeterministicMode):
         log: as above.
     """
 
+    _told = ()
+
     def __init__(
         self,
         warn_only: bool = False,
         *,
+        strict: bool = False,
         substitute: bool = True,
         rules: RuleTable | None = None,
         overrides: Overrides | None = None,
@@ -91,6 +96,7 @@ class Audit(DeterministicMode):
     ) -> None:
         super().__init__(
             warn_only,
+            strict=strict,
             substitute=substitute,
             rules=rules,
             overrides=overrides,
@@ -119,55 +125,47 @@ class Audit(DeterministicMode):
             met.first_calls,
         )
 
-    def _plan(self, func: Any) -> Plan | None:
-        """Plan operators that no rule lists too, because their bytes count."""
-        plan = super()._plan(func)
-        if plan is None and isinstance(func, torch._ops.OpOverload):
-            plan = self._plans[func] = Plan(func, (), None, False)
-        return plan
+    def _look_up(self, func: Any) -> OverloadInfo | None:
+        """Look up operators that no rule lists too, because their bytes count."""
+        overload = super()._look_up(func)
+        if overload is None and isinstance(func, torch._ops.OpOverload):
+            overload = self._overloads[func] = OverloadInfo(func)
+        return overload
 
     def _intercept(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
     ) -> Any:
         tally = self._tally
-        tally.called.add(plan.func._schema.name)
-        if plan.composite and plan.override is None:
+        tally.called.add(overload.func._schema.name)
+        if overload.composite and overload.override is None:
             # The operators that it calls are counted instead.
-            return super()._intercept(plan, args, kwargs, traced=traced)
+            return super()._intercept(overload, args, kwargs, traced=traced)
         module, tally.acted = tally.module(), None
-        result = super()._intercept(plan, args, kwargs, traced=traced)
-        cost = tally.acted or Cost.of(self._floor(plan.func).bytes(args, kwargs, result), 0)
+        # As in a trace nothing is launched, so that no substitute is unavailable.
+        result = super()._intercept(overload, args, kwargs, traced=True)
+        cost = tally.acted or Cost.of(self._floor(overload.func).bytes(args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
 
-    def _act(
-        self,
-        plan: Plan,
-        row: FamilyRule | None,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        traced: bool,
-    ) -> Any:
-        asked = "allow" if self._memory.allows(plan.names) else plan.override
-        would = self._would(row, asked, flag_is_on=FLAG.chosen()[0])
-        if would is None:
-            return plan.func(*args, **kwargs)
-        record, *_ = self._recorder.count(plan, row, would, call, self._memory)
-        cost_of_row = self._tally.rows.setdefault(_key(record), Cost())
-        held = _held(call.tensors[0]) if plan.variant == "inplace" else 0
+    def perform(self, call: Call, decision: Decision) -> Any:
+        """Make the call as PyTorch makes it without its flag, and count what it costs."""
+        assert call.site is not None
+        overload, action = call.overload, decision.action
+        cost_of_row = self._tally.rows.setdefault(
+            (overload.name, action, call.site.site.text), Cost()
+        )
+        held = _held(call.tensors[0]) if overload.variant == "inplace" else 0
         with deterministic_flag(False):
-            result = plan.func(*args, **kwargs)
-        floor = self._floor(plan.func)
-        if floor.allocates and would in ("native", "substitute"):
+            result = call.run()
+        floor = self._floor(call.func)
+        if floor.allocates and action in ("native", "substitute"):
             filled = _held(result) - held
             self._tally.fill_bytes += filled
             cost = Cost.of(0, filled)
         else:
-            moved = floor.bytes(args, kwargs, result)
-            cost = Cost.of(moved, _extra(row, would, moved))
+            moved = floor.bytes(*call.given, result)
+            cost = Cost.of(moved, _extra(call.row, action, moved))
         cost_of_row.add(cost)
         self._tally.acted = cost
         return result
@@ -178,27 +176,12 @@ class Audit(DeterministicMode):
             floor = self._floors[func] = Floor(func)
         return floor
 
-    def _would(self, row: FamilyRule | None, asked: str | None, *, flag_is_on: bool) -> str | None:
-        """Return the action of the mode for a call; ``None`` if it would only call the operator."""
-        if asked in ("allow", "native", "warn", "error"):
-            return asked
-        if row is None:
-            # An override asks for a substitute, and no row says how.
-            return None
-        action = row.rule.action
-        if isinstance(action, Substitute):
-            if self._substitute or asked == "substitute":
-                return "substitute"
-            action = row.rule.without_substitute
-        if isinstance(action, Native) and flag_is_on:
-            return "native"
-        return "warn" if self._warn_only or row.rule.alert is None or not flag_is_on else "error"
-
     def _would_on_cuda(self, row: FamilyRule) -> str:
         """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
-        plan = (self._plans.get(func) or self._plan(func)) if func is not None else None
-        return self._would(row, plan.override if plan else None, flag_is_on=True) or "allow"
+        overload = (self._overloads.get(func) or self._look_up(func)) if func is not None else None
+        override = overload.override if overload else None
+        return decide(row.rule, self._policy, override=override).action
 
 
 def _key(record: ReportRow) -> tuple[str, str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from detmode.audit.blind_spots import Unseen, listing_of, text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report, ReportRow, read_json
+from detmode.reports.terminal import table
 
 _MODULES_SHOWN = 10
 
@@ -41,7 +42,7 @@ class Cost:
 
 
 class AuditReport(Report):
-    """What the mode would do in a CUDA run, with an estimate of the cost of determinism.
+    """The report of an audit: the mode's actions in a CUDA run, and an estimate of their cost.
 
     The estimate counts bytes; it measures nothing.
 
@@ -66,8 +67,9 @@ class AuditReport(Report):
         fill_bytes: int,
         unseen: Iterable[Unseen],
         first_calls: Iterable[tuple[int, str | None]] = (),
+        head: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(records, first_calls)
+        super().__init__(records, first_calls, head)
         self.costs = tuple(costs)
         self.modules = dict(modules)
         self.total = total
@@ -89,10 +91,10 @@ class AuditReport(Report):
         """True if a call would raise."""
         return any(record.action == "error" for record in self.records)
 
-    def __str__(self) -> str:
+    def text(self, *, long: bool = False, width: int | None = None) -> str:
         """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
-        estimate = "\n".join(self._estimate())
-        parts = [super().__str__(), estimate, self._where(), text_of(self.unseen)]
+        rows = super().text(long=long, width=width)
+        parts = [rows, "\n".join(self._estimate()), self._where(), text_of(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
@@ -103,15 +105,12 @@ class AuditReport(Report):
             replace(row, cells=(*row.cells, *_bytes_of(costs[id(record)])))
             for row, record in zip(page.table.rows, self.ordered())
         )
-        refused = sum(record.count for record in self.records if record.action == "error")
-        verdict = f"On CUDA {plural(refused, 'call')} would raise." if refused else page.verdict
         columns, modules = self._modules()
         listings = [Listing("Where the bytes are moved", columns, modules)] if modules else []
         return replace(
             page,
             title="Audit of a CUDA run",
-            verdict=verdict,
-            facts=self._estimate(),
+            facts=(*page.facts, *self._estimate()),
             table=Table((*page.table.columns, "moves", "added"), rows),
             listings=(*listings, *map(listing_of, self.unseen)),
         )
@@ -140,11 +139,8 @@ class AuditReport(Report):
         columns, rows = self._modules()
         if not rows:
             return ""
-        from tabulate import tabulate  # slow to import, and only needed to print
-
-        table = str(tabulate(rows[:_MODULES_SHOWN], headers=columns, disable_numparse=True))
-        more = len(rows) - _MODULES_SHOWN
-        return f"{table}\nand {more} more modules" if more > 0 else table
+        shown, more = table(columns, rows[:_MODULES_SHOWN]), len(rows) - _MODULES_SHOWN
+        return f"{shown}\nand {more} more modules" if more > 0 else shown
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         """Return columns and rows for the modules, the costliest first."""
@@ -159,23 +155,19 @@ class AuditReport(Report):
         )
         return ("module", "calls", "moves", "determinism adds"), rows if any(self.modules) else ()
 
-    def to_full_json(self) -> str:
-        """Return a JSON object with the rows and everything else that the audit found.
+    def _as_dict(self) -> dict[str, Any]:
+        """Return a report's object with everything else that the audit found.
 
-        ``rows`` has the fields of :class:`~detmode.ReportRow`, ``bytes``, and ``extra_bytes``,
-        which is null if it has not been counted. ``modules`` and ``unseen`` are lists of objects
-        with the fields of :class:`Cost` and :class:`Unseen`. The other fields are the totals.
+        ``rows`` also has ``bytes``, and ``extra_bytes``, which is null if it has not been counted.
+        ``modules`` and ``unseen`` are lists of objects with the fields of :class:`Cost` and
+        :class:`Unseen`. The other fields are the totals.
         """
-        rows = [
-            {
-                **asdict(record),
-                "bytes": cost.bytes,
-                "extra_bytes": None if cost.uncounted_bytes else cost.extra_bytes,
-            }
-            for record, cost in zip(self.records, self.costs)
-        ]
-        whole = {
-            "rows": rows,
+        whole = super()._as_dict()
+        for row, cost in zip(whole["rows"], self.costs):
+            extra = None if cost.uncounted_bytes else cost.extra_bytes
+            row |= {"bytes": cost.bytes, "extra_bytes": extra}
+        return {
+            **whole,
             "modules": [{"module": path, **asdict(cost)} for path, cost in self.modules.items()],
             "unseen": [asdict(unseen) for unseen in self.unseen],
             "calls": self.total.calls,
@@ -185,17 +177,16 @@ class AuditReport(Report):
             "fill_bytes": self.fill_bytes,
             "raises": self.raises,
         }
-        return json.dumps(whole, indent=2)
 
-    @classmethod
-    def from_full_json(cls, text: str) -> AuditReport:
-        """Read the report that :meth:`to_full_json` wrote.
+    @staticmethod
+    def from_json(text: str) -> AuditReport:
+        """Read the report that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: the text is not such a report.
+            ValueError: the text is not such a report, or one of another version.
         """
+        whole = read_json(text)
         try:
-            whole = json.loads(text)
             records, costs, modules = [], [], {}
             for row in whole["rows"]:
                 moved, extra = row.pop("bytes"), row.pop("extra_bytes")
@@ -208,11 +199,16 @@ class AuditReport(Report):
                 whole[name] for name in ("calls", "total_bytes", "extra_bytes", "uncounted_bytes")
             )
             unseen = [Unseen.from_dict(entry) for entry in whole["unseen"]]
-            return cls(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen)
+            head = {name: whole[name] for name in ("detmode", "torch", "command")}
+            return AuditReport(
+                *(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen), head=head
+            )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
-                "not a report of an audit as written by AuditReport.to_full_json"
+                "not a report of an audit as written by AuditReport.to_json"
             ) from error
+
+    to_full_json, from_full_json = Report.to_json, from_json  # their first names
 
 
 def _size(count: int) -> str:

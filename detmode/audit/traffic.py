@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.runs.overloads import Overload
+from detmode.runs.difference import SPARSE_PARTS
 from detmode.table.call import Signature, tensors_in
+from detmode.table.overload_info import OverloadInfo
 
 # In-place operators that do not read what they write, besides those that draw random numbers.
 _OVERWRITING = frozenset(
@@ -49,7 +49,7 @@ class Floor:
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema, tags = func._schema, func.tags
         namespace, _, name = schema.name.partition("::")
-        self._overload = Overload(func)
+        self._overload = OverloadInfo(func)
         self._signature = Signature(func)
         # zeros_like and new_zeros use only the shape and the dtype of their tensor.
         shaped = namespace == "aten" and (name.startswith("new_") or name.endswith("_like"))
@@ -106,18 +106,8 @@ def size_of(tensor: Tensor) -> int:
     if tensor.layout is torch.strided:
         held = (size for size, step in zip(tensor.shape, tensor.stride()) if step or not size)
         return math.prod(held) * tensor.itemsize
-    return sum(map(size_of, _parts(tensor)))
-
-
-def _parts(tensor: Tensor) -> Iterable[Tensor]:
-    """Return the strided components of a sparse tensor; none if the layout hides them."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()
+    # None of a layout that hides its parts.
+    return sum(size_of(getattr(tensor, name)()) for name in SPARSE_PARTS.get(tensor.layout, ()))
 
 
 def _is_written(argument: torch._C.Argument) -> bool:

@@ -50,7 +50,7 @@ def add_digest(sums: Tensor, tensor: Tensor) -> None:
         return
     if data.is_cuda:
         threads = min(-(-data.numel() // _BYTES_PER_THREAD), _MOST_THREADS)
-        launch(SOURCE, "digest", threads, data, sums, data.numel())
+        launch(SOURCE, "digest", threads, bytes=data, sums=sums, n_bytes=data.numel())
         return
     words = _words(data)
     of_chunk = _of_positions(np.arange(min(len(words), _CHUNK), dtype=np.uint64))

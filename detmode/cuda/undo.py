@@ -164,6 +164,8 @@ class Calls:
 
     def elsewhere(self) -> bool:
         """Return whether another thread is in one of the calls."""
+        if not self._calls:
+            return False
         thread = _get_thread()
         return any(call.thread != thread for call in tuple(self._calls))
 

@@ -10,8 +10,9 @@ import torch
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-_CONJUGATE = torch._C.DispatchKey.Conjugate
-_NEGATIVE = torch._C.DispatchKey.Negative
+# The two halves of resolve_views, for who cannot spare a call in Python.
+resolve_conjugates = functools.partial(_set_excluded, torch._C.DispatchKey.Conjugate, False)
+resolve_negatives = functools.partial(_set_excluded, torch._C.DispatchKey.Negative, False)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Autocast's keys, by the type of device.
 _AUTOCAST = {
@@ -30,8 +31,8 @@ def resolve_views() -> None:
     Nothing is restored here: PyTorch's guard, which excluded the keys, ends with the mode's call,
     or with the call of the outer mode that made it.
     """
-    _set_excluded(_CONJUGATE, False)
-    _set_excluded(_NEGATIVE, False)
+    resolve_conjugates()
+    resolve_negatives()
 
 
 class _Thread(threading.local):

@@ -15,7 +15,7 @@ import torch
 import detmode
 from detmode.sites.by_id import ById
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite, Site
+from detmode.table.call_site import CallSite, Site, installed_part
 
 _current_node = torch._C._current_autograd_node
 _INTERNAL_DIRECTORIES = tuple(
@@ -25,6 +25,7 @@ _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(
     os.path.join(_STANDARD_LIBRARY, name, "") for name in ("site-packages", "dist-packages")
 )
+_SCRIPTS = os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin", "")
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 _EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
@@ -66,7 +67,26 @@ def here(paths: ModulePaths) -> CallSite | None:
         path = paths.known.get(id(module))
         if path is None:
             path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
-    return CallSite(site_of(user), path)
+    site = site_of(user)
+    if site.text not in paths.own_lines:
+        paths.own_lines[site.text] = own_line(user)
+    return CallSite(site, path)
+
+
+def own_line(frame: FrameType | None) -> str | None:
+    """Return the program's own nearest line, from a frame outwards, as "file:line"."""
+    while frame is not None:
+        if _is_own(frame.f_code.co_filename):
+            return site_of(frame).text
+        frame = frame.f_back
+    return None
+
+
+def outer_site(site: Site, paths: ModulePaths) -> str | None:
+    """Return the program's own line that first led to a site; ``None`` if it is not known."""
+    if site.file is not None and _is_own(site.file):
+        return site.text
+    return paths.own_lines.get(site.text)
 
 
 def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
@@ -142,3 +162,9 @@ def _is_users(file: str) -> bool:
         return False
     # A call inside multiprocessing or copy belongs to the user's line, not to the library's.
     return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
+
+
+@lru_cache(_FILES)
+def _is_own(file: str) -> bool:
+    """Return whether a file is the program's own, not Python's or an installed package's."""
+    return _is_users(file) and not (installed_part(file) or file.startswith(_SCRIPTS))

@@ -44,12 +44,14 @@ class ModulePaths:
     Attributes:
         known: for each module, the path under which it was first called, preferably inside another
             module.
+        own_lines: for each site of a call, the program's own line that first led there, or None.
     """
 
     def __init__(self) -> None:
         self._called = _Node("")
         self._recomputed = _Node("")
         self.known: ById[str] = ById()
+        self.own_lines: dict[str, str | None] = {}
 
     def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
         """Return the path of the last of ``modules``, each of which calls the next.

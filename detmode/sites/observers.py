@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode.environment.dispatch import autocast_inside
 
-__all__ = ["Observer", "is_repeated", "observer", "repeated"]
+__all__ = ["Observer", "observer", "repeated", "repetition"]
 
 
 class _Thread(threading.local):
@@ -88,23 +88,19 @@ def observer() -> Observer | None:
     return None
 
 
-class _Repeated(threading.local):
+class _Repetition(threading.local):
     now: bool = False
 
 
-_repeated = _Repeated()
+repetition = _Repetition()
+"""Whether the calls that the thread makes ``now`` repeat one that the program made."""
 
 
 @contextmanager
 def repeated() -> Iterator[None]:
     """Mark the calls in the block as repeats of the program's calls, which no report counts."""
-    saved, _repeated.now = _repeated.now, True
+    saved, repetition.now = repetition.now, True
     try:
         yield
     finally:
-        _repeated.now = saved
-
-
-def is_repeated() -> bool:
-    """Return whether the current call repeats one of the program's."""
-    return _repeated.now
+        repetition.now = saved

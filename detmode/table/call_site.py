@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_PACKAGES = re.compile(r".*?[/\\](?:site|dist)-packages[/\\]")
+
+
+def installed_part(file: str) -> str | None:
+    """The path of a file below the folder that packages are installed in; else ``None``."""
+    found = _PACKAGES.match(file)
+    return None if found is None else file[found.end() :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +37,18 @@ class CallSite(NamedTuple):
 
     site: Site
     module: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The facts remembered about the forward call that made an autograd node.
+
+    Args:
+        site: where it was made.
+        names: all names of its operator.
+        allowed: the patterns of the allow regions around it.
+    """
+
+    site: CallSite
+    names: tuple[str, ...]
+    allowed: tuple[tuple[str, ...], ...]

@@ -55,7 +55,8 @@ class Refuse(Action):
     """Raise PyTorch's standard error, or warn under ``warn_only``.
 
     PyTorch is silent about the operator of a row without ``alert``. Such a row only warns, in
-    detmode's own words, so that switching detmode on does not raise where PyTorch would not.
+    detmode's own words, so that switching detmode on does not raise where PyTorch would not; with
+    ``strict=True`` it raises.
     """
 
 

@@ -18,6 +18,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
+from detmode.table.call_site import installed_part
+
 FORMAT = "detmode-baseline"
 VERSION = 1
 
@@ -46,10 +48,7 @@ def key_of(overload: str, site: str, root: Path) -> Key:
 
 
 def _portable(file: str, root: Path) -> str:
-    path = PurePath(file)
-    for number, part in enumerate(path.parts):
-        if part in ("site-packages", "dist-packages"):
-            return PurePath(*path.parts[number + 1 :]).as_posix()
+    path = PurePath(installed_part(file) or file)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 

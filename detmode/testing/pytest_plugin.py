@@ -36,9 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--detmode",
         nargs="?",
         const="error",
-        choices=("error", "warn"),
+        choices=("error", "warn", "strict"),
         help="run all tests under a DeterministicMode; calls that may vary raise (error, the "
-        "default), or are listed at the end only (warn)",
+        "default), also where PyTorch is silent (strict), or are listed at the end only (warn)",
     )
     group.addoption(
         "--detmode-simulate",
@@ -171,6 +171,7 @@ class _Suite:
         self._keys: dict[tuple[str, str], Key] = {}
         self._update: bool = config.getoption("--detmode-update-baseline")
         self._warns = asked == "warn" or self._update
+        self._strict = asked == "strict"
         self._known: frozenset[Key] = frozenset()
         for each in config.getoption("--detmode-override"):
             if "=" not in each:
@@ -215,6 +216,7 @@ class _Suite:
             self._mode = SuiteMode(
                 lambda overload, site: self._key(overload, site) in self._known,
                 warn_only=self._warns,
+                strict=self._strict,
                 simulate=self._config.getoption("--detmode-simulate"),
                 overrides=self._overrides,
             )
@@ -278,8 +280,7 @@ class _Suite:
         offenders = self._offenders()
         keys = [self._key(record.overload, record.site) for record in offenders]
         new = [record for record, key in zip(offenders, keys) if key not in self._known]
-        if new:
-            terminalreporter.write_line(str(Report(new)))
+        terminalreporter.write_line(str(Report(new)) if new else Report(self._merged()).verdict)
         calls = dict.fromkeys(("substitute", "native"), 0)
         for record in self._merged():
             calls[record.action] = calls.get(record.action, 0) + record.count

@@ -65,13 +65,13 @@ def assert_reproducible(
     Args:
         fn: the function, a module, or a method.
         args: its arguments, as far as ``copy.deepcopy`` copies them; tensors must be leaves.
-        runs: how many times, at least 2.
-        vary: what differs between the runs, some of :data:`VARIED`: ``"threads"``, the number of
-            PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors, which get
-            memory that was used before; ``"memory"``, what fresh memory of ``torch.empty`` and its
-            kin holds; ``"schedule"``, the order in which the host runner runs CUDA threads, where
-            a mode with ``simulate="cuda"`` is entered outside. With ``"memory"`` a compiled
-            function runs eagerly.
+        runs: the number of runs, at least 2.
+        vary: the conditions that differ between the runs, some of :data:`VARIED`: ``"threads"``,
+            the number of PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors,
+            which get memory that was used before; ``"memory"``, the content of the memory that
+            ``torch.empty`` and similar operators return; ``"schedule"``, the order in which the
+            host runner runs CUDA threads, inside a mode with ``simulate="cuda"``. With
+            ``"memory"`` a compiled function runs eagerly.
         kwargs: its keyword arguments.
 
     Returns:

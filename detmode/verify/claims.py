@@ -18,6 +18,7 @@ from detmode.cuda import host
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.runs import difference
+from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import (
     Case,
@@ -147,7 +148,9 @@ def check_truth(case: Case, device: str = "host") -> Errors:
         what = None if theirs is None else special_difference(mine.cpu(), theirs.cpu())
         if what is not None:
             raise ClaimError(f"{case}: {what}; see detmode/rules/{case.family}/kernels.cu")
-        errors, allowed = _errors(case, mine, theirs, true, magnitude)
+        errors, allowed = compare_errors(
+            mine.detach().cpu(), None if theirs is None else theirs.detach().cpu(), true, magnitude
+        )
         if not errors.ours <= allowed:
             beside = "" if errors.aten is None else f", ATen's is {errors.aten:.3g}"
             raise ClaimError(
@@ -235,16 +238,16 @@ def _take_magnitudes(arguments: dict[str, Any]) -> None:
             arguments[name] = value.abs().to(value.dtype)
 
 
-def _errors(
-    case: Case,
+def compare_errors(
     ours: torch.Tensor,
     aten: torch.Tensor | None,
     truth: torch.Tensor,
     magnitude: torch.Tensor,
 ) -> tuple[Errors, float]:
-    """Return the largest errors of finite elements, and the error that is allowed."""
-    ours = ours.detach().cpu()
-    aten = None if aten is None else aten.detach().cpu()
+    """Return the largest errors of finite elements, and the error that is allowed.
+
+    All tensors are on one device.
+    """
     if _counts(ours):
         expected = truth if aten is None else aten
         wrong = 0.0 if torch.equal(ours, expected.to(ours.dtype)) else math.inf
@@ -318,7 +321,10 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
 
     Raises:
         ClaimError: the substitute accepts them, or raises another type; or ATen accepts them.
+        NotCheckedError: no loaded library has the operator.
     """
+    if resolve(sample.op) is None:
+        raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
     expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))

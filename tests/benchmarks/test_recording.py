@@ -3,7 +3,7 @@
 import pytest
 import recording
 import torch
-from timing import HostClock, Spread
+from timing import Clock, Spread
 
 
 def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +20,7 @@ def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_share_is_of_the_copys_bandwidth() -> None:
     """The digest reads its bytes once; the share is of what a copy reads and writes."""
-    (first, *_) = recording.digests(HostClock(), [1 << 12], 3, bandwidth=2e9)
+    (first, *_) = recording.digests(Clock(), [1 << 12], 3, bandwidth=2e9)
     assert first.share == pytest.approx((1 << 12) / first.time.median / 2e9)
     assert not first.beyond_cache
     assert first.cells(on_gpu=True)[-1] == "in cache"

@@ -33,7 +33,8 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def apply(name: str, values: Tensor) -> Tensor:
     """A function of each value."""
     output = torch.empty_like(values)
-    launch(SOURCE, f"{name}<{ctype(values.dtype)}>", len(values), values, output, len(values))
+    entry, n = f"{name}<{ctype(values.dtype)}>", len(values)
+    launch(SOURCE, entry, n, input=values, output=output, n=n)
     return output
 
 
@@ -109,7 +110,9 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
     )
     n = len(rows)
     products, sums = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
-    launch(SOURCE, f"scaled_numbers<{ctype(dtype)}>", n, rows, products, sums, n)
+    launch(
+        SOURCE, f"scaled_numbers<{ctype(dtype)}>", n, input=rows, products=products, sums=sums, n=n
+    )
     w, x, y, z = rows[0].tolist()
     true = (exact(w) + exact(x) + exact(y)) * exact(z)
     assert error_in_places(sums[0].item(), true, dtype) <= 8
@@ -128,7 +131,9 @@ def test_scaled_ends(dtype: torch.dtype) -> None:
         [[-inf, -inf, -inf, 5.0], [-inf, -inf, -inf, inf], [-inf, 2.0, -inf, -2.0]], dtype=dtype
     )
     products, sums = torch.empty(3, dtype=dtype), torch.empty(3, dtype=dtype)
-    launch(SOURCE, f"scaled_numbers<{ctype(dtype)}>", 3, rows, products, sums, 3)
+    launch(
+        SOURCE, f"scaled_numbers<{ctype(dtype)}>", 3, input=rows, products=products, sums=sums, n=3
+    )
     assert sums[0].item() == 0.0
     assert sums[1].isnan()
     assert sums[2].item() == pytest.approx(1.0)

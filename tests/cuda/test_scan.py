@@ -35,7 +35,10 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     output = empty((n,), values.dtype, "cpu")
     entry = f"scan<{of}, {threads}, {rows}, {vec}>"
     stride = values.stride(0)
-    launch_blocks(SCANS, entry, tiles, threads, values, output, marks, totals, nodes, n, stride)
+    launch_blocks(
+        SCANS, entry, tiles, threads,
+        input=values, output=output, marks=marks, totals=totals, nodes=nodes, n=n, stride=stride,
+    )  # fmt: skip
     return output
 
 

@@ -18,7 +18,7 @@ N = 1 << 20
 def racing_sum(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """The sum of all values at one place, in the order in which the threads come."""
     output = torch.zeros(1, device="cuda")
-    launch(KERNELS, "naive_scatter<float>", N, values, index, output, N)
+    launch(KERNELS, "naive_scatter<float>", N, source=values, index=index, output=output, n=N)
     return output
 
 

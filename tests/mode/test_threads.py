@@ -148,7 +148,7 @@ def test_what_the_program_chooses_during_a_call_stays(on):
 def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine):
     """Two calls that cannot end before each other are no deadlock: the second one raises."""
     monkeypatch.setattr(settings, "PATIENCE", WAITS)
-    said = "calls of two threads need it on and off at once"
+    said = "calls of two threads need it on and off at the same time"
     with Other(other), pytest.raises(RuntimeError, match=said):
         mine()
     assert FLAG.chosen() == (True, False)

@@ -41,6 +41,12 @@ def folder(family: str) -> Path:
     return Path(rules.__path__[0], family)
 
 
+def section(family: str, heading: str) -> str:
+    """What a family's docstring says under a heading, on one line."""
+    text = (families()[family].__doc__ or "").partition(f"## {heading}\n")[2]
+    return " ".join(text.partition("\n## ")[0].split())
+
+
 def test_every_folder_is_a_family() -> None:
     """To list detmode/rules is to see the coverage: each folder is a family with its rows."""
     base = Path(rules.__path__[0])
@@ -78,6 +84,31 @@ def test_headings(family: str) -> None:
     assert first.strip(), f"{where}: begin the docstring with what the family covers"
     empty = [HEADINGS[i] for i, section in enumerate(sections) if not section.strip()]
     assert not empty, f"{where}: say something under the heading {empty[0]!r}"
+
+
+@EVERY_FAMILY
+def test_what_varies_is_said(family: str) -> None:
+    """A family is there because results may vary: its page says which, and how it comes."""
+    said = section(family, "What varies")
+    says_nothing = len(said.split()) < 10 or re.match(r"nothing\b", said, re.IGNORECASE)
+    assert not says_nothing, (
+        f"detmode/rules/{family}/__init__.py: 'What varies' is {said!r}; say which result "
+        "comes to depend on the order of threads and how, or remove the family: an operator "
+        "whose result does not vary needs no row"
+    )
+
+
+@EVERY_FAMILY
+def test_substitutes_are_refused_and_timed(family: str) -> None:
+    """A family with a substitute has inputs that ATen rejects, and sizes from real models."""
+    samples = samples_of(family)
+    if not any(isinstance(rule.action, Substitute) for rule in families()[family].RULES):
+        return
+    for field, content in (("errors", "inputs that ATen rejects"), ("bench", "sizes of models")):
+        assert getattr(samples, field) or field in samples.not_applicable, (
+            f"detmode/rules/{family}/samples.py: SAMPLES has no {field}: give it {content}, or "
+            f"say in not_applicable[{field!r}] why there are none"
+        )
 
 
 @EVERY_FAMILY
@@ -119,11 +150,15 @@ def test_budgets(family: str) -> None:
 
 @EVERY_FAMILY
 def test_no_blank_is_left(family: str) -> None:
-    """What tools/new_rule.py marks TODO is for the family's author to fill in."""
-    for path in filter(Path.is_file, folder(family).iterdir()):
-        lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        blank = [number for number, line in lines if re.search(r"\bTODO\b", line)]
-        assert blank == [], f"{path.parent.name}/{path.name}: fill in lines {blank}"
+    """What tools/new_rule.py marks FILL IN is for the family's author to write."""
+    blanks = [
+        f"detmode/rules/{family}/{path.name}:{number}: {line.strip().replace('FILL IN: ', '')}"
+        for path in sorted(filter(Path.is_file, folder(family).iterdir()))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if "FILL IN" in line
+    ]
+    if blanks:
+        pytest.fail("\n".join(["write what is asked for:", *blanks]), pytrace=False)
 
 
 @EVERY_FAMILY
@@ -193,15 +228,17 @@ def test_traffic_is_stated(family: str) -> None:
                 f"{where}:{node.lineno}: give Substitute traffic=, the bytes that it moves as a "
                 "multiple of the floor, or None and the reason under Cost"
             )
-    cost = " ".join(
-        (families()[family].__doc__ or "").partition("## Cost")[2].partition("## ")[0].split()
-    )
+    cost = section(family, "Cost")
     actions = [
         rule.action for rule in families()[family].RULES if isinstance(rule.action, Substitute)
     ]
     for traffic in {action.traffic for action in actions}:
         words = "not counted" if traffic is None else f"{traffic} times the floor"
         assert words in cost, f"{where}: a row has traffic={traffic}; say {words!r} under Cost"
+        assert traffic is None or "once" in cost or "bytes" in cost, (
+            f"{where}: a row has traffic={traffic}; say under Cost how it was counted: what is "
+            "read and written once, which is the floor, and the bytes that are moved beside it"
+        )
 
 
 def overloads(base: str) -> list[torch._ops.OpOverload]:

@@ -556,7 +556,7 @@ def alert_given(run: Callable[[], Any], mode: DeterministicMode) -> list[str]:
         with mode:
             run()
     texts = [str(warning.message) for warning in caught]
-    return [text for text in texts if "deterministic" in text or "differ from run to run" in text]
+    return [text for text in texts if "deterministic" in text or "vary between runs" in text]
 
 
 @each_of(ALERTING)

@@ -34,7 +34,7 @@ def digest(tensor: torch.Tensor) -> bytes:
 def by_kernel(tensor: torch.Tensor, threads: int) -> bytes:
     sums = torch.zeros(2, dtype=torch.int64)
     data = tensor.contiguous().view(-1).view(torch.uint8)
-    launch(SOURCE, "digest", threads, data, sums, data.numel())
+    launch(SOURCE, "digest", threads, bytes=data, sums=sums, n_bytes=data.numel())
     return finished(sums, tensor)
 
 

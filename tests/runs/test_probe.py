@@ -38,7 +38,10 @@ from detmode.table.conditions import argument, on
 def racing(source: Tensor, index: Tensor, n: int) -> Tensor:
     """Sums by a float atomicAdd: the user's own CUDA kernel, which no table knows."""
     result = source.new_zeros(n)
-    launch(KERNELS, "naive_scatter<float>", len(source), source, index, result, len(source))
+    launch(
+        KERNELS, "naive_scatter<float>", len(source),
+        source=source, index=index, output=result, n=len(source),
+    )  # fmt: skip
     return result
 
 
@@ -49,7 +52,10 @@ def _(source: Tensor, index: Tensor, n: int) -> Tensor:
 
 @torch.library.custom_op("detmode_probe::racing_", mutates_args=("result",))
 def racing_(result: Tensor, source: Tensor, index: Tensor) -> None:
-    launch(KERNELS, "naive_scatter<float>", len(source), source, index, result, len(source))
+    launch(
+        KERNELS, "naive_scatter<float>", len(source),
+        source=source, index=index, output=result, n=len(source),
+    )  # fmt: skip
 
 
 @torch.library.custom_op("detmode_probe::steady", mutates_args=())
@@ -356,8 +362,8 @@ def racing_index_put(
     self: Tensor, indices: list[Tensor], values: Tensor, accumulate: bool = False
 ) -> Tensor:
     result = self.clone()
-    args = (values, indices[0], result, len(values))
-    launch(KERNELS, "naive_scatter<float>", len(values), *args)
+    n = len(values)
+    launch(KERNELS, "naive_scatter<float>", n, source=values, index=indices[0], output=result, n=n)
     return result
 
 
@@ -580,7 +586,8 @@ from detmode.cuda import launch
 @torch.library.custom_op("mine::racing", mutates_args=())
 def racing(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     result = source.new_zeros(4)
-    launch(KERNELS, "naive_scatter<float>", len(source), source, index, result, len(source))
+    n = len(source)
+    launch(KERNELS, "naive_scatter<float>", n, source=source, index=index, output=result, n=n)
     return result
 
 torch.manual_seed(0)
@@ -605,7 +612,7 @@ def test_command_names_what_varies(run: Any, tmp_path: Path, more: str, code: in
     assert ours.stdout == ""
     (row,) = json.loads((tmp_path / "report.json").read_text())["rows"]
     assert (row["overload"], row["conditions"]) == ("mine::racing.default", ["schedule"])
-    assert row["site"] == f"{tmp_path / 'script.py'}:13"
+    assert row["site"] == f"{tmp_path / 'script.py'}:14"
 
 
 def test_command_where_nothing_varies(run: Any) -> None:

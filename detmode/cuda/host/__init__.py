@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -25,6 +26,7 @@ from detmode.cuda.host.library import (
     sanitizer_environment,
     unavailable,
 )
+from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 from detmode.cuda.undo import Undo
 
@@ -68,6 +70,14 @@ class _Argument(ctypes.Structure):
         ("buffer", ctypes.c_int),
         ("offset", ctypes.c_longlong),
     ]
+
+
+# What an argument is that lies in no buffer, as in state.h: a word, or a struct at its address.
+_WORD, _STRUCT = -1, -2
+
+
+_POSITION = re.compile(r"(?<=argument )(\d+)")
+"""What the headers of the runner call an argument by."""
 
 
 class _Schedule(threading.local):
@@ -169,7 +179,6 @@ _POINTEES = {
     "Q": "uint64_t",
     "*": "void",
 }
-_SCALARS = {"b": "bool", "i": "int64_t", "d": "double"}
 
 
 def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
@@ -192,71 +201,46 @@ def _extent(tensor: Tensor) -> int:
     return (last + 1) * tensor.itemsize
 
 
-def _parameter(kind: str, pointee: str) -> str:
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    return ("const " if kind == "c" else "") + _POINTEES[pointee] + "*"
-
-
-def _describe(argument: object) -> str:
-    if isinstance(argument, Tensor):
-        return f"a Tensor of {argument.dtype}"
-    return f"{type(argument).__name__} {argument!r}"
-
-
 def launch_blocks(
     source: Source,
     entry: str,
     grid: Sequence[int],
     block: Sequence[int],
-    arguments: Sequence[object],
+    bound: Bound,
     shared: int = 0,
 ) -> None:
     """Run one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
 
     Raises:
-        LaunchError: see the class; also an argument that does not fit its kernel parameter.
+        LaunchError: see the class; also a tensor of another dtype than its pointer's.
         DeviceAssert: a `DETMODE_ASSERT` did not hold.
         CompileError: the file does not compile.
     """
     position = source.position(entry)
     library = compile(source, Build.RACES if _schedule.races else default_build())
     kinds = library.kinds(position)
-    where = f"{source.path.name}: {entry}"
-    if len(kinds) != len(arguments):
-        raise LaunchError(
-            f"{where}: the kernel has {len(kinds)} parameters, but got {len(arguments)} arguments"
-        )
-    packed = (_Argument * max(len(arguments), 1))()
+    signature = source.signature(entry)
+    values, tensors, _ = bound
+    words = (ctypes.c_ulonglong * max(signature.n_words, 1))()
+    signature.pack_into(words, bound)
+    packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
     pointers: list[tuple[int, int]] = []
-    for i, (argument, (kind, pointee)) in enumerate(zip(arguments, kinds, strict=True)):
-        slot = packed[i]
-        slot.buffer = -1
-        if isinstance(argument, Tensor) and kind in "pc":
-            if not _element_fits(pointee, argument.dtype):
-                raise LaunchError(
-                    f"{where}: argument {i} is {_describe(argument)}, but the parameter is "
-                    f"{_parameter(kind, pointee)}"
-                )
-            start = argument.data_ptr()
-            regions.append((start, start + _extent(argument), kind == "p", i))
-            pointers.append((i, start))
-        elif argument is None and kind in "pc":
-            slot.value = 0
-        elif isinstance(argument, bool) and kind == "b":
-            slot.value = int(argument)
-        elif isinstance(argument, int) and not isinstance(argument, bool) and kind == "i":
-            if not -(2**63) <= argument < 2**63:
-                raise LaunchError(f"{where}: argument {i} is {argument}, beyond int64_t")
-            slot.value = argument & 0xFFFFFFFFFFFFFFFF
-        elif isinstance(argument, float) and kind == "d":
-            slot.value = ctypes.c_ulonglong.from_buffer(ctypes.c_double(argument)).value
-        else:
+    for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
+        packed[i].buffer = _STRUCT if kind == "s" else _WORD
+        packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
+        if i not in tensors:
+            continue
+        tensor = values[i]
+        if not _element_fits(pointee, tensor.dtype):
+            constant = "const " if kind == "c" else ""
             raise LaunchError(
-                f"{where}: argument {i} is {_describe(argument)}, but the parameter is "
-                f"{_parameter(kind, pointee)}"
+                f"{signature.where}: {signature.parameters[i].name} is a Tensor of {tensor.dtype}, "
+                f"but the parameter is {constant}{_POINTEES[pointee]}*"
             )
+        start = tensor.data_ptr()
+        regions.append((start, start + _extent(tensor), kind == "p", i))
+        pointers.append((i, start))
     merged = _merge(regions)
     buffers = (_Buffer * max(len(merged), 1))()
     positions = (ctypes.c_int * max(len(merged), 1))()
@@ -280,7 +264,7 @@ def launch_blocks(
         (ctypes.c_uint * 3)(*block),
         shared,
         packed,
-        len(arguments),
+        len(kinds),
         buffers,
         positions,
         len(merged),
@@ -289,7 +273,9 @@ def launch_blocks(
     )
     if status:
         error = DeviceAssert if status == 2 else LaunchError
-        raise error(f"{where}: {message}")
+        names = [parameter.name for parameter in signature.parameters]
+        message = _POSITION.sub(lambda found: repr(names[int(found[1])]), message)
+        raise error(f"{signature.where}: {message}")
 
 
 def _merge(regions: list[tuple[int, int, bool, int]]) -> list[tuple[int, int, bool, int]]:

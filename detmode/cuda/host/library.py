@@ -277,7 +277,7 @@ class Library:
         self._lock = Lock()
 
     def kinds(self, position: int) -> list[tuple[str, str]]:
-        """For each kernel parameter its kind ("p", "c", "b", "i", "d") and the pointee's code."""
+        """For each kernel parameter its kind, one of "pcbids", and the code of its pointee."""
         known = self._kinds.get(position)
         if known is None:
             text = self._library.detmode_kinds(position).decode()
