@@ -8,12 +8,12 @@ while data races are looked for. `simple` never blocks; `barriers` meets nine `_
 from __future__ import annotations
 
 import platform
+import timeit
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
 from tabulate import tabulate
-from torch.utils.benchmark import Timer
 
 from detmode.cuda import Source, host, launch_blocks
 
@@ -22,10 +22,10 @@ BLOCK = 256
 
 
 def best(threads: int, how: AbstractContextManager[None], run: Callable[[], None]) -> float:
-    """Threads a second of the quickest of five launches, each after two that do not count."""
-    timer = Timer("run()", globals={"run": run})
+    """Threads a second of the quickest of five launches after a first one."""
     with how:
-        return threads / min(timer.timeit(1).median for _ in range(5))
+        run()
+        return threads / min(timeit.repeat(run, number=1, repeat=5))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from detmode.cuda.cache import Kept, take
-from detmode.cuda.signature import Bound, Signature
+from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 from detmode.cuda.undo import Lock
 
@@ -102,7 +102,7 @@ def _kept(source: Source, entry: str, arch: str) -> Kept:
 class _Slots(threading.local):
     """One thread's argument values of one entry, in words of 8 bytes, and the pointers to them."""
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: KernelSignature) -> None:
         self.values = (ctypes.c_ulonglong * max(signature.n_words, 1))()
         first = ctypes.addressof(self.values)
         addresses = [first + 8 * offset for offset in signature.offsets]

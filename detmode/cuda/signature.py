@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Bound", "Parameter", "Signature", "kernels_of"]
+__all__ = ["Bound", "KernelSignature", "Parameter", "kernels_of"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
@@ -77,7 +77,7 @@ Bound: TypeAlias = tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]
 """Values in the order of the parameters, and where among them tensors and null pointers are."""
 
 
-class Signature:
+class KernelSignature:
     """The parameters of one entry, and how its arguments lie: each from a word of 8 bytes on.
 
     Args:

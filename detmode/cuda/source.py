@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.signature import Parameter, Signature, kernels_of
+from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
 
 __all__ = ["CompileError", "Source", "compile_for"]
 
@@ -65,7 +65,7 @@ class Source:
         self.path = Path(anchor).parent / name
         self.entries: tuple[str, ...] = tuple(entries)
         self.positions: dict[str, int] = {entry: i for i, entry in enumerate(self.entries)}
-        self.signatures: dict[str, Signature] = {}
+        self.signatures: dict[str, KernelSignature] = {}
 
     def __repr__(self) -> str:
         return f"Source({str(self.path)!r}, {len(self.entries)} entries)"
@@ -90,7 +90,7 @@ class Source:
         """The parameters of each `__global__` function of the text."""
         return kernels_of(self.text)
 
-    def signature(self, entry: str) -> Signature:
+    def signature(self, entry: str) -> KernelSignature:
         """The parameters of `entry`, read from the text once.
 
         Raises:
@@ -104,7 +104,7 @@ class Source:
             where = f"{self.path.name}: {entry}"
             if kernel not in self.kernels:
                 raise ValueError(f"{where}: the file declares no __global__ function {kernel!r}")
-            known = self.signatures[entry] = Signature(where, self.kernels[kernel])
+            known = self.signatures[entry] = KernelSignature(where, self.kernels[kernel])
         return known
 
     def position(self, entry: str) -> int:

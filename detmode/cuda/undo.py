@@ -4,6 +4,9 @@ A signal handler may raise, as for Ctrl-C, after any call of a C function and at
 Python function, even before the first line of an ``__exit__``, which is not called again. Cleanup
 that must happen anyway is tied to an object that only the interpreter holds while a ``with``
 statement or a call lasts, and that it drops at the end, however the end comes about.
+
+It lies in the lowest folder because the host runner and the launches need its locks, and a folder
+imports only those below it.
 """
 
 from __future__ import annotations

@@ -98,17 +98,17 @@ __global__ void adaptive_avg_pool_backward(const scalar_t* __restrict__ grad_out
   }
 }
 
-// Channels last: neighbouring threads own neighbouring channels, a thread every `lanes`-th
+// Channels last, 4-D: neighbouring threads own neighbouring channels, a thread every `lanes`-th
 // one.
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void adaptive_avg_pool_backward_channels_last(const scalar_t* __restrict__ grad_output,
                                                          scalar_t* __restrict__ grad_input,
-                                                         int64_t n, int64_t channels, axis_sizes t,
-                                                         axis_sizes h, axis_sizes w,
+                                                         int64_t n, int64_t channels, axis_sizes h,
+                                                         axis_sizes w, int64_t one_magic,
                                                          int64_t positions_magic,
                                                          int64_t lane_count, int64_t lanes_magic) {
-  Shape<index_t> in{{t.size, t.magic}, {h.size, h.magic}, {w.size, w.magic}};
-  Shape<index_t> out{{t.out, t.out_magic}, {h.out, h.out_magic}, {w.out, w.out_magic}};
+  Shape<index_t> in{{1, one_magic}, {h.size, h.magic}, {w.size, w.magic}};
+  Shape<index_t> out{{1, one_magic}, {h.out, h.out_magic}, {w.out, w.out_magic}};
   divisor<index_t> positions(in.numel(), positions_magic);
   divisor<index_t> lanes(lane_count, lanes_magic);
   index_t unit = static_cast<index_t>(channels);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,13 +60,15 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     lanes = -(-channels // per_thread)
     threads = grad_input.numel() // channels * lanes
     (lanes_magic,) = magic_numbers(lanes)
+    axes = _axes(grad_output, self, 2)
+    one_magic = axes.pop("t").magic
     launch(
         SOURCE,
         f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
         grad_output=grad_output.contiguous(memory_format=torch.channels_last),
-        grad_input=grad_input, n=threads, channels=channels, **_axes(grad_output, self, 2),
-        lane_count=lanes, lanes_magic=lanes_magic,
+        grad_input=grad_input, n=threads, channels=channels, **axes,
+        one_magic=one_magic, lane_count=lanes, lanes_magic=lanes_magic,
     )  # fmt: skip
     return grad_input
 
@@ -103,7 +106,7 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
     return grad_input
 
 
-def _axes(grad_output: Tensor, self: Tensor, spatial: int) -> dict[str, AxisSizes | int]:
+def _axes(grad_output: Tensor, self: Tensor, spatial: int) -> dict[str, Any]:
     """The kernels' arguments that describe their axes; a missing one has the sizes 1."""
     missing = (1,) * (3 - spatial)
     sizes = (*missing, *self.shape[-spatial:]), (*missing, *grad_output.shape[-spatial:])

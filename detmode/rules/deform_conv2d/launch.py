@@ -83,15 +83,9 @@ def deform_conv2d_backward(
         given = grad[part].view(images, groups, flat_weight.shape[1], out_h * out_w)
         given = given.permute(1, 2, 0, 3).reshape(*flat_weight.shape[:2], images * out_h * out_w)
         taps = torch.bmm(flat_weight.transpose(1, 2), given)
-        common = {
-            "offset": offset[part],
-            "mask": None if kept_mask is None else kept_mask[part],
-            "rows": rows,
-            "columns": columns,
-            "images": images,
-            "channels": input.shape[1],
-            "offset_groups": offset_groups,
-        }
+        moved = {"offset": offset[part], "mask": None if kept_mask is None else kept_mask[part]}
+        sizes = {"images": images, "channels": input.shape[1], "offset_groups": offset_groups}
+        common = moved | sizes | {"rows": rows, "columns": columns}
         _move(taps, input[part], grad_offset[part], grad_mask[part], common)
         _add(taps, grad_input[part], common)
         # The gradients of the taps are done with: their memory takes the taps themselves.
