@@ -1,7 +1,7 @@
 """What lies between a call and its substitute: few Python calls, and few changes of file."""
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -51,9 +51,8 @@ def test_calls_before_the_substitute(mode):
                 sys.setprofile(None)
 
     # A new thread remembers no allow region of another test.
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run).result()
     assert [row.count for row in made.records] == [3]
     calls = found[-1]
     files = [each.partition(" ")[0] for each in calls]
