@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.rules.index.arguments import zipf
 from detmode.table.samples import Maker
 
 KINDS = ("distinct", "zipf", "one")
@@ -160,7 +159,7 @@ def _values(kind: str, n: int, size: int) -> Tensor:
         order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
         return order % size
     if kind == "zipf":
-        return zipf(make, n, size)
+        return make.zipf(n, size)
     if kind == "one":
         return torch.zeros(n, dtype=torch.int64)
     raise ValueError(f"contention is one of {', '.join(KINDS)}, not {kind!r}")

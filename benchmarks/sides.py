@@ -116,7 +116,7 @@ class DeviceMaker(Maker):
 
 def timed_families() -> list[str]:
     """The families with sizes for benchmarks: those that have a substitute."""
-    return [family for family in families() if hasattr(samples_of(family), "BENCH")]
+    return [family for family in families() if samples_of(family).bench]
 
 
 def inputs(
@@ -127,13 +127,13 @@ def inputs(
     Args:
         names: the families; all, if empty.
         dtypes: those that a sample has are timed.
-        sizes: ``"bench"`` takes the families' ``BENCH``; ``"tests"`` takes of the samples of the
+        sizes: ``"bench"`` takes the families' ``bench``; ``"tests"`` takes of the samples of the
             tests those that the host runner can run in a moment.
     """
     found = []
     for family in names or timed_families():
         samples = samples_of(family)
-        for sample in samples.BENCH if sizes == "bench" else _small(samples.SAMPLES):
+        for sample in samples.bench if sizes == "bench" else _small(samples.cases):
             if resolve(sample.op) is not None:
                 own = [dtype for dtype in dtypes if dtype in sample.dtypes]
                 found += [Input(family, sample, dtype, dtype is own[0]) for dtype in own]

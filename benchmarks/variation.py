@@ -94,7 +94,7 @@ def inputs(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> Iterator[Case
         colliding = [case for case in cases(family) if "collisions" in case.sample.covers]
         large = [
             Case(family, sample, dtype, None)
-            for sample in getattr(samples_of(family), "BENCH", ())
+            for sample in samples_of(family).bench
             for dtype in sample.dtypes
         ]
         yield from (case for case in (*colliding, *large) if case.dtype in dtypes)

@@ -232,7 +232,7 @@ def test_what_cannot_be_checked_is_no_pass(
     family: str, name: str, dtype: torch.dtype, reason: str
 ) -> None:
     """A claim that is neither kept nor broken here says why; a plain return would say it holds."""
-    (sample,) = (each for each in samples_of(family).SAMPLES if each.name == name)
+    (sample,) = (each for each in samples_of(family).cases if each.name == name)
     with pytest.raises(NotCheckedError, match=reason):
         check_special_values(Case(family, sample, dtype, GPU_TO_GPU), "nan")
 

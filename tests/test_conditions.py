@@ -46,7 +46,7 @@ def odd_tensors() -> tuple[torch.Tensor | None, ...]:
 @pytest.mark.parametrize("name", families())
 def test_whatever_the_arguments_a_row_answers(name: str) -> None:
     """A condition that raised would hide what ATen says of arguments that it rejects."""
-    for op, sample in {sample.op: sample for sample in samples_of(name).SAMPLES}.items():
+    for op, sample in {sample.op: sample for sample in samples_of(name).cases}.items():
         func = resolve(op)
         if func is None:
             continue

@@ -1,6 +1,7 @@
 """The layout of the package: what lies at its top, and which way imports run."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,21 @@ def test_imports_run_down(folder):
         if name.split(".")[1] in FLOOR and FLOOR[name.split(".")[1]] < FLOOR[folder]
     ]
     assert not upward, "\n".join(upward)
+
+
+def test_no_circle():
+    """No module imports, at once or inside a function, one that imports it in the end."""
+    files = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        files[".".join(parts).removesuffix(".__init__")] = path
+    imports = {}
+    for module, path in files.items():
+        names = [name for name, _ in imported(path)]
+        known = {name if name in files else name.rpartition(".")[0] for name in names}
+        imports[module] = known - {module}
+    assert files.keys() >= set().union(*imports.values())
+    graphlib.TopologicalSorter(imports).prepare()
 
 
 def test_families_import_no_family():

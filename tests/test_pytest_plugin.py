@@ -91,8 +91,8 @@ def test_it():
         [
             "repeat 1 gave other bits than repeat 0",
             "*'loss'*: 1 of 1 elements differ (float32*, the largest difference is 1*",
-            "the runs part at detmode_plugin_tests::vary.default at *test_inner.py:7",
-            "*the same inputs gave other outputs*",
+            "the runs diverge at detmode_plugin_tests::vary.default at *test_inner.py:7",
+            "*the same inputs gave different outputs*",
             "differing  output 0",
         ]
     )

@@ -170,11 +170,11 @@ def test_a_module_is_copied(method):
 
 
 def test_what_is_captured_is_named():
-    """A model that a closure changes is not copied, and the message says what parted."""
+    """A model that a closure changes is not copied, and the message says what differed."""
     weight = torch.zeros(3)
     with pytest.raises(AssertionError, match="look for what is made once and changed") as error:
         assert_reproducible(lambda: weight.add_(1).clone())
-    assert "the inputs came into the run different" in str(error.value)
+    assert "the inputs already differed when they entered the run" in str(error.value)
 
 
 def test_generators():
@@ -191,8 +191,8 @@ def test_fresh_memory_is_filled():
     with pytest.raises(AssertionError) as error:
         assert_reproducible(reads_fresh_memory, torch.ones(3))
     text = str(error.value)
-    assert re.search(r"the runs part at aten::add.Tensor at .*test_testing.py:\d+", text)
-    assert "it reads memory that nobody has written" in text
+    assert re.search(r"the runs diverge at aten::add.Tensor at .*test_testing.py:\d+", text)
+    assert "it reads uninitialized memory" in text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_what_fn_raises():
 
 
 def test_the_operator_is_named():
-    """The message ends with the first operator at which two recorded runs part, and its line."""
+    """The message ends with the first operator at which two recorded runs diverge, and its line."""
 
     def function(x):
         y = x * 2
@@ -259,10 +259,10 @@ def test_the_operator_is_named():
     with pytest.raises(AssertionError) as error:
         assert_reproducible(function, torch.ones(3))
     here = function.__code__.co_firstlineno + 2
-    assert f"the runs part at detmode_testing::vary.default at {__file__}:{here}" in str(
+    assert f"the runs diverge at detmode_testing::vary.default at {__file__}:{here}" in str(
         error.value
     )
-    assert "the same inputs gave other outputs" in str(error.value)
+    assert "the same inputs gave different outputs" in str(error.value)
 
 
 def test_what_no_operator_shows():

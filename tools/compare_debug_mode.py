@@ -133,18 +133,18 @@ def name(log: Any) -> str:
 
 def our_answer(faultless: Path, kind: Kind, path: Path) -> str:
     """What ``detmode diff`` says."""
-    parting = diff(faultless, kind.training.record(path)).parting
-    if parting is None:
+    divergence = diff(faultless, kind.training.record(path)).divergence
+    if divergence is None:
         return "sees nothing"
-    if parting.call.overload != kind.overload:
-        return f"names another: `{parting.call.overload}`"
+    if divergence.call.overload != kind.overload:
+        return f"names another: `{divergence.call.overload}`"
     if kind.occurrence is not None:
         calls = [call.overload for call in Reader(faultless).calls()]
-        if parting.first is None or calls[: parting.first.number].count(kind.overload) != (
+        if divergence.first is None or calls[: divergence.first.number].count(kind.overload) != (
             kind.occurrence
         ):
-            return f"names another: `{parting.call.overload}`"
-    return f"names it: {parting.kind}"
+            return f"names another: `{divergence.call.overload}`"
+    return f"names it: {divergence.kind}"
 
 
 def measure() -> list[tuple[str, ...]]:
@@ -153,7 +153,7 @@ def measure() -> list[tuple[str, ...]]:
         faultless = Training().record(Path(folder) / "faultless")
         again = diff(faultless, Training().record(Path(folder) / "again"))
         watched = [Watched(hash_fn) for hash_fn in HASHES]
-        ours = "sees nothing" if again.identical else f"reports `{again.parting}`"
+        ours = "sees nothing" if again.identical else f"reports `{again.divergence}`"
         rows = [("none", "", ours, *(each.says_of_none() for each in watched))]
         for kind in KINDS:
             ours = our_answer(faultless, kind, Path(folder) / kind.name)

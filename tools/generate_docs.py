@@ -46,8 +46,8 @@ def family_page(name: str, family: ModuleType, measured: Sequence[variation.Resu
         chain = [rule for rule in rules if rule.op == op]
         parts += [f"### `{op}`", table(ROWS, [row_cells(rule) for rule in chain])]
     if importlib.util.find_spec(f"{family.__name__}.samples") is not None:
-        module = samples_of(name)
-        samples = [*module.SAMPLES, *getattr(module, "ERRORS", ())]
+        own = samples_of(name)
+        samples = [*own.cases, *own.errors]
         cells = [
             (
                 code(sample.op),
@@ -55,7 +55,7 @@ def family_page(name: str, family: ModuleType, measured: Sequence[variation.Resu
                 ", ".join(name_of(dtype) for dtype in sample.dtypes),
                 sample.device,
                 ", ".join(sample.covers).replace("_", " "),
-                "rejected" if number >= len(module.SAMPLES) else "",
+                "rejected" if number >= len(own.cases) else "",
             )
             for number, sample in enumerate(samples)
         ]

@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 def chosen(options: argparse.Namespace) -> Sample | None:
     """The sample that is asked for."""
     samples = samples_of(options.family)
-    for sample in (*getattr(samples, "BENCH", ()), *samples.SAMPLES):
+    for sample in (*samples.bench, *samples.cases):
         if (sample.op, sample.name) == (options.operator, options.sample):
             return sample
     return None

@@ -215,9 +215,7 @@ def launch_blocks(
 
 
 def _load(source: Source, entry: str, index: int, count: int) -> tuple[Source, _Kernel]:
-    from detmode.cuda.launch import unavailable as reason
-
-    problem = reason("cuda")
+    problem = unavailable()
     if problem is not None:
         raise RuntimeError(f"{source.path.name}: {entry} cannot be launched. {problem}")
     source.position(entry)

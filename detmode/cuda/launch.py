@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.cuda import device as gpu
 from detmode.cuda import host
 from detmode.cuda.source import Source
 
@@ -185,8 +186,6 @@ def _launch(
     if device.type == "cpu":
         host.launch_blocks(source, entry, grid, block, arguments, shared)
     elif device.type == "cuda":
-        from detmode.cuda import device as gpu
-
         gpu.launch_blocks(source, entry, grid, block, arguments, shared, device)
     else:
         raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
@@ -239,7 +238,5 @@ def unavailable(device_type: str) -> str | None:
     if device_type == "cpu":
         return host.unavailable()
     if device_type == "cuda":
-        from detmode.cuda import device
-
-        return device.unavailable()
+        return gpu.unavailable()
     return f"Launches run on cuda and cpu devices, not on {device_type}."

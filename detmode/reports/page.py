@@ -160,30 +160,6 @@ class Page:
         return next(each.level for each in self.groups if each.name == group)
 
 
-class Shown:
-    """A report that can be shown: one that gives a :class:`Page`."""
-
-    def page(self) -> Page:
-        """What is shown."""
-        raise NotImplementedError
-
-    def to_json(self) -> str:
-        """The report's own data."""
-        raise NotImplementedError
-
-    def to_html(self) -> str:
-        """One HTML page with all that it needs in it: styles, script, data."""
-        from detmode.reports.html import to_html  # jinja2 is needed for a page only
-
-        return to_html(self.page())
-
-    def to_sarif(self) -> str:
-        """SARIF 2.1.0, as code scanning services read it."""
-        from detmode.reports.sarif import to_sarif
-
-        return to_sarif(self.page())
-
-
 _LONE_SURROGATES = "\ud800-\udc7f\udd00-\udfff"
 _UNWRITABLE = re.compile(f"[{_LONE_SURROGATES}]")
 _NOT_IN_A_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_LONE_SURROGATES}]")

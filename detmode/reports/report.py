@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural
+from detmode.reports.page import Group, Page, Table, TableRow, plural
+from detmode.reports.shown import Shown
 from detmode.reports.timeline import timeline_of
 
 ERROR = Group("error", "error", "the call is refused, with PyTorch's message")

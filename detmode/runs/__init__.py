@@ -1,5 +1,5 @@
-"""Recording runs, finding where two of them part, and probing one for what varies.
+"""Recording runs, finding where two of them diverge, and probing one for operators that vary.
 
-It may import :mod:`detmode.mode` and what is below. Nothing is imported here: who compares bytes
-needs no recording.
+It may import :mod:`detmode.mode` and what is below. This file imports nothing, so that comparing
+bytes does not load the recording code.
 """

@@ -1,8 +1,8 @@
-"""Aligning two sequences of calls, of which one may have calls that the other has not.
+"""Aligning two sequences of calls, where one may have calls that the other does not.
 
-Training repeats itself: the kinds of its calls alone do not tell an extra step from the next one.
-Calls that are the same to the byte, and that are so only once in each run (a batch being loaded),
-tell; they are the anchors. Between two anchors the kinds decide.
+Training repeats itself, so the kinds of its calls alone cannot tell an extra step from the next
+one. Calls that are bitwise identical and occur once in each run (loading a batch) can; they are the
+anchors. Between two anchors, calls are aligned by kind.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 Pair = tuple[int | None, int | None]
-"""Positions of a call in both runs; None where one run has not made it."""
+"""Positions of a call in both runs; None if a run did not make it."""
 
 _WINDOW = 16
-"""Calls in a row that must be alike before a run is taken up again."""
+"""Consecutive calls that must match before an alignment resumes."""
 _EDITS = 1000
-"""Calls left over up to which the fewest are looked for."""
+"""Unmatched calls up to which a shortest edit script is searched for."""
 _FAR = 1 << 16
 
 
@@ -24,12 +24,12 @@ Sequences = tuple[Sequence[int], Sequence[int]]
 
 
 def align(kinds: Sequences, whole: Sequences, anchors: Sequences) -> Iterator[Pair]:
-    """The calls of both runs in order, side by side.
+    """Yield the calls of both runs in order, side by side.
 
     Args:
-        kinds: for each run and call a number that says what was called, on what kind of tensors.
-        whole: the same with the tensors' digests.
-        anchors: ``whole``, with 0 for what must not be an anchor.
+        kinds: for each run and call, a number for the operator and the form of its tensors.
+        whole: the same, with the tensors' digests.
+        anchors: ``whole``, with 0 for calls that must not be anchors.
     """
     (first, second), (a, b) = whole, kinds
     same = _common(first, second)
@@ -44,14 +44,14 @@ def align(kinds: Sequences, whole: Sequences, anchors: Sequences) -> Iterator[Pa
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many calls are the same at the beginning."""
+    """Return the number of calls that are the same at the beginning."""
     return next(
         (n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other))
     )
 
 
 def _anchors(one: Sequence[int], other: Sequence[int], begin: int) -> list[tuple[int, int]]:
-    """Calls that are in each run once, in an order that both have: a longest such chain."""
+    """Return a longest chain of calls that occur once in each run, in the same order in both."""
     places = [_once(sequence, begin) for sequence in (one, other)]
     shared = [(i, places[1][token]) for token, i in places[0].items() if token in places[1]]
     shared.sort()
@@ -75,7 +75,7 @@ def _anchors(one: Sequence[int], other: Sequence[int], begin: int) -> list[tuple
 
 
 def _once(sequence: Sequence[int], begin: int) -> dict[int, int]:
-    """The tokens that occur once from ``begin`` on, with their places."""
+    """Return the tokens that occur once from ``begin`` on, with their positions."""
     places: dict[int, int] = {}
     for position in range(begin, len(sequence)):
         token = sequence[position]
@@ -87,7 +87,7 @@ def _once(sequence: Sequence[int], begin: int) -> dict[int, int]:
 def _between(
     a: Sequence[int], b: Sequence[int], begin: tuple[int, int], end: tuple[int, int]
 ) -> Iterator[Pair]:
-    """Align two stretches by the kinds of their calls, with as few calls left over as can be."""
+    """Align two stretches by the kinds of their calls, leaving as few unmatched as possible."""
     (i, j), (i_end, j_end) = begin, end
     while i < i_end and j < j_end:
         same = _common(a[i:i_end], b[j:j_end]) if a[i] == b[j] else 0
@@ -97,7 +97,7 @@ def _between(
         if not path:
             break
         for down, right in path:
-            # Left over are calls of the first run, then calls of the second.
+            # Unmatched calls of the first run come before those of the second.
             yield from ((n, None) for n in range(i, down))
             yield from ((None, n) for n in range(j, right))
             if down == i_end and right == j_end:
@@ -111,7 +111,7 @@ def _between(
 def _shortest(
     a: Sequence[int], b: Sequence[int], begin: tuple[int, int], end: tuple[int, int]
 ) -> list[tuple[int, int]] | None:
-    """The pairs of a shortest edit script (Myers, 1986), and ``end``; None if it is too long."""
+    """Return the pairs of a shortest edit script (Myers, 1986), and ``end``; None if too long."""
     n, m = end[0] - begin[0], end[1] - begin[1]
     furthest = {1: 0}
     history: list[dict[int, int]] = []
@@ -149,7 +149,7 @@ def _walk_back(
 def _resumed(
     a: Sequence[int], b: Sequence[int], at: tuple[int, int], end: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """The next place where both go on alike for a while; nothing if there is none."""
+    """Return the next position where both continue alike for a while; empty if there is none."""
     seen: dict[tuple[int, ...], int] = {}
     for j in range(at[1], min(end[1], at[1] + _FAR) - _WINDOW + 1):
         seen.setdefault(tuple(b[j : j + _WINDOW]), j)

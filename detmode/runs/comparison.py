@@ -1,4 +1,4 @@
-"""What comparing two runs gave, and how it is shown: as text, JSON and a page."""
+"""The result of comparing two runs, shown as text, JSON or a page."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from detmode.reports.page import (
     Group,
     Opened,
     Page,
-    Shown,
     Table,
     TableRow,
     listed,
     plural,
     shortened,
 )
+from detmode.reports.shown import Shown
 from detmode.reports.timeline import Timeline
 from detmode.rules import default_rules
 from detmode.runs.dump_diff import CallDifference
@@ -30,28 +30,30 @@ from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve
 
 KINDS = {
-    "outputs": "the same inputs gave other outputs: this call varies, or a fault is in it",
-    "inputs": "the inputs came into the run different: other data, weights or order of data",
-    "arguments": "it was called with other numbers: compare them, and where they come from",
-    "generator": "its random generator was in another state: compare its seed, and what used it "
-    "before",
+    "outputs": "the same inputs gave different outputs: the call varies, or it is faulty",
+    "inputs": "the inputs already differed when they entered the run: different data, weights or "
+    "order of data",
+    "arguments": "it was called with different numbers: compare them, and where they come from",
+    "generator": "its random generator was in a different state: compare its seed, and what used "
+    "it before",
     "seed": "the runs began with different seeds",
-    "calls": "the runs do not make the same calls: a step more, an operator less",
-    "replica": "this collective gives all ranks of its group the same, and these two other results",
-    "drift": "it wrote over what both ranks had, with other bytes: as expected of a shard, and of "
-    "what a rank knows of its own data, but not of weights that all ranks have",
+    "calls": "the runs do not make the same calls: an extra step, a missing operator",
+    "replica": "this collective should give all ranks of its group the same result, and gave these "
+    "two different ones",
+    "drift": "it overwrote what both ranks had with different bytes: expected of a shard and of "
+    "data that belongs to one rank, but not of weights that all ranks share",
 }
-"""The ways in which two runs can part, and what each means."""
+"""The ways in which two runs can diverge, and what each means."""
 
 _BY_ITSELF = ("outputs", "replica", "drift")
-"""The kinds where the operator may be the reason, and the rule table has something to say."""
+"""The kinds where the operator may be the cause, so that the rule table is consulted."""
 
-DIFFERENT = Group("different", "error", "both runs made the call, with other bytes")
+DIFFERENT = Group("different", "error", "both runs made the call, with different bytes")
 ONLY_FIRST = Group("only first", "warning", "only the first run made the call")
 ONLY_SECOND = Group("only second", "warning", "only the second run made the call")
-SAME = Group("same", "none", "the call is the same to the byte in both runs")
+SAME = Group("same", "none", "the call is bitwise identical in both runs")
 GROUPS = (DIFFERENT, ONLY_FIRST, ONLY_SECOND, SAME)
-"""What can become of a call, the most serious first."""
+"""The outcomes for a call, the most serious first."""
 
 _COLUMNS = ("which", *(group.name for group in GROUPS), "overload", "site", "module")
 
@@ -62,7 +64,7 @@ class Line:
 
     Args:
         overload: as in :class:`TraceCall`, and so ``site`` and ``module``.
-        counts: how many calls there are of each of :data:`GROUPS`.
+        counts: the number of calls in each of :data:`GROUPS`.
     """
 
     overload: str
@@ -78,23 +80,23 @@ class Line:
             cells=(group.name, *map(str, self.counts), self.overload, self.site, self.module or ""),
             group=group.name,
             rule=self.overload,
-            message=f"{self.overload}: of its calls here, {', '.join(counted)}.",
+            message=f"{self.overload}: of its calls at this line, {', '.join(counted)}.",
             site=self.site,
             modules=(self.module,),
         )
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """A call at which two runs differ.
 
     Args:
         kind: one of :data:`KINDS`.
-        first: the call in the first run; ``None`` where it has none.
+        first: the call in the first run; ``None`` if that run did not make it.
         second: the call in the second run.
-        differing: which tensors differ: "input 0", "output 1", "mutated 0", "generator".
-        generators: the generators that were in other states when the recordings began: "torch",
-            "cuda:0", "python", "numpy"; none where they cannot be the reason.
+        differing: the tensors that differ: "input 0", "output 1", "mutated 0", "generator".
+        generators: the generators whose states differed when the recordings began: "torch",
+            "cuda:0", "python", "numpy"; none if they cannot be the cause.
     """
 
     kind: str
@@ -113,31 +115,32 @@ class Parting:
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """What comparing two runs gave.
+    """The result of comparing two runs.
 
     Args:
-        parting: where they differ first; ``None`` where they are the same.
-        outputs: the first call whose inputs agree and whose outputs differ, where there is one.
-        drift: of two ranks, the first call that writes over what both have, with other bytes.
-        same: how many calls are the same to the byte.
-        different: how many are made by both and differ.
-        only_first: how many only the first run made.
-        only_second: how many only the second run made.
-        incomplete: the runs that failed or were killed, by their paths.
+        divergence: the first difference; ``None`` if the runs are the same.
+        outputs: the first call whose inputs agree and whose outputs differ, if there is one.
+        drift: for two ranks, the first call that overwrites a tensor both share with different
+            bytes.
+        same: the number of calls that are bitwise identical.
+        different: the number of calls that both runs made and that differ.
+        only_first: the number of calls that only the first run made.
+        only_second: the number of calls that only the second run made.
+        incomplete: the paths of the runs that failed or were killed.
         lines: the operators and sites whose calls are not all the same.
         timeline: the calls by module.
-        ranks: of two recordings of one distributed run, and ``None`` for others. Calls of ranks on
-            data of their own may differ; the results of collectives that give all ranks the same
-            should not, nor the results of the same inputs.
-        dumped: how the tensors differ of the calls that both runs have a dump of.
-        to_dump: for each run, the calls to dump so that it is seen how the tensors differ.
-        started: in what the runs were started differently, of arguments, PyTorch's version and its
-            threads: the name, the first run's and the second's.
+        ranks: the two ranks, for two recordings of one distributed run; otherwise ``None``. Calls
+            on data of one rank may differ. The results of collectives that give all ranks the same
+            result should not differ, and neither should the results of the same inputs.
+        dumped: for each call that both runs dumped, how its tensors differ.
+        to_dump: for each run, the calls to dump in order to see how the tensors differ.
+        started: how the runs were started differently (arguments, PyTorch's version, its threads):
+            the name, the first run's value and the second's.
     """
 
-    parting: Parting | None
-    outputs: Parting | None
-    drift: Parting | None
+    divergence: Divergence | None
+    outputs: Divergence | None
+    drift: Divergence | None
     same: int
     different: int
     only_first: int
@@ -152,25 +155,32 @@ class Comparison(Shown):
 
     @property
     def identical(self) -> bool:
-        """Whether both runs made the same calls with the same bytes; of ranks, what they share."""
-        return self.parting is None
+        """True if both runs made the same calls with the same bytes; for ranks, what they share."""
+        return self.divergence is None
+
+    @property
+    def parting(self) -> Divergence | None:
+        """The earlier name of :attr:`divergence`."""
+        return self.divergence
 
     @property
     def verdict(self) -> str:
-        """What was found."""
-        if self.parting is not None:
-            return f"the runs part at {self.parting.call.overload}: {KINDS[self.parting.kind]}"
+        """The result in one sentence."""
+        if self.divergence is not None:
+            what = KINDS[self.divergence.kind]
+            return f"the runs diverge at {self.divergence.call.overload}: {what}"
         if self.ranks is not None:
             names = " and ".join(self.ranks)
-            return f"ranks {names} have the same results of collectives, and of the same inputs"
+            return f"ranks {names} have the same results of collectives, and of equal inputs"
         return "the runs are identical"
 
     def to_json(self) -> str:
-        """The comparison as a JSON object."""
+        """Return the comparison as a JSON object."""
         return json.dumps(
             {
                 "identical": self.identical,
-                "parting": _as_data(self.parting),
+                "divergence": _as_data(self.divergence),
+                "parting": _as_data(self.divergence),  # its earlier name
                 "outputs": _as_data(self.outputs),
                 "drift": _as_data(self.drift),
                 "same": self.same,
@@ -192,10 +202,10 @@ class Comparison(Shown):
             f"in the first run, {self.only_second} only in the second"
         ]
         lines += self._about_the_runs()
-        if self.parting is None:
+        if self.divergence is None:
             lines.insert(0, self.verdict)
-        for title, parting in self._opened():
-            lines += ["", f"{title}:", "", _described(parting)]
+        for title, divergence in self._opened():
+            lines += ["", f"{title}:", "", _described(divergence)]
         for each in self.dumped:
             lines += ["", str(each)]
         advice = self._how_to_dump()
@@ -203,20 +213,20 @@ class Comparison(Shown):
             lines += ["", advice]
         return "\n".join(lines)
 
-    def _opened(self) -> Iterator[tuple[str, Parting]]:
-        """What is shown of each call that is named, with a title."""
-        if self.parting is not None:
-            yield "The runs part here", self.parting
-        if self.outputs is not None and self.outputs != self.parting:
+    def _opened(self) -> Iterator[tuple[str, Divergence]]:
+        """Yield each call that is shown, with a title."""
+        if self.divergence is not None:
+            yield "The runs diverge at this call", self.divergence
+        if self.outputs is not None and self.outputs != self.divergence:
             yield "The first call whose inputs agree and whose outputs differ", self.outputs
-        if self.drift is not None and self.drift != self.parting:
-            yield "The first call after which the ranks do not have the same", self.drift
+        if self.drift is not None and self.drift != self.divergence:
+            yield "The first call after which the ranks have different bytes", self.drift
 
     def _about_the_runs(self) -> Iterator[str]:
         for path in dict.fromkeys(self.incomplete):
-            yield f"the program of {path} failed or was killed: compared up to there"
+            yield f"the program of {path} failed or was killed: compared up to that point"
         for name, first, second in self.started:
-            yield f"started with other {name}: {first}, and {second}"
+            yield f"started with different {name}: {first}, and {second}"
 
     def _how_to_dump(self) -> str | None:
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
@@ -230,13 +240,13 @@ class Comparison(Shown):
         return f"to see how the tensors differ, record {how}"
 
     def page(self) -> Page:
-        """What is shown: the parting call with both sides, and the lines that differ."""
+        """Return the page: the divergent call with both sides, and the lines that differ."""
         facts = [
-            f"{plural(self.same, 'call')} the same, {self.different:,} different, "
+            f"{plural(self.same, 'call')} identical, {self.different:,} different, "
             f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
         ]
         facts += [f"{line}." for line in self._about_the_runs()]
-        opened = [_opened(title, parting) for title, parting in self._opened()]
+        opened = [_opened(title, divergence) for title, divergence in self._opened()]
         opened += map(_opened_dump, self.dumped)
         return Page(
             title="Two runs compared",
@@ -251,61 +261,63 @@ class Comparison(Shown):
 
 
 def _rule_for(call: TraceCall) -> str:
-    # A backward gets what its forward has left for it, of which parts may be unwritten.
+    # A backward reads outputs of its forward, which may be partly unwritten.
     reads_unwritten = UNDEFINED in call.inputs.digests and "backward" not in call.overload
     if reads_unwritten and not call.mutated.digests:
-        return "it reads memory that nobody has written: fill what empty() gives before it is read"
+        return "it reads uninitialized memory: write to what empty() returns before reading it"
     func = resolve(call.overload)
     rows = default_rules().get(func) if func is not None else ()
     actions = [row for row in rows if not isinstance(row.rule.action, Allow)]
     if not actions:
-        return "no rule: detmode probe tells whether it varies by itself"
+        return "no rule: detmode probe shows whether it varies by itself"
     return "; ".join(dict.fromkeys(f"{row.family}: {row.rule.because}" for row in actions))
 
 
-def _described(parting: Parting) -> str:
-    call = parting.call
+def _described(divergence: Divergence) -> str:
+    call = divergence.call
     rows = [
-        ("what", KINDS[parting.kind]),
+        ("what", KINDS[divergence.kind]),
         ("operator", call.overload),
         ("site", shortened(call.site)),
         ("module", call.module or "-"),
-        ("number", " and ".join("-" if c is None else str(c.number) for c in _both(parting))),
-        *((("differing", ", ".join(parting.differing)),) if parting.differing else ()),
+        ("number", " and ".join("-" if c is None else str(c.number) for c in _both(divergence))),
+        *((("differing", ", ".join(divergence.differing)),) if divergence.differing else ()),
         *(
             (f"{name} {n}", form)
             for name, side in (("input", call.inputs), ("output", call.outputs))
             for n, form in enumerate(side.forms)
         ),
     ]
-    if parting.kind in _BY_ITSELF:
+    if divergence.kind in _BY_ITSELF:
         rows.append(("rule", _rule_for(call)))
-    if parting.generators:
-        rows.append(("generators", _about_generators(parting)))
+    if divergence.generators:
+        rows.append(("generators", _about_generators(divergence)))
     return listed(rows)
 
 
-def _about_generators(parting: Parting) -> str:
-    names = ", ".join(parting.generators)
-    return f"{names}: another state when recording began; detmode.seed_everything(seed) seeds all"
+def _about_generators(divergence: Divergence) -> str:
+    names = ", ".join(divergence.generators)
+    return (
+        f"{names}: different states when recording began; detmode.seed_everything(seed) seeds all"
+    )
 
 
-def _both(parting: Parting) -> tuple[TraceCall | None, TraceCall | None]:
-    return parting.first, parting.second
+def _both(divergence: Divergence) -> tuple[TraceCall | None, TraceCall | None]:
+    return divergence.first, divergence.second
 
 
-def _opened(title: str, parting: Parting) -> Opened:
-    sides = [{} if call is None else dict(_facts(call)) for call in _both(parting)]
+def _opened(title: str, divergence: Divergence) -> Opened:
+    sides = [{} if call is None else dict(_facts(call)) for call in _both(divergence)]
     missing = ["no such call" if not side else "-" for side in sides]
     facts = (
         Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
         for name in dict.fromkeys(name for side in sides for name in side)
     )
     details = []
-    if parting.kind in _BY_ITSELF:
-        details.append(f"The table on this operator: {_rule_for(parting.call)}.")
-    if parting.generators:
-        details.append(f"Generators: {_about_generators(parting)}.")
+    if divergence.kind in _BY_ITSELF:
+        details.append(f"Rule for this operator: {_rule_for(divergence.call)}.")
+    if divergence.generators:
+        details.append(f"Generators: {_about_generators(divergence)}.")
     return Opened(title, tuple(facts), tuple(details))
 
 
@@ -336,19 +348,19 @@ def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
             yield f"{name} {position}", f"{form}, digest {digest.hex()}"
 
 
-def _as_data(parting: Parting | None) -> dict[str, Any] | None:
-    if parting is None:
+def _as_data(divergence: Divergence | None) -> dict[str, Any] | None:
+    if divergence is None:
         return None
-    call = parting.call
+    call = divergence.call
     return {
-        "kind": parting.kind,
+        "kind": divergence.kind,
         "overload": call.overload,
         "site": call.site,
         "module": call.module,
-        "first": None if parting.first is None else parting.first.number,
-        "second": None if parting.second is None else parting.second.number,
-        "differing": list(parting.differing),
-        "generators": list(parting.generators),
+        "first": None if divergence.first is None else divergence.first.number,
+        "second": None if divergence.second is None else divergence.second.number,
+        "differing": list(divergence.differing),
+        "generators": list(divergence.generators),
         "forms": list(chain(call.inputs.forms, call.outputs.forms, call.mutated.forms)),
         "rule": _rule_for(call),
     }

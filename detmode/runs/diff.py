@@ -1,4 +1,4 @@
-"""Comparing two recorded runs: where they part first, and in what way."""
+"""Comparing two recorded runs: where they diverge first, and how."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from detmode.runs.comparison import (
     ONLY_SECOND,
     SAME,
     Comparison,
+    Divergence,
     Line,
-    Parting,
 )
 from detmode.runs.dump_diff import compare_dumps, pairs
 from detmode.runs.dump_file import CallName, dumps_of
@@ -50,16 +50,16 @@ _SHARING = frozenset(
         "_c10d_functional::all_gather_into_tensor_coalesced.default",
     )
 )
-"""Collectives that give all ranks of their group the same."""
+"""Collectives that give all ranks of their group the same result."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 _MOST_NAMED = 1 << 26
-"""Characters of all lines of a run, which stand in its reports."""
+"""Characters of all lines of a run, since reports contain them."""
 _OWN_GENERATOR = "generator=Generator"
-"""In the arguments of a call that does not draw from the global generator."""
+"""Marks, in the arguments, a call that does not draw from the global generator."""
 
 
 class _Tally:
-    """What an alignment gives, counted by line and gathered by module.
+    """The counts of an alignment, by line and by module.
 
     Args:
         one: the first run.
@@ -89,7 +89,7 @@ class _Tally:
         counts[group] += 1
 
     def lines(self) -> tuple[Line, ...]:
-        """The lines whose calls are not all the same, in the order in which they are called."""
+        """Return the lines whose calls are not all the same, in the order of their first call."""
         return tuple(
             Line(overload, site, module, tuple(counts[group.name] for group in GROUPS))
             for (overload, site, module), counts in self._lines.items()
@@ -97,28 +97,28 @@ class _Tally:
         )
 
     def timeline(self) -> Timeline:
-        """All calls."""
-        return self._builder.timeline("calls, at their places in the first run")
+        """Return the timeline of all calls."""
+        return self._builder.timeline("calls, at their positions in the first run")
 
 
 class _Run:
-    """A trace, with numbers for each call: its kind, its inputs, all of it, and as an anchor.
+    """A trace, with numbers for each call: its kind, its inputs, the whole call, and its anchor.
 
-    What comes from the run itself alone (masks of dropout, counters of steps) goes on alike when a
-    step is passed over; such calls are no anchors, and have 0.
+    The anchor is 0 for calls whose inputs all come from the run itself (masks of dropout, counters
+    of steps). They continue unchanged when a step is skipped, so they cannot anchor an alignment.
     """
 
     def __init__(self, path: str | os.PathLike[str], kinds: dict[Any, int]) -> None:
         self.reader = Reader(path)
         self.kinds, self.inputs = array("q"), array("q")
         self.whole, self.anchors = array("q"), array("q")
-        # Of each call the position of its line: overload, site and module.
+        # For each call, the position of its line (overload, site and module).
         self.line_of = array("q")
-        # Of each global generator the first call that drew from it.
+        # For each global generator, the first call that drew from it.
         self.first_draws: dict[str, int] = {}
-        # Of the collectives that give all ranks the same, their results.
+        # The results of the collectives that give all ranks the same result.
         self.shared: dict[int, int] = {}
-        # Of a rank's calls in place, what they write over and what they write.
+        # For a rank's in-place calls, the bytes before and after.
         self.updates: dict[int, tuple[int, int]] = {}
         is_rank = self.reader.about.get("rank") is not None
         positions: dict[tuple[str, str, str | None], int] = {}
@@ -139,8 +139,8 @@ class _Run:
                     named += sum(map(len, filter(None, line)))
                     if named > _MOST_NAMED:
                         raise TraceError(
-                            f"{self.reader.path} names its operators, sites and modules with more "
-                            f"than {_MOST_NAMED >> 20} MiB; is it a trace?"
+                            f"{self.reader.path} has more than {_MOST_NAMED >> 20} MiB of "
+                            "operator, site and module names; is it a trace?"
                         )
                 found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES, position)
                 known[id(shape)] = found
@@ -173,13 +173,13 @@ class _Run:
         self.lines = list(positions)
 
     def name_of(self, number: int) -> CallName:
-        """A call by its overload, and which of its calls it is."""
+        """Return the name of a call: its overload, and its index among that overload's calls."""
         overload = self.lines[self.line_of[number]][0]
         alike = {place for place, line in enumerate(self.lines) if line[0] == overload}
         return CallName(overload, sum(place in alike for place in self.line_of[:number]))
 
     def calls_at(self, numbers: set[int]) -> dict[int, TraceCall]:
-        """Some of the calls, read again."""
+        """Read some of the calls again."""
         found: dict[int, TraceCall] = {}
         if numbers:
             for call in self.reader.calls(numbers):
@@ -194,7 +194,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
 
     Args:
         first: the folder of one run.
-        second: that of the other.
+        second: the folder of the other.
 
     Raises:
         TraceError: one of them cannot be read.
@@ -204,7 +204,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     dumps = dumps_of(one.reader.path), dumps_of(other.reader.path)
     dumped_numbers = {dump.number for dump in dumps[0]}
     aligned: dict[int, int] = {}
-    parting: tuple[int | None, int | None] | None = None
+    divergence: tuple[int | None, int | None] | None = None
     outputs: tuple[int, int] | None = None
     drift: tuple[int, int] | None = None
     ranks = _ranks(one.reader, other.reader)
@@ -218,40 +218,40 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
                 aligned[i] = j
         tally.add(i, j, group.name)
         if i is None or j is None:
-            parting = parting or (i, j)
+            divergence = divergence or (i, j)
         elif group is DIFFERENT:
             same_inputs = one.inputs[i] == other.inputs[j]
-            # Ranks have data of their own; what a collective gives all of them is the same.
+            # Ranks have their own data; the results of such collectives must be the same.
             if ranks is None or same_inputs or one.shared.get(i) != other.shared.get(j):
-                parting = parting or (i, j)
+                divergence = divergence or (i, j)
             if same_inputs:
                 outputs = outputs or (i, j)
             elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
                 drift = drift or (i, j)
     different, only_first, only_second, same = (tally.totals[name] for name in _SEVEREST_FIRST)
-    wanted = [pair for pair in (parting, outputs, drift) if pair is not None]
+    wanted = [pair for pair in (divergence, outputs, drift) if pair is not None]
     calls = one.calls_at({i for i, _ in wanted if i is not None})
     others = other.calls_at({j for _, j in wanted if j is not None})
     # Ranks are seeded differently.
     reseeded = () if ranks else _reseeded(one.reader, other.reader)
 
-    def parted(pair: tuple[int | None, int | None] | None) -> Parting | None:
+    def divergence_at(pair: tuple[int | None, int | None] | None) -> Divergence | None:
         if pair is None:
             return None
         i, j = pair
-        # A call before this one has drawn the same from it: the program has seeded it by then.
+        # An earlier call drew the same numbers from it: the program had seeded it by then.
         suspects = tuple(
             name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
         )
-        found = _parting(
+        found = _divergence(
             None if i is None else calls[i], None if j is None else others[j], suspects, ranks
         )
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
-            # A step more is a step on other data first.
+            # An extra step shows first as different data.
             return replace(found, kind="calls")
         return found
 
-    named = parted(parting), parted(outputs), parted(drift)
+    named = divergence_at(divergence), divergence_at(outputs), divergence_at(drift)
     dumped = list(pairs(*dumps, aligned))
     known = {(mine.number, theirs.number) for mine, theirs in dumped}
     unseen = [
@@ -276,13 +276,18 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     )
 
 
-def _with_other_tensors(*partings: Parting | None) -> Iterator[tuple[int, int]]:
-    """The calls, by their numbers, whose tensors tell more than other arguments or seeds do."""
-    for parting in partings:
-        if parting is not None and parting.kind not in ("seed", "generator", "arguments", "calls"):
-            assert parting.first is not None
-            assert parting.second is not None
-            yield parting.first.number, parting.second.number
+def _with_other_tensors(*divergences: Divergence | None) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the calls whose tensors explain the divergence better than seeds do."""
+    for divergence in divergences:
+        if divergence is not None and divergence.kind not in (
+            "seed",
+            "generator",
+            "arguments",
+            "calls",
+        ):
+            assert divergence.first is not None
+            assert divergence.second is not None
+            yield divergence.first.number, divergence.second.number
 
 
 def _aligned(one: _Run, other: _Run) -> Iterator[tuple[int | None, int | None]]:
@@ -290,7 +295,7 @@ def _aligned(one: _Run, other: _Run) -> Iterator[tuple[int | None, int | None]]:
 
 
 def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
-    """The generators that were in other states when the recordings began."""
+    """Return the generators whose states differed when the recordings began."""
     first, second = (run.about.get("generators") for run in (one, other))
     if not isinstance(first, dict) or not isinstance(second, dict):
         return ()
@@ -298,7 +303,7 @@ def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
 
 
 def _started(one: Reader, other: Reader) -> tuple[tuple[str, str, str], ...]:
-    """In what the runs were started differently."""
+    """Return how the runs were started differently."""
     names = {"torch": "PyTorch", "threads": "CPU threads", "arguments": "arguments"}
     found = []
     for key, name in names.items():
@@ -313,46 +318,46 @@ def _text(value: object) -> str:
 
 
 def _drifts(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
-    """Whether a call makes something differ that was the same."""
+    """Return whether a call makes tensors differ that were the same before."""
     return one is not None and other is not None and one[0] == other[0] and one[1] != other[1]
 
 
 def _ranks(one: Reader, other: Reader) -> tuple[str, str] | None:
-    """The ranks of two recordings, where they are two of one run."""
+    """Return the ranks of two recordings, if they are two different ones."""
     first, second = (run.about.get("rank") for run in (one, other))
     if isinstance(first, str) and isinstance(second, str) and first != second:
         return first, second
     return None
 
 
-def _parting(
+def _divergence(
     first: TraceCall | None,
     second: TraceCall | None,
     reseeded: tuple[str, ...],
     ranks: tuple[str, str] | None,
-) -> Parting:
+) -> Divergence:
     if first is None or second is None:
-        return Parting("calls", first, second)
+        return Divergence("calls", first, second)
     results = _differing("output", first.outputs, second.outputs)
     results += _differing("mutated", first.mutated, second.mutated)
     if ranks is not None and first.overload in _SHARING:
-        return Parting("replica", first, second, results)
-    # Python's and NumPy's generators are in another state in each process that does not seed them.
+        return Divergence("replica", first, second, results)
+    # Unless a process seeds them, Python's and NumPy's generators start in a different state.
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
     inputs = _differing("input", first.inputs, second.inputs)
     if inputs and ranks is not None:
-        return Parting("drift", first, second, inputs + results)
+        return Divergence("drift", first, second, inputs + results)
     if inputs:
-        return Parting("seed" if seeded else "inputs", first, second, inputs, reseeded)
+        return Divergence("seed" if seeded else "inputs", first, second, inputs, reseeded)
     if first.generator != second.generator:
         if _OWN_GENERATOR in first.arguments:
-            return Parting("generator", first, second, ("generator",))
+            return Divergence("generator", first, second, ("generator",))
         kind = "seed" if seeded else "generator"
-        return Parting(kind, first, second, ("generator",), reseeded)
+        return Divergence(kind, first, second, ("generator",), reseeded)
     if first.arguments != second.arguments:
         differing = (f"({first.arguments})", f"({second.arguments})")
-        return Parting("arguments", first, second, differing, reseeded)
-    return Parting("outputs", first, second, results)
+        return Divergence("arguments", first, second, differing, reseeded)
+    return Divergence("outputs", first, second, results)
 
 
 def _differing(name: str, one: Tensors, other: Tensors) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Comparing the bytes of two tensors: whether they are the same, and how they differ if not.
+"""Comparing the bytes of two tensors, and describing how they differ.
 
-Everything that compares tensors bit for bit is built on this: probing, ``detmode verify``, the
-repeats of a test, and the dumps of two runs.
+All comparisons of tensors bit for bit use this: probing, ``detmode verify``, the repeats of a test,
+and the dumps of two runs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Difference:
-    """Two tensors that are not the same to the byte.
+    """The difference of two tensors that are not bitwise identical.
 
     Args:
-        elements: how many elements differ; all, where shapes or dtypes do.
-        largest: the largest absolute difference; 0.0 between 0.0 and -0.0, ``None`` where one of
-            the elements that differ is infinite or not a number, or shapes or dtypes differ.
+        elements: the number of elements that differ; all, if shapes or dtypes differ.
+        largest: the largest absolute difference; 0.0 between 0.0 and -0.0. ``None`` if one of the
+            elements that differ is infinite or NaN, or if shapes or dtypes differ.
     """
 
     elements: int
@@ -36,10 +36,10 @@ class Difference:
 
 
 def difference(one: Tensor, other: Tensor) -> Difference | None:
-    """How two tensors differ; ``None`` where dtype, shape and bytes are the same.
+    """Return the difference of two tensors; ``None`` if dtype, shape and bytes are the same.
 
-    Equal NaNs are the same, NaNs of another payload are not, nor are 0.0 and -0.0. Strides do not
-    count.
+    NaNs with the same bits are equal; NaNs with different payloads differ, and so do 0.0 and -0.0.
+    Strides do not count.
     """
     ours, others = parts(one), parts(other)
     if one.shape != other.shape or ours.keys() != others.keys():
@@ -56,7 +56,7 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether dtype, shape and bytes are the same; equal NaNs are, 0.0 and -0.0 are not."""
+    """Return whether dtype, shape and bytes are the same (see :func:`difference`)."""
     ours, others = parts(one), parts(other)
     return (
         (one.dtype, one.shape) == (other.dtype, other.shape)
@@ -69,7 +69,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def parts(tensor: Tensor) -> dict[str, Tensor]:
-    """The strided tensors that a tensor is made of, by name; "" for one that is strided itself."""
+    """Return a tensor's strided components by name; "" for a tensor that is strided itself."""
     if tensor.layout in _PARTS:
         return {name.lstrip("_"): getattr(tensor, name)() for name in _PARTS[tensor.layout]}
     if tensor.is_nested:
@@ -80,14 +80,14 @@ def parts(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def unequal(one: Tensor, other: Tensor) -> Tensor | None:
-    """Which elements of two strided tensors differ in a bit, in row-major order.
+    """Return a mask of the elements of two strided tensors that differ in a bit.
 
     Args:
         one: of any dtype.
         other: of the same dtype and shape, on the same device.
 
     Returns:
-        bool of shape (n,), on their device; ``None`` where none differs.
+        bool of shape (n,), in row-major order, on their device; ``None`` if none differs.
     """
     bytes_of_one, bytes_of_other = as_bytes(one), as_bytes(other)
     if torch.equal(bytes_of_one, bytes_of_other):
@@ -96,14 +96,14 @@ def unequal(one: Tensor, other: Tensor) -> Tensor | None:
 
 
 def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
-    """The absolute differences of the elements that ``where`` (bool of shape (n,)) marks.
+    """Return the absolute differences of the elements that ``where`` (bool of shape (n,)) marks.
 
     Returns:
         float64 of shape (k,); ``None`` for packed dtypes, which have no numbers to subtract.
     """
     wide = torch.complex128 if one.is_complex() else torch.float64
     try:
-        # Widened before it is indexed: not every dtype can be.
+        # Widened before indexing, because not every dtype can be indexed.
         a, b = (plain(each).to(wide)[where] for each in (one, other))
     except (RuntimeError, TypeError):
         return None
@@ -111,14 +111,14 @@ def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The elements in row-major order, contiguous, conjugated and negated where that was due."""
+    """Return the elements in row-major order, contiguous, with lazy conj and neg resolved."""
     found = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Of one element the stride may be anything, and only a stride of 1 can be viewed as bytes.
+    # The stride of a single element may be anything, but only stride 1 can be viewed as bytes.
     return found.as_strided((found.numel(),), (1,))
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The bytes of the elements in row-major order: uint8 of shape (n, bytes of one)."""
+    """Return the bytes of the elements in row-major order: uint8 of shape (n, itemsize)."""
     return plain(tensor).view(torch.uint8).reshape(tensor.numel(), tensor.itemsize)
 
 

@@ -1,8 +1,8 @@
-"""Digests of many tensors, made a batch at a time; each has a number, by which it is taken.
+"""Digests of many tensors, computed in batches; each has a number to retrieve it by.
 
-Small CPU tensors are copied together and digested at once; large ones where they are. A CUDA tensor
-is digested by a launch into a slot of a buffer on its device; nothing waits for the GPU until a
-batch is taken.
+Small CPU tensors are copied together and digested at once; large ones are digested in place. A CUDA
+tensor is digested by a launch into a slot of a buffer on its device. Nothing waits for the GPU
+until a batch is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.cuda.digest import add_digest, add_digests, finish_digests
 
 STAGED_BYTES = 1 << 22
-"""CPU bytes that wait for their digest at most."""
+"""The most CPU bytes that wait to be digested."""
 SLOTS = 1 << 12
 """Digests that one buffer on a GPU holds."""
 _SMALL = 1 << 15
@@ -26,7 +26,7 @@ _UNDEFINED = 0
 
 
 class Digests:
-    """The digests that wait to be taken."""
+    """The digests that have not been taken yet."""
 
     def __init__(self) -> None:
         self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64)
@@ -34,10 +34,10 @@ class Digests:
         self._words = 0
         self._lengths: list[int] = []
         self._staged_block = 0
-        # Of each digest the block and the row that its sums are in, and how many bytes went in.
+        # For each digest: the block and the row of its sums, and the number of bytes.
         self._waiting: list[tuple[int, int, int]] = []
         self._blocks: list[Tensor] = []
-        # Of each stream the block that it fills, how much of it, and the stream.
+        # For each stream: the block that it fills, the slots used, and the stream.
         self._slots: dict[tuple[torch.device, int], tuple[int, int, torch.cuda.Stream]] = {}
         self._begin()
 
@@ -51,20 +51,20 @@ class Digests:
 
     @property
     def full(self) -> bool:
-        """Whether the batch should be taken before more is added."""
+        """True if the batch should be taken before more is added."""
         return self._words * 8 > STAGED_BYTES // 2 or len(self._waiting) >= SLOTS // 2
 
     def add_undefined(self) -> int:
-        """Add the digest of memory that nobody has written, or not yet; its number."""
+        """Add the digest of uninitialized memory, or a placeholder; return its number."""
         return self._number(_UNDEFINED, 0, 0)
 
     def replace(self, number: int, tensor: Tensor) -> None:
-        """Make a digest that of a tensor, as it is now."""
+        """Replace a digest by that of a tensor, as it is now."""
         self.add(tensor)
         self._waiting[number] = self._waiting.pop()
 
     def add(self, tensor: Tensor) -> int:
-        """Add the digest of a strided tensor with data, as it is now; its number."""
+        """Add the digest of a strided tensor with data, as it is now; return its number."""
         if tensor.is_cpu and tensor.nbytes <= _SMALL:
             return self._stage(tensor)
         with _disable_current_modes():
@@ -82,7 +82,7 @@ class Digests:
         return len(self._waiting) - 1
 
     def _stage(self, tensor: Tensor) -> int:
-        """Copy a small tensor's bytes to what is digested together."""
+        """Copy a small tensor's bytes to the staging buffer."""
         n_bytes = tensor.nbytes
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             with _disable_current_modes():
@@ -103,7 +103,7 @@ class Digests:
         return self._number(self._staged_block, len(self._lengths) - 1, n_bytes)
 
     def _digest_staged(self) -> None:
-        """Digest what is staged, so that there is family again."""
+        """Digest the staged tensors, so that there is room for more."""
         if not self._lengths:
             return
         with _disable_current_modes():
@@ -115,7 +115,7 @@ class Digests:
         self._words = 0
 
     def _slot(self, device: torch.device) -> tuple[int, int]:
-        """A block of the current stream, and a row of it that is free."""
+        """Return a block of the current stream, and a free row of it."""
         stream = torch.cuda.current_stream(device)
         # Only its own stream knows when a launch into a block is done.
         key = (device, stream.cuda_stream)
@@ -127,9 +127,9 @@ class Digests:
         return block, used
 
     def take(self, numbers: Sequence[int]) -> bytes:
-        """The digests of these numbers, 16 bytes each; waits for the streams that make some.
+        """Return the digests of these numbers, 16 bytes each; wait for the streams involved.
 
-        Numbers begin anew: what is not taken is dropped.
+        Numbers start again at 0, and digests that are not taken are dropped.
         """
         self._digest_staged()
         chosen = [self._waiting[number] for number in numbers]

@@ -1,4 +1,4 @@
-"""What is varied between a call and its repeats: threads, schedules, contention."""
+"""The conditions varied between a call and its repeats: threads, schedules, contention."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LOAD_LAUNCHES = 16
 
 
 class Disturbance:
-    """Varies the conditions of one repeat after the other; the first finds them as they were."""
+    """Varies the conditions from repeat to repeat; the first repeat keeps the original ones."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.Tensor]] = {}
 
     @contextmanager
     def of(self, repeat: int, devices: set[torch.device], *, on_host: bool) -> Iterator[list[str]]:
-        """The conditions of a repeat, counted from 0; what they are is in the list afterwards.
+        """Set the conditions of a repeat; the list names them when the block ends.
 
         Args:
-            repeat: which one.
-            devices: those of the call's tensors.
+            repeat: the number of the repeat, from 0.
+            devices: the devices of the call's tensors.
             on_host: whether an earlier repeat launched on the host runner.
         """
         names: list[str] = []
@@ -37,7 +37,7 @@ class Disturbance:
             other = repeat > 0 and not busy and not on_host
             if other:
                 stack.enter_context(_threads(repeat))
-            # The first in the order of program: not that of the program's own schedule.
+            # The first repeat runs in program order, not in the program's own schedule.
             stack.enter_context(host.schedule(repeat or None))
             try:
                 yield names
@@ -50,7 +50,7 @@ class Disturbance:
                     names.append("threads" if other else "again")
 
     def _load(self, devices: set[torch.device]) -> bool:
-        """Give a second stream of each GPU something to do that outlasts a short kernel."""
+        """Load a second stream of each GPU with work that outlasts a short kernel."""
         gpus = [device for device in devices if device.type == "cuda"]
         with _disable_current_modes():
             for device in gpus:
@@ -80,8 +80,8 @@ def _threads(repeat: int) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warning is given again, nor raised by a filter that raises warnings."""
-    # Not by catch_warnings: Python would forget at which lines the program was warned.
+    """Suppress warnings, so that none is repeated or raised by a filter."""
+    # catch_warnings would make Python forget which lines have already warned.
     saved = warnings.filters
     warnings.filters = [("ignore", None, Warning, None, 0)]
     try:

@@ -1,4 +1,4 @@
-"""How the tensors of one call differ in two runs: where, how far, and by how many units.
+"""Comparing the dumped tensors of one call in two runs: where they differ, and by how much.
 
 Dumps are compared a chunk at a time, so that memory does not grow with the tensors.
 """
@@ -34,22 +34,23 @@ Count = tuple[str, int]
 
 @dataclass(frozen=True)
 class ArrayDifference:
-    """How one tensor of a call, or one part of it, differs.
+    """The difference of one tensor of a call, or of one component of it.
 
     Args:
-        name: "input 0", "output 1", "mutated 0"; of a sparse tensor, with the part.
-        forms: how it looks in the first and in the second run.
-        elements: how many elements differ; ``None`` where dtypes or shapes do, and so what follows.
-        size: how many elements there are.
+        name: "input 0", "output 1", "mutated 0"; for a sparse tensor, with the component.
+        forms: its form (dtype, shape, strides, device) in the first and in the second run.
+        elements: the number of elements that differ; ``None``, like the fields below, if dtypes or
+            shapes differ.
+        size: the number of elements.
         first: the position of the first element that differs, in row-major order.
-        last: that of the last one.
-        region: of each dimension the first and the last place at which an element differs.
+        last: the position of the last one.
+        region: for each dimension, the first and the last index at which an element differs.
         largest: the largest absolute difference of finite elements, an int for integers; ``None``
-            where no two finite elements differ, or the dtype has no numbers.
-        ulps: how many elements are how many units in the last place apart: ("0", 120),
-            ("3-4", 7), ...; then those whose signs differ, 0.0 and -0.0 too, and those that differ
-            where one is no finite number. Of complex numbers, both components are counted. Empty
-            for what is no 16 to 64 bit float.
+            if no two finite elements differ, or the dtype has no numbers.
+        ulps: a histogram of the elements by distance in units in the last place: ("0", 120),
+            ("3-4", 7), ...; then the elements whose signs differ (including 0.0 and -0.0), and
+            those that differ and are not both finite. For complex numbers both components are
+            counted. Empty unless the dtype is a float of 16 to 64 bits.
     """
 
     name: str
@@ -63,14 +64,14 @@ class ArrayDifference:
     ulps: tuple[Count, ...] = ()
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """What there is to say of it, but for the histogram."""
+        """Yield the facts as (name, text), except for the histogram."""
         one, other = self.forms
         yield self.name, one if one == other else f"{one} and {other}"
         if self.elements is None or self.region is None:
             yield "elements", "not compared: dtypes or shapes differ"
             return
         yield "elements", f"{self.elements:,} of {self.size:,} differ"
-        if self.first and self.last:  # not of a single number
+        if self.first and self.last:  # not for a single number
             yield "first", str(list(self.first))
             yield "last", str(list(self.last))
             sides = (f"{begin}:{end + 1}" for begin, end in self.region)
@@ -86,14 +87,14 @@ class ArrayDifference:
 
 @dataclass(frozen=True)
 class CallDifference:
-    """How the tensors of a call differ that both runs have a dump of.
+    """The difference of the tensors of a call that both runs dumped.
 
     Args:
         first: the call in the first run.
         second: the call in the second run.
-        same: the names of the tensors that are the same to the byte.
-        differing: the others.
-        missing: those that only one run has.
+        same: the names of the tensors that are bitwise identical.
+        differing: the tensors that differ.
+        missing: the names of the tensors that only one run has.
     """
 
     first: CallName
@@ -104,14 +105,14 @@ class CallDifference:
 
     @property
     def title(self) -> str:
-        """What was found."""
+        """The result in one sentence."""
         calls = " and ".join(dict.fromkeys((str(self.first), str(self.second))))
         if self.differing or self.missing:
             return f"How the tensors of {calls} differ"
         return f"The tensors of {calls} do not differ"
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return {
             "first": str(self.first),
             "second": str(self.second),
@@ -123,9 +124,9 @@ class CallDifference:
         }
 
     def summary(self) -> Iterator[str]:
-        """A sentence for the tensors of each fate."""
+        """Yield a sentence for the identical tensors, and one for the missing ones."""
         if self.same:
-            yield f"the same to the byte: {', '.join(self.same)}"
+            yield f"bitwise identical: {', '.join(self.same)}"
         if self.missing:
             yield f"only in one of the runs: {', '.join(self.missing)}"
 
@@ -136,12 +137,12 @@ class CallDifference:
 def pairs(
     ours: Iterable[DumpReader], others: Iterable[DumpReader], aligned: Mapping[int, int]
 ) -> Iterator[tuple[DumpReader, DumpReader]]:
-    """The dumps of the same calls: of calls that are aligned, or of one name.
+    """Yield the pairs of dumps of the same call: of aligned calls, or with the same name.
 
     Args:
-        ours: of the first run.
-        others: of the second.
-        aligned: the number of a call in the second run, by that in the first.
+        ours: dumps of the first run.
+        others: dumps of the second run.
+        aligned: for the number of a call in the first run, its number in the second.
     """
     by_number = {reader.number: reader for reader in others}
     by_name = {reader.call: reader for reader in by_number.values()}
@@ -154,10 +155,10 @@ def pairs(
 
 
 def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
-    """How the tensors of two dumps differ.
+    """Compare the tensors of two dumps.
 
     Raises:
-        TraceError: a file of them is not what the dump says.
+        TraceError: a file does not match the dump's description.
     """
     same, differing = [], []
     with _disable_current_modes(), torch.no_grad():
@@ -204,7 +205,7 @@ def _difference(
 
 
 class _Found:
-    """What the chunks that were seen so far differ in."""
+    """The differences in the chunks compared so far."""
 
     def __init__(self) -> None:
         self.elements = 0
@@ -216,7 +217,7 @@ class _Found:
         self._counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64)
 
     def add(self, one: Tensor, other: Tensor, begin: int, shape: tuple[int, ...]) -> None:
-        """Compare two chunks, which begin at element ``begin`` of tensors of ``shape``."""
+        """Compare two chunks that start at element ``begin`` of tensors of ``shape``."""
         where = unequal(one, other)
         self._add_ulps(one, other, where is None)
         if where is None:
@@ -235,7 +236,7 @@ class _Found:
             self.largest = largest if self.largest is None else max(self.largest, largest)
 
     def rows(self) -> Iterator[Count]:
-        """The histogram, without its empty rows."""
+        """Yield the rows of the histogram that are not empty."""
         yield from (row for row in zip(_labels(), self._counts.tolist()) if row[1])
 
     def _add_ulps(self, one: Tensor, other: Tensor, same: bool) -> None:
@@ -261,10 +262,10 @@ def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:
 
 
 def _ulps(one: Tensor, other: Tensor) -> Tensor:
-    """How many elements go from the first row of the histogram to which others, (rows,).
+    """Return the change to the histogram, of shape (rows,): elements that leave its first row.
 
-    The floats of one sign are ordered as the integers are that their bits make: the difference of
-    these counts the floats between two.
+    Floats of one sign are ordered like the integers with the same bits, so the difference of these
+    integers is the number of floats from one to the other.
     """
     bits = _BITS[one.dtype]
     infinity = torch.tensor(math.inf, dtype=one.dtype).view(bits).long()

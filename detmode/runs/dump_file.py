@@ -1,9 +1,9 @@
-"""The tensors of single calls on disk: what went in and came out, as plain arrays.
+"""Dumps: the inputs and outputs of single calls on disk, as plain arrays.
 
 A dump is a folder ``dumps/OPERATOR@INDEX`` of a trace. ``call.json`` names the call and describes
-its arrays, which are ``0.npy``, ``1.npy``, ... beside it. The folder is renamed into place when it
-is whole. Nothing that is read is trusted, and nothing in it is executed.
-docs/trace-format.md is the format.
+its arrays, which are in ``0.npy``, ``1.npy``, ... in the same folder. The folder is renamed into
+place when it is complete. Nothing that is read is trusted or executed.
+docs/trace-format.md documents the format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "detmode-dump"
 VERSION = 1
 FOLDER = "dumps"
 CHUNK = 1 << 18
-"""Elements that are in memory at once."""
+"""The number of elements in memory at once."""
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -66,10 +66,10 @@ class CallName:
 
     @classmethod
     def of(cls, text: str) -> CallName:
-        """The call that "aten::addmm.default@3" means; without an overload's name, "default".
+        """Parse "aten::addmm.default@3"; without an overload name, "default" is assumed.
 
         Raises:
-            ValueError: the text means none, or an ATen operator that PyTorch does not have.
+            ValueError: the text has another form, or names an ATen overload that does not exist.
         """
         operator, at, index = text.rpartition("@")
         if "." not in operator:
@@ -77,14 +77,14 @@ class CallName:
         matched = _CALL.fullmatch(f"{operator}{at}{index}")
         if matched is None:
             raise ValueError(f"{text!r}: give it as OPERATOR@INDEX, e.g. aten::addmm.default@3")
-        # Others may be registered by the program itself.
+        # The program itself may register operators of other namespaces.
         if matched[1] == "aten" and resolve(operator) is None:
             raise ValueError(f"{text!r}: this PyTorch has no overload {operator}")
         return cls(operator, int(index))
 
     @property
     def folder(self) -> str:
-        """The dump's name as a file."""
+        """The name of the dump's folder."""
         return str(self).replace("::", ".")
 
     def __str__(self) -> str:
@@ -93,14 +93,14 @@ class CallName:
 
 @dataclass(frozen=True)
 class Array:
-    """What ``call.json`` says of one array.
+    """The description of one array in ``call.json``.
 
     Args:
-        name: "input 0", "output 1", "mutated 0"; of a tensor that is made of several, with the
-            part: "input 0 indices".
+        name: "input 0", "output 1", "mutated 0"; for a tensor with several components, with the
+            component: "input 0 indices".
         form: the tensor's dtype, shape, strides and device, as in the trace.
-        dtype: of the elements, in PyTorch's words: "bfloat16".
-        shape: of the array.
+        dtype: the dtype of the elements, as PyTorch names it: "bfloat16".
+        shape: the shape of the array.
     """
 
     name: str
@@ -110,23 +110,23 @@ class Array:
 
 
 class DumpWriter:
-    """Writes the calls that were asked for, when they come.
+    """Writes the requested calls when they are made.
 
     Args:
         path: the trace's folder.
-        calls: which ones.
+        calls: the calls to write.
     """
 
     def __init__(self, path: str | os.PathLike[str], calls: Iterable[CallName]) -> None:
         self.missed: dict[CallName, str] = {
-            call: "the run has not made that call" for call in sorted(set(calls))
+            call: "the run did not make that call" for call in sorted(set(calls))
         }
         """The calls that are not written, and why."""
         self._folder = Path(path, FOLDER)
         self._seen = dict.fromkeys((call.overload for call in self.missed), 0)
 
     def begin(self, overload: str, number: int) -> Dump | None:
-        """A dump to write, if the call that is about to be made is one that was asked for."""
+        """Return a dump to write if the call about to be made was requested, else ``None``."""
         seen = self._seen.get(overload)
         if seen is None:
             return None
@@ -148,8 +148,8 @@ class DumpWriter:
 class Dump:
     """A dump that is being written.
 
-    What cannot be written is no error of the program: the dump is given up, and says why at its
-    end.
+    A failed write is not an error of the program: the dump is discarded, and :meth:`close` returns
+    the reason.
     """
 
     def __init__(self, folder: Path, call: CallName, number: int) -> None:
@@ -165,7 +165,7 @@ class Dump:
 
         Args:
             side: "input", "output" or "mutated".
-            tensors: of that side; ``None`` for one whose elements mean nothing.
+            tensors: the tensors of that side; ``None`` for one whose elements are undefined.
         """
         for position, tensor in enumerate(tensors):
             if self._failure is None and tensor is not None and has_data(tensor):
@@ -178,7 +178,7 @@ class Dump:
                     self._give_up(error)
 
     def close(self) -> str | None:
-        """Make the dump seen; why not, if it failed."""
+        """Complete the dump; return the reason if it failed, else ``None``."""
         if self._failure is None:
             head = {
                 **{"format": FORMAT, "version": VERSION},
@@ -194,7 +194,7 @@ class Dump:
         return self._failure
 
     def discard(self) -> None:
-        """Leave nothing of the dump."""
+        """Delete the partial dump."""
         shutil.rmtree(self._partial, ignore_errors=True)
 
     def _give_up(self, error: BaseException) -> None:
@@ -218,7 +218,7 @@ class Dump:
 
 
 def _values(tensor: Tensor) -> dict[str, Tensor]:
-    """The strided tensors that a tensor is made of, with what its integers mean if quantized."""
+    """Return a tensor's strided components, with scale and zero point if it is quantized."""
     found = parts(tensor)
     if tensor.is_quantized:
         if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
@@ -238,7 +238,7 @@ def _write_elements(file: IO[bytes], values: Tensor) -> None:
 
 
 def _numpy_dtype(array: Array) -> np.dtype[Any]:
-    """NumPy's dtype of the elements; unsigned integers of their size where it has none."""
+    """Return NumPy's dtype of the elements, or unsigned integers of the same size."""
     if array.dtype in _OF_NUMPY:
         return np.dtype(array.dtype)
     return np.dtype(f"u{_DTYPES[array.dtype].itemsize}")
@@ -251,7 +251,7 @@ class DumpReader:
         path: its folder.
 
     Raises:
-        TraceError: it is none.
+        TraceError: the folder is not a dump.
     """
 
     def __init__(self, path: Path) -> None:
@@ -272,10 +272,10 @@ class DumpReader:
             raise TraceError(f"{file} describes another call, or an array twice")
 
     def chunks(self, name: str) -> Iterator[Tensor]:
-        """The elements of an array in row-major order, a chunk of shape (n,) at a time.
+        """Return the elements of an array in row-major order, in chunks of shape (n,).
 
         Raises:
-            TraceError: the file is not what ``call.json`` says.
+            TraceError: the file does not match ``call.json``.
         """
         number, array = self.arrays[name]
         file = self.path / f"{number}.npy"
@@ -283,33 +283,33 @@ class DumpReader:
 
     @staticmethod
     def _chunks(file: Path, dtype: torch.dtype, array: np.memmap[Any, Any]) -> Iterator[Tensor]:
-        # Read, since the pages of a map stay in memory.
+        # Read rather than mapped, because the pages of a map stay in memory.
         kind, offset, size = array.dtype, array.offset, array.size
         for begin in range(0, size, CHUNK):
             count = min(CHUNK, size - begin)
             found = np.fromfile(file, kind, count, offset=offset + begin * kind.itemsize)
             if len(found) < count:
-                raise TraceError(f"{file} was cut off while it was read")
+                raise TraceError(f"{file} was truncated while it was read")
             yield torch.from_numpy(found).view(dtype)
 
 
 def _mapped(file: Path, array: Array) -> np.memmap[Any, Any]:
-    """The array of a file, which is what it should be.
+    """Map the array of a file.
 
     Raises:
-        TraceError: it is not.
+        TraceError: the file does not match its description.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of headers that an old Python wrote
-            if not file.is_file():  # a pipe would be waited for
+            warnings.simplefilter("ignore")  # about headers that an old Python wrote
+            if not file.is_file():  # opening a pipe would block
                 raise FileNotFoundError
             # Reads no pickles: their dtype cannot be mapped.
             found = np.lib.format.open_memmap(file, mode="r")
     except FileNotFoundError:
         raise TraceError(f"there is no file {file}") from None
-    except Exception as error:  # what NumPy's parser makes of any bytes
-        raise TraceError(f"{file} is not an array: it is cut off, or no .npy file") from error
+    except Exception as error:  # NumPy's parser may raise anything
+        raise TraceError(f"{file} is not an array: it is truncated, or not a .npy file") from error
     if (found.dtype, found.shape) != (_numpy_dtype(array), array.shape):
         raise TraceError(f"{file} is not the {array.dtype}{list(array.shape)} of call.json")
     if not found.flags.c_contiguous:
@@ -318,7 +318,7 @@ def _mapped(file: Path, array: Array) -> np.memmap[Any, Any]:
 
 
 def dumps_of(path: Path) -> list[DumpReader]:
-    """The dumps of a trace, in the order of their calls.
+    """Return the dumps of a trace, in the order of their calls.
 
     Raises:
         TraceError: one of them cannot be read.
@@ -329,7 +329,7 @@ def dumps_of(path: Path) -> list[DumpReader]:
         return []
     except OSError as error:
         raise TraceError(f"cannot read {path / FOLDER}: {error.strerror}") from error
-    # One that begins with a dot was being written.
+    # A name that begins with a dot is a partial dump.
     readers = [DumpReader(path / FOLDER / name) for name in names if _FOLDER.fullmatch(name)]
     return sorted(readers, key=lambda reader: reader.number)
 

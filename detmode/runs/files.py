@@ -1,6 +1,6 @@
-"""Reading files that others wrote: bounded, and of regular files only.
+"""Reading untrusted files: regular files only, up to a size limit.
 
-Nothing that is read is trusted: not its size, not its types, not its texts.
+Neither the size nor the types nor the texts of what is read are trusted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MOST_BYTES_OF_JSON = 1 << 24
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file, or a link to one: a pipe is waited for, and a device has no end.
+    """Open a regular file, or a link to one; a pipe would block, and a device has no end.
 
     Raises:
-        OSError: there is none, or it cannot be read.
+        OSError: there is no such file, or it cannot be read.
     """
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 -- the caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -35,11 +35,11 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file.
+    """Return the JSON value in a file.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is not JSON, or larger than what this package writes.
+        ValueError: it is not JSON, or larger than anything this package writes.
     """
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES_OF_JSON:
@@ -52,10 +52,10 @@ def read_json(path: Path) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A text, as a report can show it.
+    """Return a text in a form that a report can show.
 
     Raises:
-        TypeError: it is none.
+        TypeError: ``value`` is not a text.
     """
     if not isinstance(value, str):
         raise TypeError

@@ -1,4 +1,4 @@
-"""What a recording or a probe knows of one overload."""
+"""Facts about one overload that recordings and probes need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALLOCATIONS = frozenset(
         "resize_",
     )
 )
-"""Operators that give memory which nobody has written."""
+"""Operators that return uninitialized memory."""
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _STATISTICS = ("running_mean", "running_var")
@@ -69,15 +69,15 @@ UNDEFINED_OUTPUTS = {
     "aten::miopen_rnn": (3, 4),
     "aten::mkldnn_rnn_layer": (3,),
 }
-"""Outputs that only the backward takes, parts of which nobody writes: they say nothing."""
+"""Outputs that only the backward uses and that are partly unwritten, so that they are ignored."""
 
 
 class Overload:
-    """What is known of an overload: its name, and which of its arguments it writes.
+    """An overload's name, and the arguments that it reads and writes.
 
-    ``undefined`` are the positions of outputs of which nobody writes all. ``asynchronous`` is a
-    collective, whose results are there when somebody has waited for it; ``waits`` is the operator
-    that waits.
+    ``undefined`` holds the positions of outputs that are partly unwritten. ``asynchronous`` is true
+    for a collective, whose results are complete only after a wait; ``waits`` is true for the
+    operator that waits.
     """
 
     __slots__ = (
@@ -105,19 +105,19 @@ class Overload:
         ]
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that the call may read, in lists too: all but those of ``out=``."""
+        """Return the tensors that the call may read, also those in lists: all but ``out=``."""
         found = tensors_in(args)
         if kwargs:
             found += tensors_in(v for name, v in kwargs.items() if name not in self._out)
         return found
 
     def is_waited_for(self, args: tuple[Any, ...]) -> bool:
-        """Whether a collective's caller waits for it at once."""
+        """Return whether the caller of a collective waits for it at once."""
         place = self._async_op
         return place is not None and place < len(args) and args[place] is False
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that the call writes, in lists too."""
+        """Return the tensors that the call writes, also those in lists."""
         if not self._positions:
             return []
         return tensors_in(

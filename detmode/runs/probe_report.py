@@ -1,4 +1,4 @@
-"""What a probe found: the operators that differed from themselves, as a table or JSON."""
+"""The report of a probe: the operators whose repeats differed, as a table or JSON."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from dataclasses import asdict, dataclass, field
 from tabulate import tabulate
 
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Shown, Table, TableRow, plural
+from detmode.reports.page import Group, Page, Table, TableRow, plural
+from detmode.reports.shown import Shown
 
 CONDITIONS = {
     "again": "nothing was changed",
     "contention": "another CUDA stream was busy",
-    "schedule": "the host runner ran blocks and threads in another order",
-    "threads": "PyTorch used another number of CPU threads",
+    "schedule": "the host runner ran blocks and threads in a different order",
+    "threads": "PyTorch used a different number of CPU threads",
 }
-"""What was varied between a call and its repeats."""
+"""The conditions that were varied between a call and its repeats."""
 
 REASONS = {
-    "views": "give no data of their own",
-    "allocations": "give memory that nobody has written",
+    "views": "return no data of their own",
+    "allocations": "return uninitialized memory",
     "collectives": "need other processes",
-    "no outputs": "give nothing that could be compared",
+    "no outputs": "return nothing to compare",
     "no data": "their tensors are meta or fake tensors",
-    "higher-order operators": "run below a mode; what they call is not seen",
-    "objects": "take an object with a state of its own",
-    "skipped": "were to be passed over",
+    "higher-order operators": "run below a mode, where their calls are not seen",
+    "objects": "take an object that has state",
+    "skipped": "were excluded by skip",
     "raised": "raised in the program itself",
     "CUDA graph": "were captured",
     "unknown generator": "are random on a device whose generator is not known",
     "not copied": "an argument could not be copied",
     "not repeated": "a repeat raised",
 }
-"""Why a call was not probed."""
+"""The reasons why a call is not probed."""
 
 UNKNOWN = Group("in no rule", "error", "the table has no rule for the operator")
 KNOWN = Group("known", "warning", "the table has a rule for the call; detmode run follows it")
 GROUPS = (UNKNOWN, KNOWN)
-"""Whether the table knows an operator that varied."""
+"""The groups of rows: operators without a rule, and those with one."""
 
 _COLUMNS = (
     "varied",
@@ -56,23 +57,23 @@ _COLUMNS = (
 
 @dataclass
 class ProbeRow:
-    """The calls of one overload at one site that differed from themselves.
+    """The calls of one overload at one site whose repeats differed.
 
     Args:
         overload: ``"aten::index_add_.default"``.
-        count: how many of its calls there were probed.
-        varied: how many of them differed from a repeat.
-        conditions: under which conditions they did, names of :data:`CONDITIONS`.
-        differing: which tensors differ: "output 0", "mutated self", "mutated params[2]".
-        elements: how many elements of one tensor differ, at most.
-        largest: the largest absolute difference; ``None`` where one cannot be given: NaN, infinity,
-            another shape.
+        count: the number of its calls at the site that were probed.
+        varied: the number of those that differed from a repeat.
+        conditions: the conditions under which they differed, names of :data:`CONDITIONS`.
+        differing: the tensors that differ: "output 0", "mutated self", "mutated params[2]".
+        elements: the largest number of elements of one tensor that differ.
+        largest: the largest absolute difference; ``None`` if it is undefined: NaN, infinity,
+            different shapes.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
-        module: the ``nn.Module`` path of those that differed, or ``None``; where they have several,
-            a pattern, in which ``*`` stands for one name.
-        family: the family of the table's row for the call, or ``None`` where no table knows it.
-        action: that row's: "substitute", "native", "refuse" or "allow".
-        modules: how many of those that differed each path has; what ran in no module is in none.
+        module: the ``nn.Module`` path of the calls that differed, or ``None``; for several paths, a
+            pattern in which ``*`` stands for one name.
+        family: the family of the table's row for the call, or ``None`` if there is no row.
+        action: the action of that row: "substitute", "native", "refuse" or "allow".
+        modules: the number of calls that differed, by path; calls outside modules are not counted.
     """
 
     overload: str
@@ -99,7 +100,7 @@ class PassedOver:
     Args:
         overload: as in :class:`ProbeRow`.
         reason: why, a name of :data:`REASONS`.
-        count: how many calls.
+        count: the number of calls.
     """
 
     overload: str
@@ -108,13 +109,13 @@ class PassedOver:
 
 
 class ProbeReport(Shown):
-    """What a probe found.
+    """The report of a probe.
 
     Attributes:
         rows: the operators that varied, a tuple of :class:`ProbeRow`.
-        probed: how many calls were repeated and compared.
+        probed: the number of calls that were repeated and compared.
         passed_over: the calls that were not, a tuple of :class:`PassedOver`.
-        repeats: how often each call was repeated.
+        repeats: the number of repeats of each call.
     """
 
     def __init__(
@@ -131,35 +132,35 @@ class ProbeReport(Shown):
 
     @property
     def varied(self) -> bool:
-        """Whether a call differed from its repeats."""
+        """True if a call differed from its repeats."""
         return bool(self.rows)
 
     def __str__(self) -> str:
-        """A table, what no rule knows first; and how much was probed."""
+        """Return a table, operators without a rule first, and the number of calls probed."""
         page = self.page()
         table = page.table.text(widths={"differing": 40}) if self.rows else page.verdict
         parts = [table, f"Probed {self.probed} calls, each repeated {self._times()}."]
         if self.passed_over:
             totals = self._passed_over()
-            parts[-1] += f" Passed over {sum(totals.values())}:"
+            parts[-1] += f" Skipped {sum(totals.values())}:"
             rows = [(count, reason, REASONS[reason]) for reason, count in totals.items()]
             parts.append(tabulate(sorted(rows, reverse=True), tablefmt="plain"))
         return "\n".join(parts)
 
     def page(self) -> Page:
-        """What is shown: a row an operator and site that varied, what no rule knows first."""
+        """Return the page: a row for each operator and site that varied, unknown ones first."""
         ordered = sorted(self.rows, key=lambda row: (row.action is not None, -row.varied))
         operators = plural(len({row.overload for row in self.rows}), "operator")
         facts = [f"{plural(self.probed, 'call')} probed, each repeated {self._times()}."]
         facts += [
-            f"{plural(count, 'call')} passed over: {reason} ({REASONS[reason]})."
+            f"{plural(count, 'call')} skipped: {reason} ({REASONS[reason]})."
             for reason, count in sorted(self._passed_over().items())
         ]
         return Page(
-            title="Operators that differ from themselves",
-            verdict=f"{operators} gave other bytes for the same inputs."
+            title="Operators that vary",
+            verdict=f"{operators} gave different bytes for the same inputs."
             if self.rows
-            else "No call that was probed differed from itself.",
+            else "No probed call differed from its repeats.",
             severity="error" if self.rows else "note",
             groups=GROUPS,
             table=Table(_COLUMNS, tuple(map(_row, ordered))),
@@ -176,7 +177,7 @@ class ProbeReport(Shown):
         return totals
 
     def to_json(self) -> str:
-        """A JSON object with ``rows``, ``probed``, ``passed_over`` and ``repeats``."""
+        """Return a JSON object with ``rows``, ``probed``, ``passed_over`` and ``repeats``."""
         return json.dumps(
             {
                 "rows": [asdict(row) for row in self.rows],
@@ -198,8 +199,8 @@ def _row(row: ProbeRow) -> TableRow:
         cells=(*cells, largest, rule, row.site, row.module or ""),
         group=UNKNOWN.name if row.family is None else KNOWN.name,
         rule=row.overload,
-        message=f"{row.overload}: {row.varied} of {plural(row.count, 'call')} differed from a "
-        f"repeat of themselves in {differing}.",
+        message=f"{row.overload}: {row.varied} of {plural(row.count, 'call')} differed from their "
+        f"repeats in {differing}.",
         site=row.site,
         modules=(*row.modules, *outside),
     )

@@ -1,4 +1,4 @@
-"""Probing: each operator runs again on the same inputs, and is compared with itself."""
+"""Probing: run each operator again on the same inputs and compare the results."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _COLLECTIVES = frozenset(
 )
 """Namespaces whose operators wait for other processes."""
 _REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
-"""Operators that give a tensor other memory."""
+"""Operators that give a tensor different memory."""
 
 
 class Probe(Observer):
     """Runs each operator of a block again on the same inputs, and compares the bytes.
 
-    The program goes on with the first result of each call, and finds its arguments and random
-    generators as it would without the probe. Enter it outside other modes.
+    The program continues with the first result of each call; its arguments and random generators
+    are as they would be without the probe. Enter it outside other modes.
 
     Args:
-        repeats: how often each call is repeated.
-        skip: operator or overload names, or globs of them, that are passed over.
+        repeats: the number of repeats of each call.
+        skip: names of operators or overloads, or globs of them, that are not probed.
 
     Raises:
-        TypeError, ValueError: an argument of another type, less than one repeat, or the name of
-            no operator.
+        TypeError, ValueError: an argument of the wrong type, less than one repeat, or a name that
+            is not an operator.
     """
 
     supports_higher_order_operators = True
@@ -76,7 +76,7 @@ class Probe(Observer):
         self._disturbance = Disturbance()
         self._probed = 0
         self._passed_over: dict[tuple[str, str], int] = {}
-        # By overload and site: how many calls were probed, and the row once one has varied.
+        # By overload and site: the number of probed calls, and the row once one has varied.
         self._counts: dict[tuple[str, str], int] = {}
         self._rows: dict[tuple[str, str], ProbeRow] = {}
 
@@ -87,7 +87,7 @@ class Probe(Observer):
         return self
 
     def report(self) -> ProbeReport:
-        """What was found so far."""
+        """Return the results so far."""
         rows = [replace(row, count=self._counts[key]) for key, row in self._rows.items()]
         passed_over = [PassedOver(*key, count) for key, count in self._passed_over.items()]
         return ProbeReport(rows, self._probed, passed_over, self._repeats)
@@ -103,7 +103,7 @@ class Probe(Observer):
             self._pass_over(str(func), "higher-order operators")
             return func(*args, **kwargs)
         if any(is_foreign(cls) for cls in types):
-            # A subclass desugars first; the operators that it is made of are probed.
+            # A subclass desugars first; the operators that it runs are probed.
             return NotImplemented
         return self.observe(func, args, kwargs, func)
 
@@ -125,7 +125,7 @@ class Probe(Observer):
             if reason is not None:
                 self._pass_over(overload.name, reason)
         if reason is not None:
-            # Without the lock: a collective waits for what another thread calls.
+            # Without the lock: a collective may wait for a call of another thread.
             return run(*args, **kwargs)
         with self._lock:
             return self._probe(func, overload, place, args, kwargs, run)
@@ -139,10 +139,10 @@ class Probe(Observer):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        """Make a call and repeat it, unless it cannot be."""
+        """Make a call, and repeat it if possible."""
         try:
             with _disable_current_modes():
-                # What is not ATen's may use more than its schema says.
+                # Operators outside ATen may use more than their schema says.
                 others = func.namespace != "aten"
                 generators = Generators((*args, *kwargs.values()), python=others)
                 before = generators.save()
@@ -242,7 +242,7 @@ class Probe(Observer):
         self._passed_over[key] = self._passed_over.get(key, 0) + 1
 
     def _why_never(self, func: torch._ops.OpOverload) -> str | None:
-        """Why no call of an overload is probed, if none is."""
+        """Return the reason why no call of an overload is probed; ``None`` if calls are probed."""
         schema = func._schema
         if matches(names_of(func, ()), self._skip):
             return "skipped"
@@ -264,23 +264,23 @@ def probe(
 ) -> ProbeReport:
     """Run ``fn(*args, **kwargs)``, each operator several times, and report which ones vary.
 
-    Between the repeats of a call what can be varied is: the number of CPU threads, the schedule of
-    the host runner, the load of the GPU. The results are those that ``fn`` has by itself.
+    Between the repeats of a call, the number of CPU threads, the schedule of the host runner or the
+    load of the GPU is varied where possible. The results of ``fn`` do not change.
 
     Args:
-        fn: what to run; its backward is probed if ``fn`` runs it.
+        fn: the function to run; its backward is probed if ``fn`` runs it.
         *args: for ``fn``.
-        repeats: how often each call is repeated.
-        skip: operator or overload names, or globs of them, that are passed over.
+        repeats: the number of repeats of each call.
+        skip: names of operators or overloads, or globs of them, that are not probed.
         **kwargs: for ``fn``.
 
     Returns:
-        A :class:`~detmode.ProbeReport`: the operators that differed from themselves. One that
-        agreed is not proven deterministic.
+        A :class:`~detmode.ProbeReport` with the operators whose repeats differed. An operator whose
+        repeats agreed is not proven deterministic.
 
     Raises:
         ValueError: ``repeats`` is less than 1.
-        Exception: what ``fn`` itself raises.
+        Exception: whatever ``fn`` itself raises.
     """
     probing = Probe(repeats, skip=skip)
     with probing:
@@ -289,7 +289,7 @@ def probe(
 
 
 def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
-    """Why a call is not probed, as its arguments tell."""
+    """Return the reason, found in its arguments, why a call is not probed; ``None`` if it is."""
     if is_capturing():
         return "CUDA graph"
     if not all(has_data(tensor) for tensor in inputs):
@@ -304,8 +304,9 @@ def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) 
 def _data_of(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> dict[str, Tensor]:
-    """By name, the results of a call, and all its arguments: not every schema tells which are
-    written. Empty where nothing is given and nothing is said to be written.
+    """Return the results and all arguments of a call by name; not every schema declares its writes.
+
+    Empty if there are no results and the schema declares no writes.
     """
     names = [argument.name for argument in func._schema.arguments]
     declared = {
@@ -314,7 +315,7 @@ def _data_of(
         if argument.alias_info is not None and argument.alias_info.is_write
     }
     given = [*zip(names, args), *kwargs.items()]
-    # A tensor that is given twice has the name by which it is written.
+    # A tensor passed twice gets the name under which it is written.
     given.sort(key=lambda item: item[0] not in declared)
     arguments: dict[int, tuple[str, Tensor]] = {}
     for name, value in given:
@@ -375,7 +376,7 @@ def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
 
 
 def _larger(*sizes: float | None) -> float | None:
-    """The largest size; ``None`` where one of them could not be given."""
+    """Return the largest size; ``None`` if one of them is undefined."""
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
 
@@ -388,7 +389,7 @@ def _set(states: list[Callable[[], object]]) -> None:
 def _rule_of(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[str | None, str | None]:
-    """Family and action of the table's row for a call, on CUDA."""
+    """Return the family and the action of the table's row for a call on CUDA."""
     rows = default_rules().get(func)
     if not rows:
         return None, None

@@ -32,21 +32,21 @@ from detmode.sites.observers import Observer
 from detmode.table.call import tensors_in
 
 NO_DUMP = "detmode.record: no dump of"
-"""How the warning begins that a call of ``dump`` was not written."""
+"""The beginning of the warning that a call of ``dump`` was not written."""
 _BATCH = 512
-"""Calls after which a batch is written."""
+"""The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
-"""Digests after which one is written although a collective's result is not there yet."""
+"""The number of digests after which one is written although a collective is still pending."""
 _LONG = 200
 _DEPTH = 12
-"""Frames between a call and the function of PyTorch's that rebuilds a tensor, at most."""
+"""The most frames between a call and PyTorch's function that rebuilds a tensor."""
 _PLAIN = (
     *(bool, int, float, complex, str, type(None)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 
 _Added: TypeAlias = tuple[list[int], list[int]]
-"""Of each tensor the number of its form in the trace, and that of its digest."""
+"""For each tensor, the number of its form in the trace, and the number of its digest."""
 
 
 class record(Observer):
@@ -54,12 +54,12 @@ class record(Observer):
 
     Args:
         path: a folder that does not exist yet, or is empty.
-        dump: calls whose tensors are written too, as ``"aten::addmm.default@3"``: the overload, and
-            which of its calls in the block, counted from 0.
+        dump: calls whose tensors are written too, such as ``"aten::addmm.default@3"``: the
+            overload, and the index among its calls in the block, counted from 0.
 
     Raises:
         TraceError: the folder cannot be written, or is not empty.
-        TypeError, ValueError: ``dump`` is no list of such texts, or names no operator.
+        TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator.
     """
 
     supports_higher_order_operators = True
@@ -74,14 +74,14 @@ class record(Observer):
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
         self._plans: dict[Any, Overload] = {}
-        # The storages that nobody has written since they were made. A weak reference keeps the
-        # address from being given to another storage.
+        # The storages that have not been written since their allocation. A weak reference keeps
+        # the address from being reused for another storage.
         self._undefined: dict[int, StorageWeakRef] = {}
-        # By storage the results of collectives that nobody has touched since: the numbers of their
+        # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
         self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
         self._calls = self._flushed = 0
-        # Of the calls that have ended since the last batch, the numbers of their digests.
+        # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
         self._running = 0
 
@@ -135,7 +135,7 @@ class record(Observer):
     ) -> Any:
         kwargs = kwargs or {}
         if any(is_foreign(cls) for cls in types):
-            # A subclass desugars first; the operators that it is made of are recorded.
+            # A subclass desugars first; the operators that it runs are recorded.
             return NotImplemented
         resolve_views()
         if self._thread.is_inside or not isinstance(func, torch._ops.OpOverload):
@@ -169,7 +169,7 @@ class record(Observer):
             result = run(*args, **kwargs)
         except BaseException:
             with self._lock:
-                # It is in no line.
+                # No line mentions this call.
                 self._running -= 1
                 if dump is not None:
                     dump.discard()
@@ -182,7 +182,7 @@ class record(Observer):
             outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
             if self._undefined or plan.allocates:
                 self._note_written(written, plan.allocates)
-                # A view of an input is not written.
+                # Returning a view of an input does not write it.
                 known = {_storage(tensor) for tensor in inputs}
                 fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
                 self._note_written(fresh, plan.allocates)
@@ -210,7 +210,7 @@ class record(Observer):
         seeded: Tensor | None,
         arguments: str,
     ) -> None:
-        """Write the line of a call that has ended, and a batch where one is due."""
+        """Write the line of a call that has ended, and a batch if one is due."""
         writer = self._writer
         assert writer is not None
         for _, numbers in sides:
@@ -231,12 +231,12 @@ class record(Observer):
         self._calls += 1
         due = self._digests.full or self._calls - self._flushed >= _BATCH
         late = len(self._digests) >= _LONGEST
-        # A call that runs has digests in this batch.
+        # A call that is still running has digests in this batch.
         if due and not self._running and not is_capturing() and (late or not self._pending):
             self._flush()
 
     def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> _Added:
-        """Add the results of a collective, whose digests come when they are next touched."""
+        """Add the results of a collective, which are digested when they are next used."""
         forms, numbers = self._add([tensor for tensor in tensors if not _is_strided(tensor)])
         for tensor in filter(_is_strided, tensors):
             forms.append(self._form(tensor, strided=True))
@@ -246,9 +246,9 @@ class record(Observer):
         return forms, numbers
 
     def _complete(self, tensors: list[Tensor]) -> None:
-        """Digest pending results that share memory with what is about to be read or written.
+        """Digest pending results that share memory with tensors about to be read or written.
 
-        Whoever touches them has waited for them.
+        A program that uses them has waited for them.
         """
         for tensor in tensors:
             for number, result, _ in self._pending.pop(_storage(tensor), ()):
@@ -269,9 +269,9 @@ class record(Observer):
         return forms, numbers
 
     def _form(self, tensor: Tensor, strided: bool) -> int:
-        """The number of how a tensor looks."""
+        """Return the number of a tensor's form."""
         assert self._writer is not None
-        # What has no strides has a text that says all.
+        # For a tensor without strides, the text of the form is the key.
         look = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device) if strided else None
         key = look or form_of(tensor)
         form = self._forms.get(key)
@@ -283,7 +283,7 @@ class record(Observer):
         return [None if self._is_undefined(tensor) else tensor for tensor in tensors]
 
     def _is_undefined(self, tensor: Tensor) -> bool:
-        """Whether nobody has written the tensor's memory."""
+        """Return whether the tensor's memory is uninitialized."""
         return bool(self._undefined) and _storage(tensor) in self._undefined
 
     def _note_written(self, tensors: list[Tensor], allocates: bool) -> None:
@@ -298,10 +298,10 @@ class record(Observer):
 
 
 def _is_received() -> bool:
-    """Whether a tensor that another process has sent is being rebuilt.
+    """Return whether a tensor sent by another process is being rebuilt.
 
     The batches of several workers are rebuilt in the order in which they arrive, which is not the
-    order in which the program gets them. They are inputs that come into the run.
+    order in which the program gets them. They count as inputs of the run.
     """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_DEPTH):
@@ -314,7 +314,7 @@ def _is_received() -> bool:
 
 
 def _is_strided(tensor: Tensor) -> bool:
-    """Whether a tensor has data, in one storage."""
+    """Return whether a tensor has data in a single storage."""
     return tensor.layout is torch.strided and not tensor.is_nested and has_data(tensor)
 
 
@@ -323,7 +323,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _content(tensor: Tensor) -> Tensor:
-    """The bytes of the parts of a tensor without strides; none where there is no data."""
+    """Return the bytes of a non-strided tensor's components; empty if it has no data."""
     with _disable_current_modes():
         if not has_data(tensor):
             return torch.empty(0, dtype=torch.uint8)
@@ -331,7 +331,7 @@ def _content(tensor: Tensor) -> Tensor:
 
 
 def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments that are no tensors, as text; a long one ends in a digest of it."""
+    """Return the arguments other than tensors as text; a long text ends in its digest."""
     parts = [_text(value) for value in args]
     parts += [f"{name}={_text(value)}" for name, value in kwargs.items()]
     text = ", ".join(parts)
@@ -343,18 +343,18 @@ def _text(value: Any) -> str:
         return "_"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_text, value)) + "]"
-    # Objects without a text of their own print their address, which no two runs share.
+    # Other objects may print their address, which differs between runs.
     return repr(value) if isinstance(value, _PLAIN) else type(value).__name__
 
 
 def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
-    """The state of the generator that a random operator is about to use."""
+    """Return the state of the generator that a random operator is about to use."""
     generator = kwargs.get("generator")
     if generator is None:
         device = inputs[0].device if inputs else torch.device(kwargs.get("device") or "cpu")
         if device.type == "cuda":
             if is_capturing():
-                return torch.empty(0)  # its state is in the graph
+                return torch.empty(0)  # the graph holds its state
             index = torch.cuda.current_device() if device.index is None else device.index
             generator = torch.cuda.default_generators[index]
         else:
@@ -368,7 +368,7 @@ def _among(tensor: Tensor, tensors: list[Tensor]) -> bool:
 
 
 def _about() -> dict[str, Any]:
-    """What a trace says of its run beside the calls."""
+    """Return the description of the run for ``trace.json``."""
     states = {"torch": torch.default_generator.get_state()}
     if torch.cuda.is_initialized():
         for number, generator in enumerate(torch.cuda.default_generators):

@@ -1,4 +1,4 @@
-"""A call's arguments as they were before it, from which it can be made again."""
+"""A copy of a call's arguments, from which the call can be repeated."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch import Tensor
 from detmode.table.call import tensors_in
 
 _ALIGNMENT = 512
-"""What kernels look at in an address; the CUDA allocator's alignment."""
+"""The CUDA allocator's alignment; kernels depend on an address only modulo this."""
 
 
 class CannotCopyError(Exception):
-    """A tensor of a kind of which no copy can be made that is the same in every respect."""
+    """A tensor of a kind that cannot be copied exactly."""
 
 
 @dataclass(frozen=True)
 class _View:
-    """Where a tensor's elements lie in the copy of its storage."""
+    """The position of a tensor's elements in the copy of its storage."""
 
     storage: int
     dtype: torch.dtype
@@ -36,14 +36,14 @@ class _View:
 
 
 class _Span:
-    """The part of a storage that a call's tensors use: its bytes, as they were."""
+    """The part of a storage that a call's tensors use: a copy of its bytes."""
 
     def __init__(self, tensors: list[Tensor], *, whole: bool) -> None:
         storage = tensors[0].untyped_storage()
         reaches = [(0, storage.nbytes()) if whole else _reach(tensor) for tensor in tensors]
         self.begin = min(begin for begin, _ in reaches)
         end = min(max(end for _, end in reaches), storage.nbytes())
-        # A copy at an address of the same alignment: kernels choose their path by it.
+        # The copy has the same alignment, because kernels choose their path by it.
         self.shift = (storage.data_ptr() + self.begin) % _ALIGNMENT
         if any((self.shift - self.begin) % tensor.itemsize for tensor in tensors):
             self.shift = self.begin % _ALIGNMENT
@@ -53,7 +53,7 @@ class _Span:
         self._bytes = live.clone()
 
     def copy(self) -> torch.UntypedStorage:
-        """A new storage; the bytes begin at ``shift``."""
+        """Return a new storage; the bytes begin at ``shift``."""
         source = self._bytes
         whole = torch.empty(self.shift + len(source), dtype=torch.uint8, device=source.device)
         whole[self.shift :].copy_(source)
@@ -63,16 +63,16 @@ class _Span:
 class Snapshot:
     """The arguments of a call that is about to be made.
 
-    Storages are copied rather than tensors: strides, overlaps, and aliases among the arguments are
-    in each copy as they were.
+    Storages are copied rather than tensors, so that each copy keeps the strides, overlaps and
+    aliases of the arguments.
 
     Args:
-        args: of the call; its tensors are strided or sparse.
-        kwargs: as ``args``.
-        whole: whole storages are copied, not only what the tensors reach.
+        args: the call's positional arguments; its tensors are strided or sparse.
+        kwargs: the call's keyword arguments.
+        whole: copy whole storages, not only the bytes that the tensors reach.
 
     Raises:
-        CannotCopyError: a tensor is of another kind, as quantized ones are.
+        CannotCopyError: a tensor is of another kind, such as a quantized one.
         torch.OutOfMemoryError: there is no memory for a copy.
     """
 
@@ -80,7 +80,7 @@ class Snapshot:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False
     ) -> None:
         self._args, self._kwargs = _frozen(args), {k: _frozen(v) for k, v in kwargs.items()}
-        # By identity: an argument that is given twice is the same tensor in a copy too.
+        # By identity: an argument passed twice is one tensor in the copy too.
         self._views: dict[int, _View] = {}
         self._sparse: dict[int, Tensor] = {}
         together: dict[int, list[Tensor]] = {}
@@ -109,7 +109,7 @@ class Snapshot:
                 )
 
     def copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments as they were, in memory of their own."""
+        """Return the arguments as they were, in new memory."""
         storages = {number: span.copy() for number, span in self._spans.items()}
         made: dict[int, Tensor] = {}
 
@@ -140,7 +140,7 @@ class Snapshot:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists copied: who called may change his own."""
+    """Copy a list or tuple, since the caller may change its own."""
     return type(value)(value) if type(value) in (list, tuple) else value
 
 
@@ -154,7 +154,7 @@ def _is_sparse(tensor: Tensor) -> bool:
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage that a tensor uses: from the first to the end of the last."""
+    """Return the range of bytes of its storage that a tensor uses."""
     begin = int(tensor.storage_offset()) * tensor.itemsize
     if tensor.numel() == 0:
         return begin, begin
@@ -167,7 +167,7 @@ class Generators:
 
     Args:
         values: a call's arguments, some of which may be generators.
-        python: Python's and NumPy's generators too, which an operator written in Python may use.
+        python: include Python's and NumPy's generators, which an operator in Python may use.
     """
 
     def __init__(self, values: Iterable[Any], *, python: bool) -> None:
@@ -178,7 +178,7 @@ class Generators:
         self._python = python
 
     def save(self) -> list[Callable[[], object]]:
-        """What sets the states that the generators have now."""
+        """Return functions that restore the current states of the generators."""
         undo: list[Callable[[], object]] = [
             partial(generator.set_state, generator.get_state()) for generator in self._generators
         ]

@@ -1,4 +1,4 @@
-"""What kinds of tensors there are for those who look on."""
+"""The kinds of tensors that recordings and probes distinguish."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 def is_foreign(cls: type) -> bool:
-    """Whether tensors of a class desugar: the operators that they are made of are looked at."""
+    """Return whether a class has its own ``__torch_dispatch__``; its inner operators are seen."""
     return getattr(
         cls, "__torch_dispatch__", None
     ) is not _NO_DISPATCH and not cls.__module__.startswith("torch._subclasses.")
 
 
 def has_data(tensor: Tensor) -> bool:
-    """Whether there are elements to read: not in meta and tracing tensors, nor in a capture."""
-    # isinstance is slow, and most are plain.
+    """Return whether there are elements to read: not in meta and tracing tensors or a capture."""
+    # isinstance is slow, and most tensors are plain.
     plain = type(tensor) is Tensor or not isinstance(tensor, (FakeTensor, FunctionalTensor))
     return plain and not tensor.is_meta and not (tensor.is_cuda and is_capturing())
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured: nothing is computed then, and nothing waited for."""
+    """Return whether a CUDA graph is being captured; then nothing is computed or waited for."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def form_of(tensor: Tensor) -> str:
-    """How a tensor looks: dtype, shape, strides or layout, device."""
+    """Describe a tensor: dtype, shape, strides or layout, device."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_nested:
         return f"{dtype} nested, {tensor.size(0)} of {tensor.dim() - 1} dimensions {tensor.device}"

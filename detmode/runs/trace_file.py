@@ -1,8 +1,9 @@
-"""A run on disk: what was called, and the digests of what went in and came out.
+"""A recorded run on disk: its calls, and the digests of their inputs and outputs.
 
-A trace is a folder. ``trace.json`` says what was run, ``calls.jsonl`` has a line for each call, and
-``digests.bin`` 16 bytes for each tensor. Lines are written when their digests are, in batches, so
-that what a killed run leaves can be read up to its last batch. docs/trace-format.md is the format.
+A trace is a folder. ``trace.json`` describes the run, ``calls.jsonl`` has a line for each call, and
+``digests.bin`` has 16 bytes for each tensor. Lines and their digests are written in batches, so
+that the trace of a killed run can be read up to its last batch. docs/trace-format.md documents the
+format.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ FORMAT = "detmode-trace"
 VERSION = 1
 DIGEST_BYTES = 16
 UNDEFINED = bytes(DIGEST_BYTES)
-"""Stands for memory that nobody has written: it may hold anything, and is equal to itself."""
+"""Stands for uninitialized memory, which may hold anything and always compares equal."""
 _MOST_BYTES_A_LINE = 1 << 20
 _MOST_TEXT_A_CALL = 1 << 23
-"""Characters of the texts that a call names: a long one may stand in a trace once, and be named by
-each of 100,000 tensors."""
+"""Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
 
 
 class TraceError(ValueError):
@@ -36,7 +36,7 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The tensors of one side of a call: how each looks, and its digest."""
+    """The tensors of one side of a call: the form and the digest of each."""
 
     forms: tuple[str, ...]
     digests: tuple[bytes, ...]
@@ -49,12 +49,12 @@ class TraceCall:
     Args:
         number: counted from 0.
         overload: "aten::add.Tensor".
-        site: "file:line" of the user's code; of a backward operator, of its forward call.
-        module: the ``nn.Module`` path, where one is known.
+        site: "file:line" of the user's code; for a backward operator, of its forward call.
+        module: the ``nn.Module`` path, if one is known.
         inputs: all tensor arguments, before the call.
-        outputs: the results, after it.
-        mutated: the arguments that the call writes, after it.
-        arguments: those that are no tensors, as text, "_" in a tensor's place.
+        outputs: the results, after the call.
+        mutated: the arguments that the call writes, after the call.
+        arguments: the other arguments as text, with "_" in place of each tensor.
         generator: for a random operator, the digest of its generator's state before the call.
     """
 
@@ -71,12 +71,12 @@ class TraceCall:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What calls have in common that differ in numbers only.
+    """The common part of calls that differ only in digests and plain arguments.
 
     Args:
         overload: as in :class:`TraceCall`, and so ``site`` and ``module``.
         sides: the forms of inputs, outputs and mutated arguments.
-        digests: how many digests belong to each call.
+        digests: the number of digests of each call.
     """
 
     overload: str
@@ -87,21 +87,21 @@ class Shape:
 
     @property
     def in_place(self) -> bool:
-        """Whether the first inputs are what the call writes."""
+        """True if the call writes its first inputs."""
         inputs, _, mutated = self.sides
         return bool(mutated) and inputs[: len(mutated)] == mutated
 
     @property
     def is_random(self) -> bool:
-        """Whether a generator's state was digested."""
+        """True if a generator's state was digested."""
         return self.digests > sum(map(len, self.sides))
 
     @classmethod
     def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
-        """The shape of a line.
+        """Parse the shape of a line.
 
         Raises:
-            ValueError, TypeError, LookupError: the line is not one of a trace.
+            ValueError, TypeError, LookupError: the line is not a line of a trace.
         """
         overload, site, module, *sides, random = numbers
         left = _MOST_TEXT_A_CALL
@@ -127,10 +127,10 @@ class Writer:
 
     Args:
         path: a folder that does not exist, or is empty.
-        about: what ``trace.json`` says beside format and version.
+        about: the fields of ``trace.json`` besides format and version.
 
     Raises:
-        TraceError: the folder cannot be made, or has files in it.
+        TraceError: the folder cannot be created, or has files in it.
     """
 
     def __init__(self, path: str | os.PathLike[str], about: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ class Writer:
         self._failed = False
 
     def number(self, text: str) -> int:
-        """The number that stands for a text in later lines."""
+        """Return the number that stands for a text in later lines."""
         number = self._numbers.get(text)
         if number is None:
             number = self._numbers[text] = len(self._numbers)
@@ -162,15 +162,17 @@ class Writer:
         """Add a line: ``[overload, site, module, inputs, outputs, mutated, random,
         arguments]``.
 
-        Texts are numbers, ``inputs``, ``outputs`` and ``mutated`` lists of the forms' numbers.
+        Texts are given as numbers; ``inputs``, ``outputs`` and ``mutated`` are lists of the numbers
+        of the forms.
         """
         self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
 
     def flush(self, digests: bytes) -> None:
-        """Write the lines so far, after the digests that they have added.
+        """Write the lines so far, after their digests.
 
         Raises:
-            OSError: they cannot be written. Nothing is any more: a digest is known by its place.
+            OSError: they cannot be written. Nothing more is written afterwards, because digests are
+                identified by their position.
         """
         if self._failed:
             return
@@ -199,7 +201,7 @@ class Reader:
         path: the folder.
 
     Raises:
-        TraceError: there is no trace, or its format or version is another one.
+        TraceError: there is no trace, or its format or version is not supported.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -211,30 +213,30 @@ class Reader:
             several = sorted(file.parent.name for file in self.path.glob("rank*/trace.json"))
             if several:
                 raise TraceError(
-                    f"{self.path} has the traces of several ranks: name one, as "
+                    f"{self.path} has the traces of several ranks: name one, such as "
                     f"{self.path / several[0]}"
                 ) from error
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         self.about = _known(about)
-        """What ``trace.json`` says; what is not of its type is as if it were not there."""
+        """The fields of ``trace.json``; those of a wrong type are ignored."""
         self.complete = False
-        """Whether the run closed its trace; known once all calls are read."""
+        """True if the run closed its trace; known once all calls are read."""
 
     def calls(self, wanted: Container[int] | None = None) -> Iterator[TraceCall]:
-        """The calls in order, up to the last one that is whole; or those with wanted numbers.
+        """Yield the calls in order, up to the last complete one; or only those with wanted numbers.
 
         Raises:
-            TraceError: a line that no trace has.
+            TraceError: a line is malformed.
         """
         for number, (shape, arguments, digests) in enumerate(self.scan()):
             if wanted is None or number in wanted:
                 yield _record(number, shape, arguments, digests)
 
     def scan(self) -> Iterator[tuple[Shape, str, bytes]]:
-        """Of each call its shape, its plain arguments, and its digests one after the other.
+        """Yield for each call its shape, its plain arguments, and its concatenated digests.
 
         Raises:
-            TraceError: a line that no trace has.
+            TraceError: a line is malformed.
         """
         texts: list[str] = []
         shapes: dict[Any, Shape] = {}
@@ -246,7 +248,7 @@ class Reader:
                 for at in count(1):
                     line = lines.readline(_MOST_BYTES_A_LINE)
                     if not line.endswith(b"\n") and len(line) < _MOST_BYTES_A_LINE:
-                        return  # the end, or a line that was being written
+                        return  # the end, or an incomplete line
                     try:
                         if len(line) == _MOST_BYTES_A_LINE:
                             raise ValueError
@@ -279,11 +281,11 @@ class Reader:
 
 
 def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
-    """The object in the first file of a trace or a dump.
+    """Return the object in the head file of a trace or a dump.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        TraceError: it is no JSON, or that of another format or version.
+        TraceError: it is not JSON, or its format or version is not supported.
     """
     what = form.partition("-")[2]
     try:
@@ -291,7 +293,7 @@ def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
     except ValueError as error:
         raise TraceError(f"{file} is not JSON; is it a {what}?") from error
     if not isinstance(head, dict) or head.get("format") != form:
-        raise TraceError(f"{file} is no {what} of detmode")
+        raise TraceError(f"{file} is not a {what} of detmode")
     if head.get("version") != version:
         found = reprlib.repr(head.get("version"))
         raise TraceError(
@@ -302,7 +304,7 @@ def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
 
 
 def _known(about: dict[Any, Any]) -> dict[str, Any]:
-    """Of the fields those that have the type that a recording writes."""
+    """Return the fields whose values have a type that a recording writes."""
     known: dict[str, Any] = {}
     for name, value in about.items():
         if type(value) is int:
@@ -335,6 +337,6 @@ def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
 
 
 def split(digests: bytes) -> Iterator[bytes]:
-    """The digests that lie one after the other."""
+    """Yield the concatenated digests one by one."""
     for begin in range(0, len(digests), DIGEST_BYTES):
         yield digests[begin : begin + DIGEST_BYTES]

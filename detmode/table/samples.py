@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
+from detmode.table.inputs import VARIANTS
+from detmode.table.maker import Maker as Maker
+
+DEVICES = ("cuda", "cpu", "mps", "meta", "xpu")
+"""The device types whose rows a sample may meet."""
+
 COVERS = ("collisions", "empty", "non_contiguous", "channels_last", "negative_dim", "odd_sizes")
-"""What a family with a substitute must have a sample for, or say in ``NOT_APPLICABLE`` why not."""
-
-
-class Maker:
-    """Makes a sample's tensors, from a seed, on the CPU, then moves them to ``device``.
-
-    Args:
-        dtype: the sample's dtype.
-        device: where the tensors go.
-        seed: the same seed gives the same values on every device.
-    """
-
-    def __init__(
-        self, dtype: torch.dtype, device: torch.device | str = "cpu", seed: int = 0
-    ) -> None:
-        self.dtype = dtype
-        self.device = torch.device(device)
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Values of wide range: standard normal times powers of two, so that order shows.
-
-        Integral and bool dtypes get small integers.
-        """
-        dtype = dtype or self.dtype
-        if not dtype.is_floating_point and not dtype.is_complex:
-            return self.integers(0, 2 if dtype is torch.bool else 10, *shape, dtype=dtype)
-        real = torch.empty((*shape, 2) if dtype.is_complex else shape, dtype=torch.float64)
-        real.normal_(generator=self._generator)
-        exponents = torch.randint(-4, 5, real.shape, generator=self._generator)
-        real = torch.ldexp(real, exponents)
-        return (torch.view_as_complex(real) if dtype.is_complex else real).to(self.device, dtype)
-
-    def integers(
-        self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64
-    ) -> torch.Tensor:
-        """Integers in ``[low, high)``; int64, as indices are, unless said otherwise."""
-        values = torch.randint(low, max(high, low + 1), shape, generator=self._generator)
-        return values.to(self.device, dtype)
-
-    def tensor(self, values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Given values, in the sample's dtype unless said otherwise."""
-        return torch.tensor(values, dtype=dtype or self.dtype, device=self.device)
+"""What a family with a substitute must have a sample for, or say in ``not_applicable`` why not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +28,13 @@ class Sample:
         make: given a :class:`Maker`, the arguments by schema name; defaults may be left out.
         dtypes: the dtypes for which the sample holds.
         covers: which of :data:`COVERS` it shows.
-        device: the device type whose rows it is to meet ("cuda", "cpu" or "mps").
+        device: the device type whose rows it is to meet, one of :data:`DEVICES`.
+        variants: what else is made of it, as samples of their own: the same call with its tensors
+            changed (:data:`~detmode.table.inputs.VARIANTS`), or on another of :data:`DEVICES`.
+
+    Raises:
+        TypeError: a field has another type than stated.
+        ValueError: a name is unknown or empty.
     """
 
     name: str
@@ -73,14 +43,172 @@ class Sample:
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
     covers: tuple[str, ...] = field(default=())
     device: str = "cuda"
+    variants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        unknown = [item for item in self.covers if item not in COVERS]
-        if unknown:
-            raise ValueError(f"Sample({self.name!r}): covers {unknown}; known are {COVERS}")
+        what = f"Sample({self.name!r})"
+        if not callable(self.make):
+            raise TypeError(f"{what}: make is {self.make!r}; give a function of a Maker")
+        if not self.dtypes or not all(isinstance(each, torch.dtype) for each in self.dtypes):
+            raise TypeError(f"{what}: dtypes is {self.dtypes!r}; give a tuple of torch.dtype")
+        for title, given, known in (
+            ("covers", self.covers, COVERS),
+            ("device", (self.device,), DEVICES),
+            ("variants", self.variants, (*VARIANTS, *DEVICES)),
+        ):
+            unknown = [item for item in given if item not in known]
+            if unknown:
+                raise ValueError(f"{what}: {title} {unknown}; known are {known}")
 
     def arguments(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", seed: int = 0
     ) -> dict[str, Any]:
         """The arguments by schema name, made anew."""
         return self.make(Maker(dtype, device, seed))
+
+    def but(
+        self,
+        name: str,
+        /,
+        *covers: str,
+        dtypes: tuple[torch.dtype, ...] | None = None,
+        **changes: Any,
+    ) -> Sample:
+        """The same call with some arguments changed.
+
+        Args:
+            name: of the sample that is made.
+            covers: what it shows; not what this one shows.
+            dtypes: other dtypes than this one's.
+            changes: by schema name the argument, or a function that makes it of this one's.
+        """
+
+        def make(maker: Maker) -> dict[str, Any]:
+            arguments = self.make(maker)
+            for key, change in changes.items():
+                arguments[key] = change(arguments[key]) if callable(change) else change
+            return arguments
+
+        dtypes = dtypes or self.dtypes
+        return replace(self, name=name, make=make, covers=covers, dtypes=dtypes, variants=())
+
+    def expanded(self) -> Iterator[Sample]:
+        """The sample without variants, then its variants."""
+        yield replace(self, variants=())
+        for variant in self.variants:
+            name = f"{self.name}_{variant}"
+            if variant in DEVICES:
+                yield replace(self, name=name, device=variant, variants=())
+                continue
+            covers = tuple(dict.fromkeys((*self.covers, *{variant}.intersection(COVERS))))
+            yield replace(self, name=name, make=self._changed(variant), covers=covers, variants=())
+
+    def _changed(self, variant: str) -> Callable[[Maker], dict[str, Any]]:
+        return lambda maker: VARIANTS[variant](self.make(maker))
+
+
+def sample(
+    name: str, make: Callable[[Maker], dict[str, Any]], *covers: str, op: str, **more: Any
+) -> Sample:
+    """A :class:`Sample`, on one line; families bind ``op`` and ``dtypes`` by ``partial``."""
+    return Sample(name=name, op=op, make=make, covers=covers, **more)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Samples:
+    """Everything that tests, ``detmode verify`` and benchmarks need of a family: one value.
+
+    ::
+
+        _case = partial(sample, op="aten::cumsum", dtypes=FLOATING)
+        _plane = _case("plane", lambda m: {"self": m.normal(63, 9), "dim": 1}, "odd_sizes")
+        SAMPLES = Samples(
+            cases=(
+                replace(_plane, variants=("non_contiguous", "negative_dim", "cpu")),
+                _case("no_rows", lambda m: {"self": m.normal(0, 3), "dim": 1}, "empty"),
+            ),
+            errors=(_plane.but("dim_out_of_range", dim=2),),
+            bench=(_case("row_16m", lambda m: {"self": m.normal(1 << 24), "dim": 0}),),
+            not_applicable={
+                "collisions": "every element has its own place",
+                "channels_last": "the operator reads along one dimension",
+            },
+        )
+
+    Args:
+        cases: what every row is met by; a sample's variants follow it.
+        errors: inputs that ATen rejects; a substitute raises the same type of exception.
+        bench: sizes from real models.
+        not_applicable: which of :data:`COVERS` no case can show, and why.
+        references: by operator a function of its arguments, in float64, where ATen's own on the
+            CPU is not the truth; it then also says which integers are right.
+        assignments: by operator that assigns a function of its arguments: what is written to,
+            where each element goes and the elements, or ``None`` where the call adds.
+        compositions: by operator what people write by hand where it has no deterministic kernel:
+            a function of its arguments; benchmarks time it beside the substitute.
+        unlike_cpu: by name of a case why NaN and infinities do not come out as ATen's CPU kernel
+            gives them; with them it is skipped on the host.
+
+    Raises:
+        TypeError: a field has another type than stated.
+        ValueError: the fields do not go together; the message names the one at fault.
+    """
+
+    cases: tuple[Sample, ...]
+    errors: tuple[Sample, ...] = ()
+    bench: tuple[Sample, ...] = ()
+    not_applicable: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    assignments: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    compositions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    unlike_cpu: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        object.__setattr__(self, "cases", tuple(v for case in self.cases for v in case.expanded()))
+        names = [case.name for case in self.cases]
+        ops = {case.op for case in self.cases}
+        operators = {op.partition(".")[0] for op in ops}
+        for title in _SEQUENCES:
+            keys = [(each.op, each.name, each.device) for each in getattr(self, title)]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise ValueError(f"Samples: {title} has {key} twice; rename one")
+        for title, given, known in (
+            ("errors", [each.op.partition(".")[0] for each in self.errors], operators),
+            ("bench", [each.op for each in self.bench], ops),
+            ("references", self.references, ops),
+            ("assignments", self.assignments, ops),
+            ("compositions", self.compositions, {each.op for each in self.bench}),
+            ("unlike_cpu", self.unlike_cpu, names),
+            ("not_applicable", self.not_applicable, COVERS),
+        ):
+            unknown = [item for item in given if item not in known]
+            if unknown:
+                where = {"compositions": "bench", "not_applicable": "COVERS"}.get(title, "cases")
+                raise ValueError(f"Samples: {title} names {unknown[0]!r}, which {where} does not")
+        shown = {item for case in self.cases for item in case.covers}
+        excused = [item for item in self.not_applicable if item in shown]
+        if excused:
+            raise ValueError(f"Samples: not_applicable has {excused[0]!r}, which a case covers")
+
+    def _check_types(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in _SEQUENCES:
+                fits = isinstance(value, tuple) and all(isinstance(one, Sample) for one in value)
+                wanted = "a tuple of Sample"
+            else:
+                texts = each.name in ("not_applicable", "unlike_cpu")
+                wanted = "a dict of reasons" if texts else "a dict of functions"
+                fits = isinstance(value, Mapping) and all(
+                    isinstance(one, str) and one != "" if texts else callable(one)
+                    for one in value.values()
+                )
+            if not fits:
+                raise TypeError(f"Samples: {each.name} is {value!r}; give {wanted}")
+        if not self.cases:
+            raise ValueError("Samples: cases is empty; give one for each row")
+
+
+_SEQUENCES = ("cases", "errors", "bench")

@@ -164,8 +164,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def first_parting(run: Run, numbers: Sequence[int]) -> str:
-    """What recording the runs again says of where they part.
+def first_divergence(run: Run, numbers: Sequence[int]) -> str:
+    """What recording the runs again says of where they diverge.
 
     Args:
         run: makes the run of a number from the same state, inside the block that it is given.
@@ -189,10 +189,10 @@ def first_parting(run: Run, numbers: Sequence[int]) -> str:
 
 
 def _named(comparison: Comparison) -> str:
-    parting = comparison.parting
-    assert parting is not None
-    text = f"the runs part at {parting.call.overload} at {parting.call.site}"
-    if parting.kind == "inputs":
+    divergence = comparison.divergence
+    assert divergence is not None
+    text = f"the runs diverge at {divergence.call.overload} at {divergence.call.site}"
+    if divergence.kind == "inputs":
         text += (
             "\nlook for what is made once and changed by each run, such as a model, and for memory "
             "that is read where it was not written"

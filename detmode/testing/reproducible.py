@@ -19,7 +19,7 @@ from detmode.testing.repeats import (
     Run,
     Snapshot,
     differences,
-    first_parting,
+    first_divergence,
     remember_generators,
     snapshot,
 )
@@ -79,7 +79,7 @@ def assert_reproducible(
 
     Raises:
         AssertionError: the results differ; it names the tensors and the first operator at which
-            two recorded runs part.
+            two recorded runs diverge.
         TypeError: the result cannot be compared, or an argument cannot be copied.
         ValueError: ``runs`` or ``vary`` is impossible, or there is nothing to compare.
     """
@@ -148,8 +148,8 @@ def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _message(lines: list[str], number: int, vary: Collection[str], run: Run) -> str:
     varied = ", ".join(name for name in VARIED if name in vary) or "nothing"
     head = f"run {number} gave other bits than run 0 (varied: {varied})"
-    parting = first_parting(run, (0, number, number))
-    return "\n".join([head, *(f"  {line}" for line in lines), parting])
+    divergence = first_divergence(run, (0, number, number))
+    return "\n".join([head, *(f"  {line}" for line in lines), divergence])
 
 
 @contextmanager

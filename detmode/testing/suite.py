@@ -16,7 +16,7 @@ from detmode.table.rule_table import FamilyRule
 from detmode.testing.repeats import (
     Snapshot,
     differences,
-    first_parting,
+    first_divergence,
     remember_generators,
     snapshot,
 )
@@ -115,7 +115,7 @@ class CheckedMode(DeterministicMode):
         if self._simulate:
             head += f" (schedule_seed {self._seed(0)} and {self._seed(number)})"
         again = (0, *(n for n in range(number, number + self.repeats - 1)))
-        return "\n".join([head, *(f"  {line}" for line in lines), first_parting(run, again)])
+        return "\n".join([head, *(f"  {line}" for line in lines), first_divergence(run, again)])
 
 
 class SuiteMode(DeterministicMode):

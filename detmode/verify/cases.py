@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from detmode.rules import default_rules, families
 from detmode.table.call import Call, Signature
 from detmode.table.rule import Guarantee, Substitute
 from detmode.table.rule_table import FamilyRule, resolve
-from detmode.table.samples import Sample
+from detmode.table.samples import Sample, Samples
 
 Prepare = Callable[[dict[str, Any]], None]
 """Changes a sample's arguments before the call."""
@@ -49,13 +48,14 @@ class Case:
         return f"{self.family}-{name_of(self.dtype)}-{op}-{self.sample.name}"
 
 
-def samples_of(family: str) -> ModuleType:
-    """The family's module ``samples``.
+def samples_of(family: str) -> Samples:
+    """The family's ``SAMPLES``.
 
     Raises:
         ImportError: the family has none.
     """
-    return importlib.import_module(f"detmode.rules.{family}.samples")
+    found: Samples = importlib.import_module(f"detmode.rules.{family}.samples").SAMPLES
+    return found
 
 
 def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
@@ -75,7 +75,7 @@ def cases(family: str | None = None) -> tuple[Case, ...]:
 
 
 def _cases_of(family: str) -> Iterator[Case]:
-    for sample in samples_of(family).SAMPLES:
+    for sample in samples_of(family).cases:
         if sample.device != "cuda":
             continue
         for dtype in sample.dtypes:
@@ -167,10 +167,10 @@ def run_assigned(
 ) -> torch.Tensor | None:
     """What an assignment gives where the last source of each destination stays, bit for bit.
 
-    ``None`` for an operator that the family's ``ASSIGNMENTS`` do not name, or that adds here. ATen
+    ``None`` for an operator that the family's ``assignments`` do not name, or that adds here. ATen
     is not asked: where destinations repeat, any of the sources may stay.
     """
-    places = getattr(samples_of(family), "ASSIGNMENTS", {}).get(sample.op)
+    places = samples_of(family).assignments.get(sample.op)
     func = resolve(sample.op)
     if places is None or func is None:
         return None
@@ -205,9 +205,7 @@ def has_reference(case: Case) -> bool:
 
 
 def _reference(family: str, sample: Sample) -> Callable[..., Any] | None:
-    reference: Callable[..., Any] | None
-    reference = getattr(samples_of(family), "REFERENCE", {}).get(sample.op)
-    return reference
+    return samples_of(family).references.get(sample.op)
 
 
 def call(sample: Sample, arguments: Mapping[str, Any]) -> Any:

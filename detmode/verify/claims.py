@@ -324,7 +324,7 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
     expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))
     if expected is None:
         raise ClaimError(
-            f"{what}: ATen takes these inputs; move the sample from ERRORS to SAMPLES in "
+            f"{what}: ATen takes these inputs; move the sample from errors to cases in "
             f"detmode/rules/{family}/samples.py"
         )
 

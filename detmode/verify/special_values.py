@@ -112,10 +112,10 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
     Raises:
         ClaimError: they do not.
         NotCheckedError: ATen has no kernel for the dtype; on the host, the family names the sample
-            in ``UNLIKE_CPU``, because ATen's CUDA kernel treats NaN and infinities otherwise than
+            in ``unlike_cpu``, because ATen's CUDA kernel treats NaN and infinities otherwise than
             its CPU kernel; or no tensor of the sample can hold them.
     """
-    reasons = getattr(samples_of(case.family), "UNLIKE_CPU", {})
+    reasons = samples_of(case.family).unlike_cpu
     if device == "host" and value in _NOT_FINITE and case.sample.name in reasons:
         raise NotCheckedError(reasons[case.sample.name])
     planted = 0

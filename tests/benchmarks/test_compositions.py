@@ -60,7 +60,7 @@ def test_result_is_the_operators(case: Case, monkeypatch: pytest.MonkeyPatch) ->
 def test_every_operator_is_timed_and_tried() -> None:
     """A misspelt operator would have no composition, and one without a case would be untested."""
     assert {case.values[0].sample.op for case in CASES} == set(COMPOSITIONS)
-    timed = {sample.op for family in timed_families() for sample in samples_of(family).BENCH}
+    timed = {sample.op for family in timed_families() for sample in samples_of(family).bench}
     assert set(COMPOSITIONS) <= timed
     assert {op for op in timed - set(COMPOSITIONS) if op.startswith("aten::")} == {
         "aten::_ctc_loss_backward"

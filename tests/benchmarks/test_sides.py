@@ -21,6 +21,7 @@ from sides import (
 )
 from timing import HostClock, Spread, bytes_of
 
+from detmode.rules.avg_pool3d import samples as avg_pool3d_samples
 from detmode.table.samples import Maker
 from detmode.verify.cases import cases, samples_of
 from detmode.verify.claims import ClaimError
@@ -145,10 +146,11 @@ def test_contention_is_varied_in_float32() -> None:
 
 
 def test_bench_sizes_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sample of ``BENCH`` in each dtype that it has among those that are asked for."""
-    module = samples_of("avg_pool3d")
-    small = dataclasses.replace(module.BENCH[0], make=module.SAMPLES[0].make)
-    monkeypatch.setattr(module, "BENCH", (small,))
+    """Each sample of ``bench`` in each dtype that it has among those that are asked for."""
+    samples = samples_of("avg_pool3d")
+    small = dataclasses.replace(samples.bench[0], make=samples.cases[0].make)
+    chosen = dataclasses.replace(samples, bench=(small,))
+    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", chosen)
     found = inputs(["avg_pool3d"], [torch.float32, torch.float64, torch.float16])
     assert [(each.sample.name, each.dtype, each.first) for each in found] == [
         (small.name, torch.float32, True),

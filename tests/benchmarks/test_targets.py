@@ -109,7 +109,7 @@ def test_steps_are_held_against_nondeterministic_ones(measured: Results, spread:
 def test_targets_name_what_is_timed() -> None:
     """A family or an operator that is misspelt would never be measured."""
     assert set(GATHERED) <= set(timed_families())
-    benched = [(each, sample) for each in timed_families() for sample in samples_of(each).BENCH]
+    benched = [(each, sample) for each in timed_families() for sample in samples_of(each).bench]
     assert set(SORTED) <= {sample.op for _, sample in benched}
     (large,) = (sample for _, sample in benched if (sample.op, sample.name) == CUMSUM[:2])
     (each,) = (each for each in inputs(["scan"]) if each.sample is large)

@@ -36,7 +36,7 @@ def met() -> dict[FamilyRule, list[tuple[Sample, torch.dtype]]]:
     found: dict[FamilyRule, list[tuple[Sample, torch.dtype]]] = {}
     with deterministic_flag(True):
         for family in families():
-            for sample in samples_of(family).SAMPLES if family not in LEFT_OUT else ():
+            for sample in samples_of(family).cases if family not in LEFT_OUT else ():
                 for dtype in sample.dtypes if sample.device == "cuda" else ():
                     row = matching_row(sample, dtype)
                     if row is not None:

@@ -14,6 +14,7 @@ from detmode import (
     RuleTable,
     Substitute,
 )
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import (
     ALWAYS,
     FLOATING,
@@ -32,6 +33,32 @@ aten = torch.ops.aten
 
 def refuse(op, when=ALWAYS, **fields):
     return Rule(**{"op": op, "when": when, "action": Refuse(), "because": "it races", **fields})
+
+
+def test_chain_is_its_rows():
+    """A chain is its rows, with the fields that they share, and a last one without condition."""
+    ops = ("aten::put", "aten::median.dim")
+    rows = chain(
+        ops,
+        Row(when=on("cuda")),
+        Row(when=on("mps"), since="2.15", alert=None),
+        action=Refuse(),
+        alert="its name",
+        because="it races",
+        otherwise="the CPU goes in order",
+    )
+    assert rows == tuple(
+        rule
+        for op in ops
+        for rule in (
+            refuse(op, on("cuda"), alert="its name"),
+            refuse(op, on("mps"), since="2.15"),
+            Rule(op=op, action=Allow(), because="the CPU goes in order"),
+        )
+    )
+    native = Row(action=Native(), guarantee=RUN_TO_RUN, because="one thread")
+    one = chain("aten::put", when=on("cuda"), action=Refuse(), because="it races", otherwise=native)
+    assert one == (refuse("aten::put", on("cuda")), Rule(op="aten::put", **native))
 
 
 def alerts(table, func):
@@ -296,7 +323,7 @@ def test_rules_print_their_fields():
 
 
 @pytest.mark.parametrize(
-    ("fields", "natively"),
+    ("fields", "without_substitute"),
     [
         ({"action": Substitute(len), "alert": "a", "guarantee": GPU_TO_GPU}, Refuse()),
         ({"action": Substitute(len), "guarantee": GPU_TO_GPU}, Native()),

@@ -15,7 +15,8 @@ from training import Fault, Training
 import detmode
 from detmode import DeterministicMode, Report, ReportRow
 from detmode.cli.commands.output import show, write_files
-from detmode.reports.page import Fact, Shown, shortened
+from detmode.reports.page import Fact, shortened
+from detmode.reports.shown import Shown
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 
@@ -304,10 +305,10 @@ def test_rows_can_be_filtered_by_what_they_carry(reports: dict[str, Shown]) -> N
         assert boxes == groups != set()
 
 
-def test_the_parting_call_is_opened_with_both_sides(comparison: detmode.Comparison) -> None:
-    """The page shows what differs of the call at which the runs part, and what does not."""
+def test_the_divergent_call_is_opened_with_both_sides(comparison: detmode.Comparison) -> None:
+    """The page shows what differs of the call at which the runs diverge, and what does not."""
     (opened,) = comparison.page().opened
-    assert opened.title == "The runs part here"
+    assert opened.title == "The runs diverge at this call"
     assert Fact("operator", *["aten::addmm.default"] * 2) in opened.facts
     assert [fact.name for fact in opened.facts if fact.differs] == ["output 0"]
     assert {"site", "module", "input 0", "input 2"} <= {fact.name for fact in opened.facts}

@@ -71,7 +71,7 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
     calls = [
         (sample, dtype, Call(*_bound(sample, dtype), sample.device))
         for family in families()
-        for sample in samples_of(family).SAMPLES
+        for sample in samples_of(family).cases
         for dtype in sample.dtypes
     ]
     for environment, fill, on in product(_ENVIRONMENTS, (True, False), (True, False)):
@@ -117,5 +117,5 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 def samples_in(row: FamilyRule) -> list[tuple[Sample, torch.dtype]]:
     """The samples of a row's own family that meet it."""
-    own = set(map(id, samples_of(row.family).SAMPLES))
+    own = set(map(id, samples_of(row.family).cases))
     return [(sample, dtype) for sample, dtype in met()[row.rule] if id(sample) in own]

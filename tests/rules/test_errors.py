@@ -12,7 +12,7 @@ from detmode.verify.claims import check_refused
 REFUSED = [
     pytest.param(family, sample, dtype, id=f"{family}-{name_of(dtype)}-{sample.name}")
     for family in families()
-    for sample in getattr(samples_of(family), "ERRORS", ())
+    for sample in samples_of(family).errors
     for dtype in sample.dtypes
 ]
 
@@ -22,5 +22,5 @@ REFUSED = [
 )
 @pytest.mark.parametrize(("family", "sample", "dtype"), REFUSED)
 def test_rejected_as_by_aten(family: str, sample: Sample, dtype: torch.dtype) -> None:
-    """The family's ERRORS raise the type of exception that ATen raises on the CPU."""
+    """The family's ``errors`` raise the type of exception that ATen raises on the CPU."""
     check_refused(family, sample, dtype)

@@ -67,7 +67,7 @@ def test_files(family: ModuleType) -> None:
     """A family has samples, and beside them nothing but launchers and CUDA files."""
     where = f"detmode/rules/{name(family)}/"
     names = {path.name for path in folder(family).iterdir() if path.name != "__pycache__"}
-    assert "samples.py" in names, f"{where}: add samples.py with SAMPLES, one for each row"
+    assert "samples.py" in names, f"{where}: add samples.py with SAMPLES = Samples(...)"
     odd = sorted(file for file in names if not file.endswith((".py", ".cu", ".cuh")))
     assert not odd, f"{where}{odd[0]}: a family holds *.py, *.cu and *.cuh, and no folders"
 
@@ -128,8 +128,8 @@ def test_budgets(family: ModuleType) -> None:
 def test_assignments_are_named(family: ModuleType) -> None:
     """A family that assigns says where its sources go: ATen is no measure of the one that stays."""
     assigns = any("assign_rows" in path.read_text() for path in folder(family).glob("*.py"))
-    assert assigns == hasattr(samples_of(name(family)), "ASSIGNMENTS"), (
-        f"detmode/rules/{name(family)}/samples.py: ASSIGNMENTS maps each operator that assigns to "
+    assert assigns == bool(samples_of(name(family)).assignments), (
+        f"detmode/rules/{name(family)}/samples.py: assignments maps each operator that assigns to "
         "what is written to, where each element goes, and the elements"
     )
 

@@ -35,7 +35,7 @@ def test_row_is_met(row: FamilyRule) -> None:
 @pytest.mark.parametrize("family", SUBSTITUTE_FAMILIES)
 def test_substitutes_meet_hard_inputs(family: str) -> None:
     """The samples that meet a substitute show collisions, emptiness, strides and odd sizes."""
-    samples = samples_of(family)
+    excused = samples_of(family).not_applicable
     shown = {
         item
         for row in facts.rows()
@@ -43,33 +43,17 @@ def test_substitutes_meet_hard_inputs(family: str) -> None:
         for sample, _ in facts.samples_in(row)
         for item in sample.covers
     }
-    excused = getattr(samples, "NOT_APPLICABLE", {})
     missing = [item for item in COVERS if item not in shown and item not in excused]
     assert not missing, (
         f"detmode/rules/{family}/samples.py: no sample with a substitute covers {missing[0]!r}; "
-        "add one with covers=(...), or say in NOT_APPLICABLE why it does not apply"
+        "add one with covers=(...), or say in not_applicable why it does not apply"
     )
-    wrong = [item for item in excused if item in shown or item not in COVERS]
-    assert not wrong, (
-        f"detmode/rules/{family}/samples.py: NOT_APPLICABLE excuses {wrong[0]!r}, "
-        "which a sample covers or COVERS does not know: remove it"
-    )
-
-
-@pytest.mark.parametrize("family", sorted({row.family for row in facts.rows()}))
-def test_samples_are_named_apart(family: str) -> None:
-    """Two samples of one operator, for one device, have two names: they are test ids."""
-    seen = set()
-    for sample in samples_of(family).SAMPLES:
-        key = (sample.op, sample.name, sample.device)
-        assert key not in seen, f"detmode/rules/{family}/samples.py: {key} twice; rename one"
-        seen.add(key)
 
 
 @pytest.mark.parametrize("family", sorted({row.family for row in facts.rows()}))
 def test_samples_bind(family: str) -> None:
     """A sample gives arguments that the schema has, and all that have no default."""
-    for sample in samples_of(family).SAMPLES:
+    for sample in samples_of(family).cases:
         func = facts.resolve(sample.op)
         if func is None:
             continue

@@ -31,12 +31,12 @@ SAMPLES = [
         sample, id=f"{family}-{sample.op.partition('::')[2]}-{sample.device}-{sample.name}"
     )
     for family in FAMILIES
-    for sample in samples_of(family).SAMPLES
+    for sample in samples_of(family).cases
 ]
 CASES = [
     Case(family, sample, dtype, None)
     for family in FAMILIES
-    for sample in samples_of(family).SAMPLES
+    for sample in samples_of(family).cases
     if sample.device == "cuda"
     for dtype in sample.dtypes
 ]
@@ -57,7 +57,7 @@ def overlaps(op: str) -> Sample:
     return next(
         sample
         for family in FAMILIES
-        for sample in samples_of(family).SAMPLES
+        for sample in samples_of(family).cases
         if (sample.op, sample.name) == (op, "overlaps")
     )
 

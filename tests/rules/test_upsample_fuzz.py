@@ -15,18 +15,17 @@ from detmode import cuda
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
 from detmode.rules import upsample, upsample_aa
-from detmode.rules.upsample import samples
-from detmode.rules.upsample_aa import samples as samples_aa
 from detmode.table.conditions import FLOATING
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
+from detmode.verify.cases import samples_of
 
 SUBSTITUTES = {
     rule.op: rule.action.function
     for rule in (*upsample.RULES, *upsample_aa.RULES)
     if isinstance(rule.action, Substitute)
 }
-REFERENCES = {**samples.REFERENCE, **samples_aa.REFERENCE}
+REFERENCES = {**samples_of("upsample").references, **samples_of("upsample_aa").references}
 DIMS = {op: 1 if "1d" in op else 3 if "3d" in op else 2 for op in SUBSTITUTES}
 LAYOUTS = ("contiguous", "channels_last", "unaligned", "reversed", "sliced", "expanded")
 # Enough for several blocks' worth of tiles in 1-D, and for every branch of the launcher elsewhere.

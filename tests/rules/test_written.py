@@ -22,7 +22,7 @@ def written() -> Iterator[Any]:
     table = default_rules()
     for family in families():
         found: dict[Any, tuple[int, Any, torch.dtype]] = {}
-        for sample in samples_of(family).SAMPLES:
+        for sample in samples_of(family).cases:
             func = resolve(sample.op)
             dtype = torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
             row = matching_row(sample, dtype) if sample.device == "cuda" else None

@@ -55,7 +55,7 @@ def operators() -> Iterator[None]:
     for schema in SCHEMAS:
         library.define(schema)
     for family in FAMILIES:
-        for op, reference in samples_of(family).REFERENCE.items():
+        for op, reference in samples_of(family).references.items():
             name = op.partition("::")[2]
             library.impl(name, _rounding_once(reference), "CPU")
             library.impl(name, _deform_meta if "deform" in name else _pool_meta, "Meta")

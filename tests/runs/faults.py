@@ -16,14 +16,14 @@ class Kind:
     Args:
         name: what it is.
         training: the run that has it.
-        parting: the kind that is to be named.
+        divergence: the kind that is to be named.
         overload: the operator that is to be named.
         occurrence: which of the operator's calls; ``None`` where the kind is enough.
     """
 
     name: str
     training: Training
-    parting: str
+    divergence: str
     overload: str
     occurrence: int | None = None
 

@@ -224,12 +224,12 @@ def test_ranks_of_one_run(runs: Path) -> None:
 
 def test_collective_that_gave_two_results(runs: Path) -> None:
     """It is named, and its line."""
-    parting = diff(runs / "replica" / "rank0", runs / "replica" / "rank1").parting
-    assert parting is not None
-    assert (parting.kind, parting.call.overload) == ("replica", "c10d::allreduce_.default")
-    assert parting.differing == ("mutated 0",)
+    divergence = diff(runs / "replica" / "rank0", runs / "replica" / "rank1").divergence
+    assert divergence is not None
+    assert (divergence.kind, divergence.call.overload) == ("replica", "c10d::allreduce_.default")
+    assert divergence.differing == ("mutated 0",)
     (line,) = (n for n, text in enumerate(TRAINING.splitlines(), 1) if "all_reduce(total)" in text)
-    assert parting.call.site.endswith(f"train.py:{line}")
+    assert divergence.call.site.endswith(f"train.py:{line}")
 
 
 def test_weights_that_part(runs: Path) -> None:

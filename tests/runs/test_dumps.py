@@ -137,7 +137,7 @@ def test_call_that_raises_is_not_counted(tmp_path: Path) -> None:
 def test_dump_that_cannot_be_written(tmp_path: Path) -> None:
     """The program goes on; the recording says why, and is whole."""
     with (
-        pytest.warns(UserWarning, match="no dump of aten::sin.default@5: the run has not made"),
+        pytest.warns(UserWarning, match="no dump of aten::sin.default@5: the run did not make"),
         pytest.warns(UserWarning, match="no dump of aten::exp.default@0: it could not be written"),
         record(tmp_path / "run", dump=["aten::exp@0", "aten::sin@5"]) as recording,
     ):
@@ -145,7 +145,7 @@ def test_dump_that_cannot_be_written(tmp_path: Path) -> None:
         torch.ones(3).exp()
     assert recording.not_dumped == {
         "aten::exp.default@0": "it could not be written: Not a directory",
-        "aten::sin.default@5": "the run has not made that call",
+        "aten::sin.default@5": "the run did not make that call",
     }
     (tmp_path / "run" / "dumps").unlink()
     assert diff(tmp_path / "run", tmp_path / "run").same == 2
@@ -429,7 +429,7 @@ def piped(dump: Path) -> None:
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "other_version": (changed(version=2), "reads 1"),
-    "other_format": (changed(format="x"), "is no dump"),
+    "other_format": (changed(format="x"), "is not a dump"),
     "other_call": (changed(index=4), "describes another call"),
     "no_arrays": (changed(arrays=None), "does not describe"),
     "unknown_dtype": (changed_array(dtype="load"), "does not describe"),
@@ -440,7 +440,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "pickle": (pickled, "is not an array"),
     "pipe": (piped, "there is no file"),
     "no_file": (lambda dump: (dump / "3.npy").unlink(), "there is no file"),
-    "cut_off": (lambda dump: os.truncate(dump / "3.npy", 150), "is cut off"),
+    "cut_off": (lambda dump: os.truncate(dump / "3.npy", 150), "is truncated"),
     "empty": (lambda dump: os.truncate(dump / "call.json", 0), "is not JSON"),
     "no_json": (lambda dump: (dump / "call.json").unlink(), "cannot read"),
     "column_order": (
@@ -512,8 +512,8 @@ def test_dump_that_the_run_does_not_reach(
     assert done.returncode == 7
     assert done.stderr.splitlines() == [
         "detmode: recorded to run",
-        "detmode: note: no dump of aten::exp.default@1: the run has not made that call",
-        "detmode: note: no dump of mine::operator.overload@0: the run has not made that call",
+        "detmode: note: no dump of aten::exp.default@1: the run did not make that call",
+        "detmode: note: no dump of mine::operator.overload@0: the run did not make that call",
     ]
     (dump,) = dumps_of(tmp_path / "run")
     assert read(dump, "output 0").tolist() == pytest.approx([math.e] * 2)

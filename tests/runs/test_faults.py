@@ -36,15 +36,15 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     """The first call that is touched is named, with the right kind."""
     path = kind.training.record(tmp_path / "faulty")
     comparison = diff(faultless, path)
-    parting = comparison.parting
-    assert parting is not None
-    assert (parting.kind, parting.call.overload) == (kind.parting, kind.overload)
-    assert Path(parting.call.site.rpartition(":")[0]).name in ("training.py", "<SumBackward0>")
+    divergence = comparison.divergence
+    assert divergence is not None
+    assert (divergence.kind, divergence.call.overload) == (kind.divergence, kind.overload)
+    assert Path(divergence.call.site.rpartition(":")[0]).name in ("training.py", "<SumBackward0>")
     if kind.occurrence is not None:
-        assert parting.first is not None
-        assert occurrence(faultless, parting.first.number) == kind.occurrence
+        assert divergence.first is not None
+        assert occurrence(faultless, divergence.first.number) == kind.occurrence
     # Where the operator is not the reason, neither its rule nor its tensors help.
-    is_the_reason = kind.parting == "outputs"
+    is_the_reason = kind.divergence == "outputs"
     assert ("\nrule " in str(comparison)) == is_the_reason
     assert ("--dump" in str(comparison)) == is_the_reason
 
@@ -58,20 +58,23 @@ def test_unseeded_python_is_a_hint(
     monkeypatch.setattr(random, "getstate", lambda: "another state")
     with record(tmp_path / "other"):
         torch.zeros(3).add(torch.tensor([1.0, 3.0, 2.0]))
-    parting = diff(tmp_path / "one", tmp_path / "other").parting
-    assert parting is not None
-    assert (parting.kind, parting.generators) == ("inputs", ("python",))
+    divergence = diff(tmp_path / "one", tmp_path / "other").divergence
+    assert divergence is not None
+    assert (divergence.kind, divergence.generators) == ("inputs", ("python",))
     comparison = diff(faultless, Training(seed=1).record(tmp_path / "seed"))
-    assert comparison.parting is not None
-    assert (comparison.parting.kind, comparison.parting.generators) == ("seed", ("python", "torch"))
-    assert "generators  python, torch: another state when recording began" in str(comparison)
-    assert "Generators: python, torch: another state" in comparison.to_html()
-    assert json.loads(comparison.to_json())["parting"]["generators"] == ["python", "torch"]
+    assert comparison.divergence is not None
+    assert (comparison.divergence.kind, comparison.divergence.generators) == (
+        "seed",
+        ("python", "torch"),
+    )
+    assert "generators  python, torch: different states when recording began" in str(comparison)
+    assert "Generators: python, torch: different states" in comparison.to_html()
+    assert json.loads(comparison.to_json())["divergence"]["generators"] == ["python", "torch"]
     # It cannot be the reason where a call gives other outputs for the same inputs.
-    fault = next(kind for kind in KINDS if kind.parting == "outputs")
-    parting = diff(faultless, fault.training.record(tmp_path / "outputs")).parting
-    assert parting is not None
-    assert (parting.kind, parting.generators) == ("outputs", ())
+    fault = next(kind for kind in KINDS if kind.divergence == "outputs")
+    divergence = diff(faultless, fault.training.record(tmp_path / "outputs")).divergence
+    assert divergence is not None
+    assert (divergence.kind, divergence.generators) == ("outputs", ())
 
 
 def test_in_what_the_runs_were_started_differently(
@@ -84,8 +87,8 @@ def test_in_what_the_runs_were_started_differently(
     threads, arguments = comparison.started
     assert threads == ("CPU threads", "1", "3")
     assert (arguments[0], arguments[2]) == ("arguments", "train.py --name 'two words'")
-    assert "started with other CPU threads: 1, and 3" in str(comparison)
-    assert "started with other CPU threads: 1, and 3." in comparison.to_html()
+    assert "started with different CPU threads: 1, and 3" in str(comparison)
+    assert "started with different CPU threads: 1, and 3." in comparison.to_html()
     assert json.loads(comparison.to_json())["started"]["CPU threads"] == ["1", "3"]
 
 
@@ -105,9 +108,9 @@ def test_a_program_that_seeds_itself_began_with_any_seed(
             torch.manual_seed(0)
             torch.rand(3)
             torch.zeros(2).add(torch.tensor(data))
-    parting = diff(tmp_path / "one", tmp_path / "other").parting
-    assert parting is not None
-    assert (parting.kind, parting.generators) == ("inputs", ())
+    divergence = diff(tmp_path / "one", tmp_path / "other").divergence
+    assert divergence is not None
+    assert (divergence.kind, divergence.generators) == ("inputs", ())
 
 
 def test_a_generator_of_the_programs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +118,9 @@ def test_a_generator_of_the_programs_own(tmp_path: Path, monkeypatch: pytest.Mon
     for seed, name in enumerate(("one", "other")):
         with start(tmp_path / name, monkeypatch):
             torch.rand(3, generator=torch.Generator().manual_seed(seed))
-    parting = diff(tmp_path / "one", tmp_path / "other").parting
-    assert parting is not None
-    assert (parting.kind, parting.generators) == ("generator", ())
+    divergence = diff(tmp_path / "one", tmp_path / "other").divergence
+    assert divergence is not None
+    assert (divergence.kind, divergence.generators) == ("generator", ())
 
 
 def occurrence(path: Path, number: int) -> int:

@@ -200,7 +200,7 @@ def test_large_and_strided_tensors(path: Path) -> None:
 
 
 def test_reading_what_nobody_wrote(path: Path, tmp_path: Path) -> None:
-    """Two runs that read uninitialised memory part there, and diff says so."""
+    """Two runs that read uninitialised memory diverge there, and diff says so."""
     other = tmp_path / "other"
     for each, byte in ((path, 0x3F), (other, 0x40)):
         with record(each):
@@ -208,9 +208,9 @@ def test_reading_what_nobody_wrote(path: Path, tmp_path: Path) -> None:
             ctypes.memset(x.data_ptr(), byte, x.nbytes)
             x.exp()
     comparison = diff(path, other)
-    assert comparison.parting is not None
-    assert comparison.parting.call.overload == "aten::exp.default"
-    assert "memory that nobody has written" in str(comparison)
+    assert comparison.divergence is not None
+    assert comparison.divergence.call.overload == "aten::exp.default"
+    assert "reads uninitialized memory" in str(comparison)
 
 
 def test_results_are_the_same(path: Path) -> None:
@@ -563,9 +563,9 @@ def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> Non
     (call,) = calls(path, "aten::mul.Tensor")[1:]
     assert UNDEFINED not in (*call.inputs.digests, *call.outputs.digests)
     comparison = diff(path, tmp_path / "other")
-    assert comparison.parting is not None
-    assert comparison.parting.kind == "arguments"
-    assert "nobody has written" not in str(comparison)
+    assert comparison.divergence is not None
+    assert comparison.divergence.kind == "arguments"
+    assert "uninitialized memory" not in str(comparison)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")

@@ -430,7 +430,7 @@ def test_texts_that_many_lines_have(tmp_path: Path, run_diff: Diff) -> None:
     one = written(tmp_path / "one", {}, lines, b"")
     code, _, error = run_diff(one, written(tmp_path / "other", {}, [], b""))
     assert code == 2
-    assert "names its operators, sites and modules with more than 64 MiB" in error
+    assert "has more than 64 MiB of operator, site and module names" in error
 
 
 def test_a_line_that_is_too_long(tmp_path: Path, run_diff: Diff) -> None:
@@ -490,7 +490,7 @@ def test_other_generators_than_a_recording_has(
     [
         (None, "no trace at"),
         ("not JSON", "is not JSON"),
-        ("[]", "is no trace of detmode"),
+        ("[]", "is not a trace of detmode"),
         ('{"format": "detmode-trace", "version": 2}', "reads 1"),
         ("[" * 100_000, "is not JSON"),
     ],
@@ -520,8 +520,8 @@ def test_exit_codes(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(["diff", "--format", "json", str(trace), str(tmp_path / "other")]) == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["identical"]
-    assert found["parting"]["overload"] == "aten::rand.default"
-    assert found["parting"]["kind"] == "seed"
+    assert found["divergence"]["overload"] == "aten::rand.default"
+    assert found["divergence"]["kind"] == "seed"
 
 
 def test_folder_with_files_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from detmode.cli.commands import UsageError
 from detmode.reports.page import writable
 
 if TYPE_CHECKING:
-    from detmode.reports.page import Shown
+    from detmode.reports.shown import Shown
 
 FILES = ("report", "html", "sarif")
 """The options that name a file for a report: as JSON, as a page, as SARIF."""

@@ -19,7 +19,7 @@ from detmode.environment.nccl import EXCLUDING
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
-    from detmode.reports.page import Shown
+    from detmode.reports.shown import Shown
 
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",

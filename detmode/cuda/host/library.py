@@ -25,6 +25,7 @@ from detmode.cuda.undo import Lock
 __all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitizer_environment"]
 
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
+_RUNNER = tuple(header.name for header in HEADERS)
 
 # -ffp-contract=off: `a * b + c` rounds twice, so that the host's bits are those that the rounding
 # intrinsics name. -fno-strict-aliasing: nvcc does not use the rule either.
@@ -285,7 +286,7 @@ class Library:
         return known
 
     def launch(self, *arguments: object) -> tuple[int, str]:
-        """Runs one launch; returns the status of runtime.h and its message."""
+        """Runs one launch; returns the status of state.h and its message."""
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         status: int = self._lock.run(self._launch, *arguments, message, _MESSAGE_BYTES)
         return status, _with_lines(message.value.decode(errors="replace"), self.path)
@@ -306,7 +307,7 @@ def _with_lines(message: str, library: Path) -> str:
         ).stdout.splitlines()
         # Innermost first; what the runner stands for has its caller's line.
         places = [frame.partition(" ")[0].rpartition("/")[2] for frame in frames]
-        known = (place for place in places if not place.startswith(("runtime.h", "races.h", "?")))
+        known = (place for place in places if not place.startswith((*_RUNNER, "?")))
         return next(known, match[0])
 
     return _PLACE.sub(line, message)

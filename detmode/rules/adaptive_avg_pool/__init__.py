@@ -38,47 +38,39 @@ beyond ``grad_output`` when its batch or channels differ from those of ``self``;
 """
 
 from detmode.rules.adaptive_avg_pool import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::_adaptive_avg_pool2d_backward",
+_OVERLAP = "overlapping windows add to one element by atomicAdd, in the order they come"
+_ELSEWHERE = "on other devices PyTorch does not alert; the CPU adds a plane's windows in order"
+
+RULES = (
+    *chain(
+        "aten::_adaptive_avg_pool2d_backward",
         when=on("cuda"),
         action=Substitute(launch.adaptive_avg_pool2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool2d_backward_cuda",
-        because="overlapping windows add to one element by atomicAdd, in the order they come",
+        because=_OVERLAP,
+        otherwise=_ELSEWHERE,
     ),
-    Rule(
-        op="aten::_adaptive_avg_pool2d_backward",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
-    ),
-    Rule(
-        op="aten::_adaptive_avg_pool3d_backward",
+    *chain(
+        "aten::_adaptive_avg_pool3d_backward",
         when=on("cuda"),
         action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool3d_backward_cuda",
-        because="overlapping windows add to one element by atomicAdd, in the order they come",
+        because=_OVERLAP,
+        otherwise=_ELSEWHERE,
     ),
-    Rule(
-        op="aten::_adaptive_avg_pool3d_backward",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
-    ),
-    Rule(
-        op="aten::adaptive_avg_pool3d_backward.grad_input",
+    *chain(
+        "aten::adaptive_avg_pool3d_backward.grad_input",
         when=on("cuda"),
         action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="adaptive_avg_pool3d_backward_out_cuda",
-        because="overlapping windows add to one element by atomicAdd, in the order they come",
-    ),
-    Rule(
-        op="aten::adaptive_avg_pool3d_backward.grad_input",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
+        because=_OVERLAP,
+        otherwise=_ELSEWHERE,
     ),
 )

@@ -44,41 +44,35 @@ as contiguous even where they are not; here their strides count. There is no sub
 """
 
 from detmode.rules.adaptive_max_pool import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on, uneven_windows
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::adaptive_max_pool2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.adaptive_max_pool2d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="adaptive_max_pool2d_backward_cuda",
-        because="windows that overlap add their gradients with a float atomicAdd",
+RULES = (
+    *chain(
+        "aten::adaptive_max_pool2d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.adaptive_max_pool2d_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="adaptive_max_pool2d_backward_cuda",
+            because="windows that overlap add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps"),
+            action=Refuse(),
+            alert="adaptive_max_pool2d_backward",
+            since="2.15",
+            because="windows that overlap add their gradients atomically",
+        ),
+        otherwise="the CPU kernel walks the windows of a channel in order",
     ),
-    Rule(
-        op="aten::adaptive_max_pool2d_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="adaptive_max_pool2d_backward",
-        since="2.15",
-        because="windows that overlap add their gradients atomically",
-    ),
-    Rule(
-        op="aten::adaptive_max_pool2d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the windows of a channel in order",
-    ),
-    Rule(
-        op="aten::adaptive_max_pool3d_backward",
+    *chain(
+        "aten::adaptive_max_pool3d_backward",
         when=on("cuda") & uneven_windows("self", "grad_output"),
         action=Substitute(launch.adaptive_max_pool3d_backward, otherwise=Refuse(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="windows that overlap add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::adaptive_max_pool3d_backward",
-        action=Allow(),
-        because="windows that do not overlap write each element at most once",
+        otherwise="windows that do not overlap write each element at most once",
     ),
 )

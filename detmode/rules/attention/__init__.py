@@ -25,8 +25,9 @@ There is no substitute. ``_efficient_attention_backward`` with ``num_splits_key`
 under the flag: so PyTorch.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 _STRICT = (
     "aten::_flash_attention_backward",
@@ -38,30 +39,23 @@ _CUDNN = (
     "aten::_cudnn_attention_backward",
     "aten::_scaled_dot_product_cudnn_attention_backward",
 )
+_ELSEWHERE = "these kernels run on CUDA tensors only"
 
 RULES = (
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Native(),
-            guarantee=RUN_TO_RUN,
-            because="in strict mode the parts of a query's gradient are added in order",
-        )
-        for op in _STRICT
+    *chain(
+        _STRICT,
+        when=on("cuda"),
+        action=Native(),
+        guarantee=RUN_TO_RUN,
+        because="in strict mode the parts of a query's gradient are added in order",
+        otherwise=_ELSEWHERE,
     ),
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Refuse(),
-            because="cuDNN adds the parts of a query's gradient in no fixed order",
-        )
-        for op in _CUDNN
-    ),
-    *(
-        Rule(op=op, action=Allow(), because="these kernels run on CUDA tensors only")
-        for op in (*_STRICT, *_CUDNN)
+    *chain(
+        _CUDNN,
+        when=on("cuda"),
+        action=Refuse(),
+        because="cuDNN adds the parts of a query's gradient in no fixed order",
+        otherwise=_ELSEWHERE,
     ),
 )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _common(make: Maker, grad: str) -> dict[str, Any]:
@@ -61,15 +61,18 @@ def _cudnn(make: Maker) -> dict[str, Any]:
 
 _PHILOX = ("philox_seed", "philox_offset")
 
-SAMPLES = tuple(
-    Sample(name=name, op=f"aten::{op}", make=make, dtypes=(torch.bfloat16,), device=device)
-    for op, make in (
-        ("_flash_attention_backward", lambda make: _flash(make, "rng_state", "unused")),
-        ("_efficient_attention_backward", _efficient),
-        ("_scaled_dot_product_flash_attention_backward", lambda make: _flash(make, *_PHILOX)),
-        ("_scaled_dot_product_efficient_attention_backward", _sdp_efficient),
-        ("_cudnn_attention_backward", _cudnn),
-        ("_scaled_dot_product_cudnn_attention_backward", _cudnn),
-    )
-    for name, device in (("causal_free", "cuda"), ("elsewhere", "cpu"))
+
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(name=name, op=f"aten::{op}", make=make, dtypes=(torch.bfloat16,), device=device)
+        for op, make in (
+            ("_flash_attention_backward", lambda make: _flash(make, "rng_state", "unused")),
+            ("_efficient_attention_backward", _efficient),
+            ("_scaled_dot_product_flash_attention_backward", lambda make: _flash(make, *_PHILOX)),
+            ("_scaled_dot_product_efficient_attention_backward", _sdp_efficient),
+            ("_cudnn_attention_backward", _cudnn),
+            ("_scaled_dot_product_cudnn_attention_backward", _cudnn),
+        )
+        for name, device in (("causal_free", "cuda"), ("elsewhere", "cpu"))
+    ),
 )

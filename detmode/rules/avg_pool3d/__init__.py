@@ -36,29 +36,25 @@ neighbourhood in full: the work grows with the window's volume.
 """
 
 from detmode.rules.avg_pool3d import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::avg_pool3d_backward",
+RULES = chain(
+    "aten::avg_pool3d_backward",
+    Row(
         when=on("cuda"),
         action=Substitute(launch.avg_pool3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="avg_pool3d_backward_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",
     ),
-    Rule(
-        op="aten::avg_pool3d_backward",
+    Row(
         when=on("mps"),
         action=Refuse(),
         alert="avg_pool3d_backward",
         since="2.15",
         because="PyTorch alerts on MPS, where windows overlap or always: it is not known which",
     ),
-    Rule(
-        op="aten::avg_pool3d_backward",
-        action=Allow(),
-        because="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
-    ),
+    otherwise="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
 )

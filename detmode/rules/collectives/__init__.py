@@ -25,8 +25,9 @@ they were set when the group was built cannot be told. Another number of ranks g
 Symmetric memory is a family of its own.
 """
 
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
-from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 # Of each collective, the argument with the tensors that it reduces.
 _REDUCING = {
@@ -49,28 +50,22 @@ _REDUCING = {
     "c10d_functional::reduce_scatter_tensor_coalesced": "inputs",
 }
 
-RULES = (
-    *(
-        Rule(
-            op=op,
+RULES = tuple(
+    rule
+    for op, name in _REDUCING.items()
+    for rule in chain(
+        op,
+        Row(
             when=on("cuda") & dtype_in(name, FLOATING + COMPLEX) & nvls_possible(),
             action=Refuse(),
             because="NCCL may reduce inside the NVLink switch; set NCCL_ALGO=^NVLS,NVLSTree",
-        )
-        for op, name in _REDUCING.items()
-    ),
-    *(
-        Rule(
-            op=op,
+        ),
+        Row(
             when=on("cuda") & dtype_in(name, FLOATING + COMPLEX),
             action=Native(),
             guarantee=RUN_TO_RUN,
             because="NCCL_ALGO keeps NCCL to rings and trees, which add in a fixed order",
-        )
-        for op, name in _REDUCING.items()
-    ),
-    *(
-        Rule(op=op, action=Allow(), because="integers add exactly, and NVLS is for GPUs only")
-        for op in _REDUCING
-    ),
+        ),
+        otherwise="integers add exactly, and NVLS is for GPUs only",
+    )
 )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 _GROUP = {"process_group": None, "reduce_op": None}
 
@@ -59,20 +59,23 @@ _FUNCTIONAL = (
     "reduce_scatter_tensor_coalesced",
 )
 
-SAMPLES = tuple(
-    Sample(
-        name=name,
-        op=f"{namespace}::{op}",
-        make=partial(arguments, op=op),
-        dtypes=(torch.int64,) if name == "integers" else FLOATING + COMPLEX,
-        device=device,
-    )
-    for namespace, ops, arguments in (
-        ("c10d", _C10D, _c10d),
-        ("_c10d_functional", (*_FUNCTIONAL, "reduce_scatter_tensor_out"), _functional),
-        ("_c10d_functional_autograd", ("all_reduce", "reduce_scatter_tensor"), _functional),
-        ("c10d_functional", _FUNCTIONAL, _legacy),
-    )
-    for op in ops
-    for name, device in (("sum", "cuda"), ("integers", "cuda"), ("host", "cpu"))
+
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(
+            name=name,
+            op=f"{namespace}::{op}",
+            make=partial(arguments, op=op),
+            dtypes=(torch.int64,) if name == "integers" else FLOATING + COMPLEX,
+            device=device,
+        )
+        for namespace, ops, arguments in (
+            ("c10d", _C10D, _c10d),
+            ("_c10d_functional", (*_FUNCTIONAL, "reduce_scatter_tensor_out"), _functional),
+            ("_c10d_functional_autograd", ("all_reduce", "reduce_scatter_tensor"), _functional),
+            ("c10d_functional", _FUNCTIONAL, _legacy),
+        )
+        for op in ops
+        for name, device in (("sum", "cuda"), ("integers", "cuda"), ("host", "cpu"))
+    ),
 )

@@ -26,8 +26,9 @@ PyTorch's own: the best algorithm that does not vary, chosen without timing.
 ATen's own convolutions (depthwise, and without cuDNN) are not switched; they add in a fixed order.
 """
 
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import argument, on
-from detmode.table.rule import RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 _CALLER_DECIDES = (
     "aten::_convolution",
@@ -36,52 +37,36 @@ _CALLER_DECIDES = (
     "aten::cudnn_convolution_transpose",
 )
 
+_EXCLUDED = Row(
+    when=on("cuda"),
+    action=Native(),
+    guarantee=RUN_TO_RUN,
+    because="cuDNN's nondeterministic algorithms are excluded",
+)
+_ELSEWHERE = "cuDNN runs on CUDA tensors only"
+
 RULES = (
-    *(
-        Rule(
-            op=op,
+    *chain(
+        _CALLER_DECIDES,
+        Row(
             when=on("cuda") & argument("deterministic", False),
             action=Refuse(),
             because="the call says deterministic=False, so that cuDNN may add parts atomically",
-        )
-        for op in _CALLER_DECIDES
-    ),
-    *(
-        Rule(
-            op=op,
+        ),
+        Row(
             when=on("cuda") & argument("benchmark", True),
             action=Refuse(),
             because="the call says benchmark=True, so that timing chooses cuDNN's algorithm",
-        )
-        for op in _CALLER_DECIDES
+        ),
+        _EXCLUDED,
+        otherwise=_ELSEWHERE,
     ),
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Native(),
-            guarantee=RUN_TO_RUN,
-            because="cuDNN's nondeterministic algorithms are excluded",
-        )
-        for op in ("aten::convolution", "aten::convolution_backward", *_CALLER_DECIDES)
-    ),
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Refuse(),
-            because="PyTorch calls cuDNN with deterministic=False here, whatever the flag",
-        )
-        for op in ("aten::cudnn_convolution_relu", "aten::cudnn_convolution_add_relu")
-    ),
-    *(
-        Rule(op=op, action=Allow(), because="cuDNN runs on CUDA tensors only")
-        for op in (
-            "aten::convolution",
-            "aten::convolution_backward",
-            *_CALLER_DECIDES,
-            "aten::cudnn_convolution_relu",
-            "aten::cudnn_convolution_add_relu",
-        )
+    *chain(("aten::convolution", "aten::convolution_backward"), _EXCLUDED, otherwise=_ELSEWHERE),
+    *chain(
+        ("aten::cudnn_convolution_relu", "aten::cudnn_convolution_add_relu"),
+        when=on("cuda"),
+        action=Refuse(),
+        because="PyTorch calls cuDNN with deterministic=False here, whatever the flag",
+        otherwise=_ELSEWHERE,
     ),
 )

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _convolution(make: Maker, *, transposed: bool = False, **more: object) -> dict[str, Any]:
@@ -67,36 +67,38 @@ def _fused(make: Maker, op: str) -> dict[str, Any]:
     return _cudnn(make, **more)
 
 
-SAMPLES = (
-    *(
-        Sample(name=name, op=f"aten::{op}", make=make, device=device)
-        for name, op, make in (
-            ("forward", "convolution", _convolution),
-            ("transposed", "convolution", lambda make: _convolution(make, transposed=True)),
-            ("backward", "convolution_backward", _backward),
-        )
-        for device in ("cuda", "cpu")
-    ),
-    *(
-        Sample(
-            name=name,
-            op=f"aten::{op}",
-            make=partial(
-                _decided, op=f"aten::{op}", deterministic=deterministic, benchmark=benchmark
-            ),
-            device=device,
-        )
-        for op in (*_DECIDED, "cudnn_convolution_transpose")
-        for name, deterministic, benchmark in (
-            ("deterministic", True, False),
-            ("nondeterministic", False, False),
-            ("timed", True, True),
-        )
-        for device in ("cuda", "cpu")
-    ),
-    *(
-        Sample(name="fused", op=op, make=partial(_fused, op=op), device=device)
-        for op in _FUSED
-        for device in ("cuda", "cpu")
+SAMPLES = Samples(
+    cases=(
+        *(
+            Sample(name=name, op=f"aten::{op}", make=make, device=device)
+            for name, op, make in (
+                ("forward", "convolution", _convolution),
+                ("transposed", "convolution", lambda make: _convolution(make, transposed=True)),
+                ("backward", "convolution_backward", _backward),
+            )
+            for device in ("cuda", "cpu")
+        ),
+        *(
+            Sample(
+                name=name,
+                op=f"aten::{op}",
+                make=partial(
+                    _decided, op=f"aten::{op}", deterministic=deterministic, benchmark=benchmark
+                ),
+                device=device,
+            )
+            for op in (*_DECIDED, "cudnn_convolution_transpose")
+            for name, deterministic, benchmark in (
+                ("deterministic", True, False),
+                ("nondeterministic", False, False),
+                ("timed", True, True),
+            )
+            for device in ("cuda", "cpu")
+        ),
+        *(
+            Sample(name="fused", op=op, make=partial(_fused, op=op), device=device)
+            for op in _FUSED
+            for device in ("cuda", "cpu")
+        ),
     ),
 )

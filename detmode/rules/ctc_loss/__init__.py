@@ -47,34 +47,27 @@ own.
 """
 
 from detmode.rules.ctc_loss import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
 RULES = (
-    Rule(
-        op="aten::_ctc_loss_backward",
+    *chain(
+        "aten::_ctc_loss_backward",
         when=on("cuda"),
         action=Substitute(launch.ctc_loss_backward, traffic=2.7),
         guarantee=GPU_TO_GPU,
         alert="ctc_loss_backward_gpu",
         because="positions with the same label add their gradients with a float atomicAdd",
+        otherwise="the CPU kernel walks the positions of a sequence in order",
     ),
-    Rule(
-        op="aten::_ctc_loss_backward",
-        action=Allow(),
-        because="the CPU kernel walks the positions of a sequence in order",
-    ),
-    Rule(
-        op="aten::_ctc_loss_backward.Tensor",
+    *chain(
+        "aten::_ctc_loss_backward.Tensor",
         when=on("cuda"),
         action=Substitute(launch.ctc_loss_backward, traffic=2.7),
         guarantee=GPU_TO_GPU,
         alert="ctc_loss_backward_gpu",
         because="positions with the same label add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::_ctc_loss_backward.Tensor",
-        action=Allow(),
-        because="the CPU kernel walks the positions of a sequence in order",
+        otherwise="the CPU kernel walks the positions of a sequence in order",
     ),
 )

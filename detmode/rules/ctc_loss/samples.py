@@ -7,18 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 OP, TENSOR = "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"
 FLOATS = (torch.float32, torch.float64)
 INF = float("inf")
 INFEASIBLE = ((1, 1, 1), (2,), (1, 2)), (4, 3, 1)
 TARGETS = ((1, 2, 1, 3), (2, 2, 2), (3, 1))
-
-NOT_APPLICABLE: dict[str, str] = {
-    "channels_last": "no argument is an image",
-    "negative_dim": "the operator takes no dimension",
-}
 
 
 def _call(
@@ -106,52 +101,12 @@ def _sample(name: str, make: Any, *covers: str, op: str = OP) -> Sample:
     return Sample(name=name, op=op, make=make, dtypes=FLOATS, covers=covers)
 
 
-UNLIKE_CPU: dict[str, str] = {
-    "large": "in large calls ATen's CUDA kernels leave classes that no target has as they are",
-}
-
 # More states than a block has threads.
 LONG = ((1, 2, 3, 2, 1) * 52,)
-
-SAMPLES: tuple[Sample, ...] = (
-    _sample("repeated_labels", lambda m: _call(m), "collisions"),
-    _sample("one_label", lambda m: _call(m, ((1,) * 20,), (45,), 2), "collisions"),
-    _sample("concatenated", lambda m: _call(m, concatenated=True)),
-    _sample("int_targets", lambda m: _call(m, dtype=torch.int32, concatenated=True)),
-    _sample("last_blank", lambda m: _call(m, blank=4)),
-    _sample("blank_as_label", lambda m: _call(m, ((1, 0, 1), (0, 2), (3,)))),
-    _sample("no_labels", lambda m: _call(m, ((), (1, 2), ()))),
-    _sample("only_blanks", lambda m: _call(m, ((), ()), (4, 3))),
-    _sample("nothing_concatenated", lambda m: _call(m, ((), ()), (4, 3), concatenated=True)),
-    _sample("no_frames", lambda m: _call(m, ((), (1,), (2, 3)), (0, 0, 6), zero_infinity=True)),
-    _sample("infeasible", lambda m: _call(m, *INFEASIBLE)),
-    _sample("zero_infinity", lambda m: _call(m, *INFEASIBLE, zero_infinity=True)),
-    _sample("masked_class", _masked),
-    _sample("unlikely", _unlikely),
-    _sample("strided", _strided, "non_contiguous"),
-    _sample("empty_batch", _empty, "empty"),
-    _sample("many_classes", lambda m: _call(m, ((1000, 7, 62),), (7,), 1001), "odd_sizes"),
-    _sample("large", lambda m: _call(m, ((5, 6, 5), (1,)), (8, 5), 2203), "collisions"),
-    _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 27, tuple(range(5, 32)), 4)),
-    _sample("tensors", lambda m: _as_tensors(_call(m)), "collisions", op=TENSOR),
-    _sample("int_lengths", lambda m: _as_tensors(_call(m), torch.int32), op=TENSOR),
-    Sample(name="long_target", op=OP, make=lambda m: _call(m, LONG, (262,), 4)),
-    Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
-    Sample(name="host", op=TENSOR, make=lambda m: _as_tensors(_call(m)), device="cpu"),
-)
 
 
 def _error(name: str, make: Any, dtype: torch.dtype = torch.float32, op: str = OP) -> Sample:
     return Sample(name=name, op=op, make=make, dtypes=(dtype,))
-
-
-ERRORS: tuple[Sample, ...] = (
-    _error("byte_targets", lambda m: _with(m, targets=torch.ones(3, 4, dtype=torch.uint8))),
-    _error("mixed_dtypes", lambda m: _with(m, log_alpha=_call(m)["log_alpha"].double())),
-    _error("scalar_grad", lambda m: _with(m, grad=m.normal())),
-    _error("half", lambda m: {**_call(m), "log_probs": m.normal(9, 3, 5).half()}),
-    _error("float_lengths", lambda m: _as_tensors(_call(m), torch.float32), op=TENSOR),
-)
 
 
 def _bench(name: str, times: int, samples: int, classes: int, length: int) -> Sample:
@@ -162,8 +117,50 @@ def _bench(name: str, times: int, samples: int, classes: int, length: int) -> Sa
     return Sample(name=name, op=OP, make=make, dtypes=FLOATS[:1])
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("speech_characters", 1000, 32, 32, 200),
-    _bench("speech_pieces", 400, 32, 5000, 60),
-    _bench("ocr_chinese", 80, 128, 6625, 25),
+SAMPLES = Samples(
+    cases=(
+        _sample("repeated_labels", lambda m: _call(m), "collisions"),
+        _sample("one_label", lambda m: _call(m, ((1,) * 20,), (45,), 2), "collisions"),
+        _sample("concatenated", lambda m: _call(m, concatenated=True)),
+        _sample("int_targets", lambda m: _call(m, dtype=torch.int32, concatenated=True)),
+        _sample("last_blank", lambda m: _call(m, blank=4)),
+        _sample("blank_as_label", lambda m: _call(m, ((1, 0, 1), (0, 2), (3,)))),
+        _sample("no_labels", lambda m: _call(m, ((), (1, 2), ()))),
+        _sample("only_blanks", lambda m: _call(m, ((), ()), (4, 3))),
+        _sample("nothing_concatenated", lambda m: _call(m, ((), ()), (4, 3), concatenated=True)),
+        _sample("no_frames", lambda m: _call(m, ((), (1,), (2, 3)), (0, 0, 6), zero_infinity=True)),
+        _sample("infeasible", lambda m: _call(m, *INFEASIBLE)),
+        _sample("zero_infinity", lambda m: _call(m, *INFEASIBLE, zero_infinity=True)),
+        _sample("masked_class", _masked),
+        _sample("unlikely", _unlikely),
+        _sample("strided", _strided, "non_contiguous"),
+        _sample("empty_batch", _empty, "empty"),
+        _sample("many_classes", lambda m: _call(m, ((1000, 7, 62),), (7,), 1001), "odd_sizes"),
+        _sample("large", lambda m: _call(m, ((5, 6, 5), (1,)), (8, 5), 2203), "collisions"),
+        _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 27, tuple(range(5, 32)), 4)),
+        _sample("tensors", lambda m: _as_tensors(_call(m)), "collisions", op=TENSOR),
+        _sample("int_lengths", lambda m: _as_tensors(_call(m), torch.int32), op=TENSOR),
+        Sample(name="long_target", op=OP, make=lambda m: _call(m, LONG, (262,), 4)),
+        Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
+        Sample(name="host", op=TENSOR, make=lambda m: _as_tensors(_call(m)), device="cpu"),
+    ),
+    errors=(
+        _error("byte_targets", lambda m: _with(m, targets=torch.ones(3, 4, dtype=torch.uint8))),
+        _error("mixed_dtypes", lambda m: _with(m, log_alpha=_call(m)["log_alpha"].double())),
+        _error("scalar_grad", lambda m: _with(m, grad=m.normal())),
+        _error("half", lambda m: {**_call(m), "log_probs": m.normal(9, 3, 5).half()}),
+        _error("float_lengths", lambda m: _as_tensors(_call(m), torch.float32), op=TENSOR),
+    ),
+    bench=(
+        _bench("speech_characters", 1000, 32, 32, 200),
+        _bench("speech_pieces", 400, 32, 5000, 60),
+        _bench("ocr_chinese", 80, 128, 6625, 25),
+    ),
+    not_applicable={
+        "channels_last": "no argument is an image",
+        "negative_dim": "the operator takes no dimension",
+    },
+    unlike_cpu={
+        "large": "in large calls ATen's CUDA kernels leave classes that no target has as they are",
+    },
 )

@@ -22,27 +22,14 @@ None.
 The argument is not changed on the way: who calls the operator can give ``deterministic=True``.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import argument, on
-from detmode.table.rule import Allow, Refuse, Rule
+from detmode.table.rule import Refuse
 
-_OPS = ("aten::_cudnn_ctc_loss", "aten::_cudnn_ctc_loss.Tensor")
-
-RULES = (
-    *(
-        Rule(
-            op=op,
-            when=on("cuda") & argument("deterministic", False),
-            action=Refuse(),
-            because="deterministic=False selects the algorithm of cuDNN that may vary",
-        )
-        for op in _OPS
-    ),
-    *(
-        Rule(
-            op=op,
-            action=Allow(),
-            because="deterministic=True selects the algorithm of cuDNN that does not vary",
-        )
-        for op in _OPS
-    ),
+RULES = chain(
+    ("aten::_cudnn_ctc_loss", "aten::_cudnn_ctc_loss.Tensor"),
+    when=on("cuda") & argument("deterministic", False),
+    action=Refuse(),
+    because="deterministic=False selects the algorithm of cuDNN that may vary",
+    otherwise="deterministic=True selects the algorithm of cuDNN that does not vary",
 )

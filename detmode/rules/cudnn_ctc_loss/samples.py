@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _call(make: Maker, deterministic: bool, in_tensors: bool) -> dict[str, Any]:
@@ -22,12 +22,14 @@ def _call(make: Maker, deterministic: bool, in_tensors: bool) -> dict[str, Any]:
     }
 
 
-SAMPLES = tuple(
-    Sample(
-        name="deterministic" if deterministic else "varying",
-        op=op,
-        make=partial(_call, deterministic=deterministic, in_tensors=op.endswith("Tensor")),
-    )
-    for op in ("aten::_cudnn_ctc_loss", "aten::_cudnn_ctc_loss.Tensor")
-    for deterministic in (False, True)
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(
+            name="deterministic" if deterministic else "varying",
+            op=op,
+            make=partial(_call, deterministic=deterministic, in_tensors=op.endswith("Tensor")),
+        )
+        for op in ("aten::_cudnn_ctc_loss", "aten::_cudnn_ctc_loss.Tensor")
+        for deterministic in (False, True)
+    ),
 )

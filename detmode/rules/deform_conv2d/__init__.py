@@ -37,21 +37,16 @@ asks for ``CUBLAS_WORKSPACE_CONFIG``. torchvision does not alert on MPS.
 """
 
 from detmode.rules.deform_conv2d import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import RUN_TO_RUN, Allow, Rule, Substitute
+from detmode.table.rule import RUN_TO_RUN, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="torchvision::_deform_conv2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.deform_conv2d_backward, traffic=None),
-        guarantee=RUN_TO_RUN,
-        alert="compute_grad_input",
-        because="displaced taps near one pixel add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="torchvision::_deform_conv2d_backward",
-        action=Allow(),
-        because="the CPU kernels walk the taps in order",
-    ),
+RULES = chain(
+    "torchvision::_deform_conv2d_backward",
+    when=on("cuda"),
+    action=Substitute(launch.deform_conv2d_backward, traffic=None),
+    guarantee=RUN_TO_RUN,
+    alert="compute_grad_input",
+    because="displaced taps near one pixel add their gradients with a float atomicAdd",
+    otherwise="the CPU kernels walk the taps in order",
 )

@@ -8,13 +8,11 @@ import torch
 
 from detmode.rules.deform_conv2d import reference
 from detmode.rules.deform_conv2d.launch import DTYPES
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 OP = "torchvision::_deform_conv2d_backward"
 NAN, INF = float("nan"), float("inf")
 
-NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operator takes no dimension"}
-REFERENCE = {OP: reference.deform_conv2d_backward}
 
 Pair = tuple[int, int]
 
@@ -89,35 +87,41 @@ def _sample(name: str, make: Any, *covers: str, device: str = "cuda") -> Sample:
     return Sample(name=name, op=OP, make=make, dtypes=dtypes, covers=covers, device=device)
 
 
-SAMPLES: tuple[Sample, ...] = (
-    _sample("overlaps", _arguments, "collisions"),
-    _sample("one_place", _one_place, "collisions"),
-    _sample("no_mask", lambda m: _arguments(m, use_mask=False)),
-    _sample("not_moved", lambda m: _arguments(m, spread=0)),
-    _sample("far_away", lambda m: _arguments(m, spread=60)),
-    _sample("strides", lambda m: _arguments(m, (1, 2, 9, 8), 2, (3, 2), (2, 3), (0, 1), (1, 2))),
-    _sample("groups", lambda m: _arguments(m, (1, 6, 4, 5), 4, groups=2, offset_groups=3)),
-    _sample("offset_groups", lambda m: _arguments(m, (2, 4, 4, 5), 2, offset_groups=2)),
-    _sample("many_images", lambda m: _arguments(m, (35, 1, 2, 3), 1, (1, 1), padding=(0, 0))),
-    _sample("no_images", lambda m: _arguments(m, (0, 4, 5, 6)), "empty"),
-    _sample("one_pixel", lambda m: _arguments(m, (1, 1, 1, 1), 1), "odd_sizes", "collisions"),
-    _sample("odd", lambda m: _arguments(m, (1, 1, 3, 63), 1, (1, 3), padding=(0, 0)), "odd_sizes"),
-    _sample("strided", lambda m: _stored(m, 3, 1, 0, 2), "non_contiguous"),
-    _sample("last", lambda m: _stored(m, 0, 2, 3, 1), "channels_last"),
-    _sample("special_values", _special),
-    _sample("negative_zeros", _negative_zeros),
-    _sample("metal", _arguments, device="mps"),
-    _sample("host", _arguments, device="cpu"),
-)
-
-
 def _bench(name: str, *arguments: Any) -> Sample:
     return Sample(name=name, op=OP, make=lambda m: _arguments(m, *arguments), dtypes=DTYPES[:2])
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("dcn_r50_c3", (2, 128, 100, 168), 128),
-    _bench("dcn_r50_c4", (2, 256, 50, 84), 256),
-    _bench("dcn_x101_c5_groups", (2, 1024, 25, 42), 1024, (3, 3), (1, 1), (1, 1), (1, 1), 32),
-    _bench("classifier_batch_64", (64, 256, 14, 14), 256),
+SAMPLES = Samples(
+    cases=(
+        _sample("overlaps", _arguments, "collisions"),
+        _sample("one_place", _one_place, "collisions"),
+        _sample("no_mask", lambda m: _arguments(m, use_mask=False)),
+        _sample("not_moved", lambda m: _arguments(m, spread=0)),
+        _sample("far_away", lambda m: _arguments(m, spread=60)),
+        _sample(
+            "strides", lambda m: _arguments(m, (1, 2, 9, 8), 2, (3, 2), (2, 3), (0, 1), (1, 2))
+        ),
+        _sample("groups", lambda m: _arguments(m, (1, 6, 4, 5), 4, groups=2, offset_groups=3)),
+        _sample("offset_groups", lambda m: _arguments(m, (2, 4, 4, 5), 2, offset_groups=2)),
+        _sample("many_images", lambda m: _arguments(m, (35, 1, 2, 3), 1, (1, 1), padding=(0, 0))),
+        _sample("no_images", lambda m: _arguments(m, (0, 4, 5, 6)), "empty"),
+        _sample("one_pixel", lambda m: _arguments(m, (1, 1, 1, 1), 1), "odd_sizes", "collisions"),
+        _sample(
+            "odd", lambda m: _arguments(m, (1, 1, 3, 63), 1, (1, 3), padding=(0, 0)), "odd_sizes"
+        ),
+        _sample("strided", lambda m: _stored(m, 3, 1, 0, 2), "non_contiguous"),
+        _sample("last", lambda m: _stored(m, 0, 2, 3, 1), "channels_last"),
+        _sample("special_values", _special),
+        _sample("negative_zeros", _negative_zeros),
+        _sample("metal", _arguments, device="mps"),
+        _sample("host", _arguments, device="cpu"),
+    ),
+    bench=(
+        _bench("dcn_r50_c3", (2, 128, 100, 168), 128),
+        _bench("dcn_r50_c4", (2, 256, 50, 84), 256),
+        _bench("dcn_x101_c5_groups", (2, 1024, 25, 42), 1024, (3, 3), (1, 1), (1, 1), (1, 1), 32),
+        _bench("classifier_batch_64", (64, 256, 14, 14), 256),
+    ),
+    not_applicable={"negative_dim": "the operator takes no dimension"},
+    references={OP: reference.deform_conv2d_backward},
 )

@@ -42,30 +42,26 @@ the forward with an operator of its own, which does not vary.
 """
 
 from detmode.rules.embedding import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import FLOATING, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Native, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::embedding_dense_backward",
+RULES = chain(
+    "aten::embedding_dense_backward",
+    Row(
         when=on("cuda") & dtype_in("grad_output", FLOATING),
         action=Substitute(launch.embedding_dense_backward, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         because="since 2.13 few rows with many positions are added by atomicAdd; else ATen sorts",
     ),
-    Rule(
-        op="aten::embedding_dense_backward",
+    Row(
         when=on("mps"),
         action=Refuse(),
         alert="embedding_dense_backward_mps",
         since="2.15",
         because="positions that share a row add their gradients atomically",
     ),
-    Rule(
-        op="aten::embedding_dense_backward",
-        action=Allow(),
-        because="the indices are walked in order, and the gradients of a row added so",
-    ),
+    otherwise="the indices are walked in order, and the gradients of a row added so",
 )
 
 FORWARDS = ("aten::embedding",)

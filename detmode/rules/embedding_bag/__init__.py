@@ -45,63 +45,54 @@ Sparse gradients (``sparse=True``) are not added here, and pass.
 """
 
 from detmode.rules.embedding_bag import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import argument, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::_embedding_bag_backward",
-        when=on("cuda") & argument("mode", 2) & argument("sparse", False),
-        action=Substitute(launch.embedding_bag_backward, traffic=8.5),
-        guarantee=GPU_TO_GPU,
-        alert="embedding_bag_backward_cuda_max",
-        because="bags that share a maximum row add their gradients with a float atomicAdd",
+RULES = (
+    *chain(
+        "aten::_embedding_bag_backward",
+        Row(
+            when=on("cuda") & argument("mode", 2) & argument("sparse", False),
+            action=Substitute(launch.embedding_bag_backward, traffic=8.5),
+            guarantee=GPU_TO_GPU,
+            alert="embedding_bag_backward_cuda_max",
+            because="bags that share a maximum row add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps") & argument("sparse", False),
+            action=Refuse(),
+            alert="_embedding_bag_dense_backward_mps",
+            since="2.15",
+            because="bags that share a row add their gradients atomically",
+        ),
+        otherwise="sum and mean sort the indices and add in order, and the CPU walks them in order",
     ),
-    Rule(
-        op="aten::_embedding_bag_backward",
-        when=on("mps") & argument("sparse", False),
-        action=Refuse(),
-        alert="_embedding_bag_dense_backward_mps",
-        since="2.15",
-        because="bags that share a row add their gradients atomically",
+    *chain(
+        "aten::_embedding_bag_dense_backward",
+        Row(
+            when=on("cuda") & argument("mode", 2),
+            action=Substitute(launch.embedding_bag_dense_backward, traffic=8.5),
+            guarantee=GPU_TO_GPU,
+            alert="embedding_bag_backward_cuda_max",
+            because="bags that share a maximum row add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps"),
+            action=Refuse(),
+            alert="_embedding_bag_dense_backward_mps",
+            since="2.15",
+            because="bags that share a row add their gradients atomically",
+        ),
+        otherwise="sum and mean sort the indices and add in order, and the CPU walks them in order",
     ),
-    Rule(
-        op="aten::_embedding_bag_backward",
-        action=Allow(),
-        because="sum and mean sort the indices and add in order, and the CPU walks them in order",
-    ),
-    Rule(
-        op="aten::_embedding_bag_dense_backward",
-        when=on("cuda") & argument("mode", 2),
-        action=Substitute(launch.embedding_bag_dense_backward, traffic=8.5),
-        guarantee=GPU_TO_GPU,
-        alert="embedding_bag_backward_cuda_max",
-        because="bags that share a maximum row add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::_embedding_bag_dense_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="_embedding_bag_dense_backward_mps",
-        since="2.15",
-        because="bags that share a row add their gradients atomically",
-    ),
-    Rule(
-        op="aten::_embedding_bag_dense_backward",
-        action=Allow(),
-        because="sum and mean sort the indices and add in order, and the CPU walks them in order",
-    ),
-    Rule(
-        op="aten::_embedding_bag_per_sample_weights_backward",
+    *chain(
+        "aten::_embedding_bag_per_sample_weights_backward",
         when=on("mps"),
         action=Refuse(),
         alert="_embedding_bag_per_sample_weights_backward_mps",
         since="2.15",
         because="the threads of a sample add their products atomically",
-    ),
-    Rule(
-        op="aten::_embedding_bag_per_sample_weights_backward",
-        action=Allow(),
-        because="one warp adds the products of a sample in a fixed order",
+        otherwise="one warp adds the products of a sample in a fixed order",
     ),
 )

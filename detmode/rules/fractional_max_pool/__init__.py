@@ -44,34 +44,27 @@ rule concerns that.
 """
 
 from detmode.rules.fractional_max_pool import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::fractional_max_pool2d_backward",
+RULES = (
+    *chain(
+        "aten::fractional_max_pool2d_backward",
         when=on("cuda"),
         action=Substitute(launch.fractional_max_pool2d_backward, traffic=1.4),
         guarantee=GPU_TO_GPU,
         alert="fractional_max_pool2d_backward_cuda",
         because="regions that overlap add their gradients with a float atomicAdd",
+        otherwise="the CPU kernel walks the regions of a channel in order",
     ),
-    Rule(
-        op="aten::fractional_max_pool2d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the regions of a channel in order",
-    ),
-    Rule(
-        op="aten::fractional_max_pool3d_backward",
+    *chain(
+        "aten::fractional_max_pool3d_backward",
         when=on("cuda"),
         action=Substitute(launch.fractional_max_pool3d_backward, traffic=1.4),
         guarantee=GPU_TO_GPU,
         alert=("fractional_max_pool3d_backward_cuda", "fractional_max_pool3d_backward_out_cuda"),
         because="regions that overlap add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::fractional_max_pool3d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the regions of a channel in order",
+        otherwise="the CPU kernel walks the regions of a channel in order",
     ),
 )

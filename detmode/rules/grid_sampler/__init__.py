@@ -52,73 +52,62 @@ is no substitute on MPS.
 """
 
 from detmode.rules.grid_sampler import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::grid_sampler_2d_backward",
+RULES = (
+    *chain(
+        "aten::grid_sampler_2d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.grid_sampler_2d_backward, traffic=9.0),
+            guarantee=GPU_TO_GPU,
+            alert="grid_sampler_2d_backward_cuda",
+            because="samples near one pixel add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps"),
+            action=Refuse(),
+            alert="grid_sampler_2d_backward_mps",
+            since="2.15",
+            because="samples near one pixel add their gradients atomically",
+        ),
+        otherwise="the CPU kernel walks the samples of an image in order",
+    ),
+    *chain(
+        "aten::grid_sampler_3d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.grid_sampler_3d_backward, traffic=6.1),
+            guarantee=GPU_TO_GPU,
+            alert="grid_sampler_3d_backward_cuda",
+            because="samples near one voxel add their gradients with a float atomicAdd",
+        ),
+        Row(
+            when=on("mps"),
+            action=Refuse(),
+            alert="grid_sampler_3d_backward_mps",
+            since="2.15",
+            because="samples near one voxel add their gradients atomically",
+        ),
+        otherwise="the CPU kernel walks the samples of an image in order",
+    ),
+    *chain(
+        "aten::cudnn_grid_sampler_backward",
+        Row(
+            action=Substitute(launch.cudnn_grid_sampler_backward, traffic=9.0),
+            alert="cudnn_grid_sampler_backward",
+            since="2.13",
+        ),
+        Row(
+            action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse(), traffic=9.0),
+            until="2.12",
+        ),
         when=on("cuda"),
-        action=Substitute(launch.grid_sampler_2d_backward, traffic=9.0),
         guarantee=GPU_TO_GPU,
-        alert="grid_sampler_2d_backward_cuda",
-        because="samples near one pixel add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::grid_sampler_2d_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="grid_sampler_2d_backward_mps",
-        since="2.15",
-        because="samples near one pixel add their gradients atomically",
-    ),
-    Rule(
-        op="aten::grid_sampler_2d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the samples of an image in order",
-    ),
-    Rule(
-        op="aten::grid_sampler_3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.grid_sampler_3d_backward, traffic=6.1),
-        guarantee=GPU_TO_GPU,
-        alert="grid_sampler_3d_backward_cuda",
-        because="samples near one voxel add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::grid_sampler_3d_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="grid_sampler_3d_backward_mps",
-        since="2.15",
-        because="samples near one voxel add their gradients atomically",
-    ),
-    Rule(
-        op="aten::grid_sampler_3d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the samples of an image in order",
-    ),
-    Rule(
-        op="aten::cudnn_grid_sampler_backward",
-        when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward, traffic=9.0),
-        guarantee=GPU_TO_GPU,
-        alert="cudnn_grid_sampler_backward",
-        since="2.13",
         because="cuDNN adds the gradients of samples near one pixel in no fixed order",
-    ),
-    Rule(
-        op="aten::cudnn_grid_sampler_backward",
-        when=on("cuda"),
-        action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse(), traffic=9.0),
-        guarantee=GPU_TO_GPU,
-        until="2.12",
-        because="cuDNN adds the gradients of samples near one pixel in no fixed order",
-    ),
-    Rule(
-        op="aten::cudnn_grid_sampler_backward",
-        action=Allow(),
-        because="cuDNN runs on CUDA tensors only",
+        otherwise="cuDNN runs on CUDA tensors only",
     ),
 )
 

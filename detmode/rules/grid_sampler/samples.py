@@ -22,19 +22,12 @@ from detmode.rules.grid_sampler.arguments import (
     strided,
 )
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 OPS = {2: "aten::grid_sampler_2d_backward", 3: "aten::grid_sampler_3d_backward"}
 CUDNN = "aten::cudnn_grid_sampler_backward"
 CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
-NOT_APPLICABLE = {"negative_dim": "the operators take no dimension"}
-
-
-REFERENCE = {
-    **dict.fromkeys(OPS.values(), reference.backward),
-    CUDNN: reference.cudnn_backward,
-}
 
 Make = Callable[[Maker], dict[str, Any]]
 _MAKERS: tuple[tuple[int, str, str, Make], ...] = (
@@ -88,11 +81,6 @@ _MAKERS: tuple[tuple[int, str, str, Make], ...] = (
     ),
 )
 
-UNLIKE_CPU = dict.fromkeys(
-    (name for _, name, _, _ in _MAKERS if "nearest" not in name or "border" in name),
-    "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
-)
-
 
 def _plain(name: str, op: str, make: Make, device: str) -> Sample:
     return Sample(name=name, op=op, make=make, device=device)
@@ -100,26 +88,6 @@ def _plain(name: str, op: str, make: Make, device: str) -> Sample:
 
 def _cudnn(name: str, *covers: str, make: Make) -> Sample:
     return Sample(name=name, op=CUDNN, make=make, covers=covers, dtypes=CUDNN_DTYPES)
-
-
-SAMPLES: tuple[Sample, ...] = (
-    *(
-        Sample(name=name, op=OPS[dims], make=make, covers=tuple(covers.split()), dtypes=FLOATING)
-        for dims, name, covers, make in _MAKERS
-    ),
-    *(
-        _plain(name, op, make, device)
-        for op, make in (
-            (OPS[2], lambda m: backward(m, (1, 2), (4, 4), (3, 5))),
-            (OPS[3], lambda m: backward(m, (1, 2), (4, 4, 2), (3, 5, 2))),
-        )
-        for name, device in (("metal", "mps"), ("host", "cpu"))
-    ),
-    _cudnn("magnified", "collisions", make=lambda m: cudnn(m, (2, 3), (3, 5), (13, 11))),
-    _cudnn("strided", make=lambda m: strided(cudnn(m, (2, 3), (3, 5), (6, 5)))),
-    _cudnn("empty_batch", make=lambda m: cudnn(m, (0, 3), (4, 5), (6, 5))),
-    _plain("host", CUDNN, lambda m: cudnn(m, (2, 3), (3, 5), (6, 5)), "cpu"),
-)
 
 
 def _error(name: str, dims: int, dtype: torch.dtype = torch.float32, **shapes: Any) -> Sample:
@@ -134,21 +102,6 @@ def _error(name: str, dims: int, dtype: torch.dtype = torch.float32, **shapes: A
     return Sample(name=f"{name}_{dims}d", op=OPS[dims], make=make, dtypes=(dtype,))
 
 
-ERRORS: tuple[Sample, ...] = (
-    _error("other_batch", 2, grid=(1, 5, 5, 2)),
-    _error("three_coordinates", 2, grid=(2, 5, 5, 3)),
-    _error("no_pixels", 2, input=(2, 3, 0, 4)),
-    _error("volume", 2, input=(2, 3, 4, 4, 4)),
-    _error("wide_input", 2, input=torch.float64),
-    _error("wide_grid", 2, grid=torch.float64),
-    _error("wide_gradient", 2, grad_output=torch.float64),
-    _error("integers", 2, torch.int64),
-    _error("two_coordinates", 3, grid=(2, 5, 5, 5, 2)),
-    _error("image", 3, input=(2, 3, 4, 4)),
-    _error("integers", 3, torch.int64),
-)
-
-
 def _bench(name: str, dims: int, *arguments: Any, **more: Any) -> Sample:
     return Sample(
         name=name,
@@ -158,11 +111,57 @@ def _bench(name: str, dims: int, *arguments: Any, **more: Any) -> Sample:
     )
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("spatial_transformer", 2, (64, 3), (224, 224), (224, 224), smooth=True),
-    _bench("raft_lookup", 2, (7040, 1), (55, 128), (9, 9), 0, ZEROS, True),
-    _bench("flow_warp", 2, (8, 64), (96, 128), (96, 128), 0, BORDER, True, smooth=True),
-    _bench("deformable_attention", 2, (16, 32), (100, 134), (13_294, 4)),
-    _bench("bicubic_image", 2, (4, 3), (512, 512), (512, 512), BICUBIC, REFLECTION, smooth=True),
-    _bench("registration", 3, (1, 1), *[(160, 192, 224)] * 2, 0, BORDER, True, smooth=True),
+SAMPLES = Samples(
+    cases=(
+        *(
+            Sample(
+                name=name, op=OPS[dims], make=make, covers=tuple(covers.split()), dtypes=FLOATING
+            )
+            for dims, name, covers, make in _MAKERS
+        ),
+        *(
+            _plain(name, op, make, device)
+            for op, make in (
+                (OPS[2], lambda m: backward(m, (1, 2), (4, 4), (3, 5))),
+                (OPS[3], lambda m: backward(m, (1, 2), (4, 4, 2), (3, 5, 2))),
+            )
+            for name, device in (("metal", "mps"), ("host", "cpu"))
+        ),
+        _cudnn("magnified", "collisions", make=lambda m: cudnn(m, (2, 3), (3, 5), (13, 11))),
+        _cudnn("strided", make=lambda m: strided(cudnn(m, (2, 3), (3, 5), (6, 5)))),
+        _cudnn("empty_batch", make=lambda m: cudnn(m, (0, 3), (4, 5), (6, 5))),
+        _plain("host", CUDNN, lambda m: cudnn(m, (2, 3), (3, 5), (6, 5)), "cpu"),
+    ),
+    errors=(
+        _error("other_batch", 2, grid=(1, 5, 5, 2)),
+        _error("three_coordinates", 2, grid=(2, 5, 5, 3)),
+        _error("no_pixels", 2, input=(2, 3, 0, 4)),
+        _error("volume", 2, input=(2, 3, 4, 4, 4)),
+        _error("wide_input", 2, input=torch.float64),
+        _error("wide_grid", 2, grid=torch.float64),
+        _error("wide_gradient", 2, grad_output=torch.float64),
+        _error("integers", 2, torch.int64),
+        _error("two_coordinates", 3, grid=(2, 5, 5, 5, 2)),
+        _error("image", 3, input=(2, 3, 4, 4)),
+        _error("integers", 3, torch.int64),
+    ),
+    bench=(
+        _bench("spatial_transformer", 2, (64, 3), (224, 224), (224, 224), smooth=True),
+        _bench("raft_lookup", 2, (7040, 1), (55, 128), (9, 9), 0, ZEROS, True),
+        _bench("flow_warp", 2, (8, 64), (96, 128), (96, 128), 0, BORDER, True, smooth=True),
+        _bench("deformable_attention", 2, (16, 32), (100, 134), (13_294, 4)),
+        _bench(
+            "bicubic_image", 2, (4, 3), (512, 512), (512, 512), BICUBIC, REFLECTION, smooth=True
+        ),
+        _bench("registration", 3, (1, 1), *[(160, 192, 224)] * 2, 0, BORDER, True, smooth=True),
+    ),
+    not_applicable={"negative_dim": "the operators take no dimension"},
+    references={
+        **dict.fromkeys(OPS.values(), reference.backward),
+        CUDNN: reference.cudnn_backward,
+    },
+    unlike_cpu=dict.fromkeys(
+        (name for _, name, _, _ in _MAKERS if "nearest" not in name or "border" in name),
+        "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
+    ),
 )

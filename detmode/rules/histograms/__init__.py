@@ -45,34 +45,28 @@ CPU only.
 import torch
 
 from detmode.rules.histograms import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import argument_given, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::histc",
+RULES = (
+    *chain(
+        "aten::histc",
         when=on("cuda") & dtype_in("self", [torch.float32, torch.float64]),
         action=Substitute(launch.histc, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="_histc_cuda with floating point input",
         because="blocks add their counts, which are floats, with a float atomicAdd",
+        otherwise="integer counts are exact, the CPU counts in order, "
+        "CUDA has no other float dtype",
     ),
-    Rule(
-        op="aten::histc",
-        action=Allow(),
-        because="integer counts are exact, the CPU counts in order, CUDA has no other float dtype",
-    ),
-    Rule(
-        op="aten::bincount",
+    *chain(
+        "aten::bincount",
         when=on("cuda") & argument_given("weights"),
         action=Substitute(launch.bincount, traffic=3.7),
         guarantee=GPU_TO_GPU,
         alert="_bincount_cuda",
         because="weights are added with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::bincount",
-        action=Allow(),
-        because="integer counts are exact in any order, and the CPU counts in order",
+        otherwise="integer counts are exact in any order, and the CPU counts in order",
     ),
 )

@@ -58,8 +58,9 @@ where ATen may give an infinity.
 
 from detmode.rules.index import launch
 from detmode.rules.index.put import index_put_last
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Substitute
 
 FORWARDS: tuple[str, ...] = (
     "aten::as_strided",
@@ -72,68 +73,64 @@ FORWARDS: tuple[str, ...] = (
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _ACCUMULATES = argument("accumulate", True) & _SUMS
-_MASKED = launch.unsafe_masked_index_put_accumulate
-_ASSIGNS = on("cuda") & argument("accumulate", False) & row_major("self")
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::index_add",
+_ADDED_ON_MPS = Row(
+    action=Refuse(),
+    alert="index_put_with_accumulate_mps",
+    since="2.15",
+    because="duplicates in indices add to one element by atomics",
+)
+_ONE_BY_ONE = "ATen sorts, so it does not vary, but adds duplicates one by one"
+_EQUAL = Row(
+    when=single("values"),
+    action=Allow(),
+    because="duplicates in indices write or add the same value",
+)
+_IN_ORDER = Row(
+    action=Native(),
+    guarantee=RUN_TO_RUN,
+    because="duplicates in indices race; under the flag they are taken in order",
+)
+
+RULES = (
+    *chain(
+        "aten::index_add",
         when=on("cuda") & _SUMS,
         action=Substitute(launch.index_add, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         because="duplicates in index add to one row by atomicAdd",
+        otherwise="integer additions commute; the CPU adds a destination's rows in order",
     ),
-    Rule(
-        op="aten::index_add",
-        action=Allow(),
-        because="integer additions commute; the CPU adds a destination's rows in order",
+    *chain(
+        ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put"),
+        Row(when=on("mps") & _ACCUMULATES, **_ADDED_ON_MPS),
+        Row(
+            when=on("cuda") & _ACCUMULATES,
+            action=Substitute(launch.index_put, otherwise=Native(), traffic=4.6),
+            guarantee=GPU_TO_GPU,
+            because=_ONE_BY_ONE,
+        ),
+        _EQUAL,
+        Row(
+            when=on("cuda") & argument("accumulate", False) & row_major("self"),
+            action=Substitute(index_put_last, otherwise=Native(), traffic=4.5),
+            guarantee=GPU_TO_GPU,
+            because="duplicates in indices race to write; the last one wins",
+        ),
+        otherwise=_IN_ORDER,
     ),
-    *(
-        rule
-        for op, function, adds, assigns in (
-            ("aten::index_put", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
-            ("aten::_index_put_impl", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
-            ("aten::_unsafe_index_put", launch.index_put, _ACCUMULATES, (_ASSIGNS,)),
-            ("aten::_unsafe_masked_index_put_accumulate", _MASKED, _SUMS, ()),
-        )
-        for rule in (
-            Rule(
-                op=op,
-                when=on("mps") & adds,
-                action=Refuse(),
-                alert="index_put_with_accumulate_mps",
-                since="2.15",
-                because="duplicates in indices add to one element by atomics",
+    *chain(
+        "aten::_unsafe_masked_index_put_accumulate",
+        Row(when=on("mps") & _SUMS, **_ADDED_ON_MPS),
+        Row(
+            when=on("cuda") & _SUMS,
+            action=Substitute(
+                launch.unsafe_masked_index_put_accumulate, otherwise=Native(), traffic=4.6
             ),
-            Rule(
-                op=op,
-                when=on("cuda") & adds,
-                action=Substitute(function, otherwise=Native(), traffic=4.6),
-                guarantee=GPU_TO_GPU,
-                because="ATen sorts, so it does not vary, but adds duplicates one by one",
-            ),
-            Rule(
-                op=op,
-                when=single("values"),
-                action=Allow(),
-                because="duplicates in indices write or add the same value",
-            ),
-            *(
-                Rule(
-                    op=op,
-                    when=when,
-                    action=Substitute(index_put_last, otherwise=Native(), traffic=4.5),
-                    guarantee=GPU_TO_GPU,
-                    because="duplicates in indices race to write; the last one wins",
-                )
-                for when in assigns
-            ),
-            Rule(
-                op=op,
-                action=Native(),
-                guarantee=RUN_TO_RUN,
-                because="duplicates in indices race; under the flag they are taken in order",
-            ),
-        )
+            guarantee=GPU_TO_GPU,
+            because=_ONE_BY_ONE,
+        ),
+        _EQUAL,
+        otherwise=_IN_ORDER,
     ),
 )

@@ -33,27 +33,23 @@ range, which PyTorch's deterministic path would take.
 """
 
 from detmode.rules.index_copy import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on, row_major
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::index_copy",
+RULES = chain(
+    "aten::index_copy",
+    Row(
         when=on("cuda") & row_major("self"),
         action=Substitute(launch.index_copy, otherwise=Native(), traffic=1.0),
         guarantee=GPU_TO_GPU,
         because="duplicates in index race to write",
     ),
-    Rule(
-        op="aten::index_copy",
+    Row(
         when=on("cuda", "cpu"),
         action=Native(),
         guarantee=RUN_TO_RUN,
         because="duplicates in index race to write; the last one wins under the flag",
     ),
-    Rule(
-        op="aten::index_copy",
-        action=Allow(),
-        because="PyTorch has one path for it on other devices, and no alert",
-    ),
+    otherwise="PyTorch has one path for it on other devices, and no alert",
 )

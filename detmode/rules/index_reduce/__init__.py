@@ -48,63 +48,48 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
 from detmode.rules.index_reduce import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-_MEANS = argument("reduce", "mean")
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::index_reduce",
+RULES = chain(
+    "aten::index_reduce",
+    Row(
         when=on("mps") & argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
         action=Refuse(),
         alert="index_reduce_mps",
         since="2.15",
         because="duplicates in index are reduced into one row by atomics",
     ),
-    *(
-        Rule(
-            op="aten::index_reduce",
-            when=on("cuda") & reductions & dtype_in("self", dtypes),
-            action=Substitute(function, traffic=traffic),
-            guarantee=GPU_TO_GPU,
-            alert="index_reduce_cuda",
-            because=because,
-        )
-        for function, traffic, reductions, dtypes, because in (
-            (
-                launch.product,
-                1.6,
-                argument("reduce", "prod"),
-                FLOATING + INTEGRAL,
-                "duplicates in index are multiplied into one row by atomics",
-            ),
-            (
-                launch.mean,
-                1.5,
-                _MEANS,
-                FLOATING,
-                "duplicates in index add to one row by atomicAdd",
-            ),
-            (
-                launch.mean_of_integers,
-                3.0,
-                _MEANS,
-                INTEGRAL,
-                "integer additions commute, and PyTorch alerts all the same",
-            ),
-            (
-                launch.extremum,
-                2.0,
-                argument("reduce", "amax", "amin"),
-                FLOATING + INTEGRAL,
-                "of 0.0 and -0.0 the first to come wins",
-            ),
-        )
+    Row(
+        when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
+        action=Substitute(launch.product, traffic=1.6),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="duplicates in index are multiplied into one row by atomics",
     ),
-    Rule(
-        op="aten::index_reduce",
-        action=Allow(),
-        because="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
+    Row(
+        when=on("cuda") & argument("reduce", "mean") & dtype_in("self", FLOATING),
+        action=Substitute(launch.mean, traffic=1.5),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="duplicates in index add to one row by atomicAdd",
     ),
+    Row(
+        when=on("cuda") & argument("reduce", "mean") & dtype_in("self", INTEGRAL),
+        action=Substitute(launch.mean_of_integers, traffic=3.0),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="integer additions commute, and PyTorch alerts all the same",
+    ),
+    Row(
+        when=on("cuda")
+        & argument("reduce", "amax", "amin")
+        & dtype_in("self", FLOATING + INTEGRAL),
+        action=Substitute(launch.extremum, traffic=2.0),
+        guarantee=GPU_TO_GPU,
+        alert="index_reduce_cuda",
+        because="of 0.0 and -0.0 the first to come wins",
+    ),
+    otherwise="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
 )

@@ -27,6 +27,7 @@ long.
 inside (``cdist``, ``torch.linalg``) are not listed; PyTorch's own alert guards them.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
@@ -92,8 +93,10 @@ RULES = (
         for op in ("aten::addmm", "aten::addmm.dtype")
     ),
     *(
-        Rule(
-            op=op,
+        rule
+        for op, (first, second) in _FACTORS.items()
+        for rule in chain(
+            op,
             when=on("cuda")
             & cublas_workspace_unset()
             & dtype_in(first, FLOATING + COMPLEX)
@@ -103,16 +106,8 @@ RULES = (
             alert=CUBLAS,
             until="2.9",
             because="without CUBLAS_WORKSPACE_CONFIG cuBLAS may share a workspace between streams",
+            otherwise="cuBLAS with a workspace of its own adds in a fixed order",
         )
-        for op, (first, second) in _FACTORS.items()
-    ),
-    *(
-        Rule(
-            op=op,
-            action=Allow(),
-            because="cuBLAS with a workspace of its own adds in a fixed order",
-        )
-        for op in _FACTORS
     ),
 )
 

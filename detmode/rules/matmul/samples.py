@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _dense(make: Maker, op: str) -> dict[str, Any]:
@@ -57,44 +57,47 @@ _SPARSE = (
     ("addmv", "mat"),
 )
 
-SAMPLES = (
-    *(
-        Sample(
-            name=name,
-            op=f"aten::{op}",
-            make=partial(_dense, op=op),
-            dtypes=FLOATING + COMPLEX,
-            device=device,
-        )
-        for op in _OPS
-        for name, device in (("dense", "cuda"), ("host", "cpu"))
-    ),
-    *(
-        Sample(
-            name=name,
-            op=f"aten::{op}.dtype",
-            make=partial(_into_float, op=op),
-            dtypes=FLOATING + COMPLEX,
-            device=device,
-        )
-        for op in ("mm", "addmm", "bmm", "baddbmm")
-        for name, device in (("dense", "cuda"), ("host", "cpu"))
-    ),
-    *(
-        Sample(
-            name="bias",
-            op=op,
-            make=partial(_with_bias, arguments=arguments),
-            dtypes=FLOATING,
-        )
-        for op, arguments in (("aten::addmm", _dense), ("aten::addmm.dtype", _into_float))
-    ),
-    *(
-        Sample(
-            name=f"sparse_{name}",
-            op=f"aten::{op}",
-            make=partial(_with_sparse, op=op, name=name),
-        )
-        for op, name in _SPARSE
+
+SAMPLES = Samples(
+    cases=(
+        *(
+            Sample(
+                name=name,
+                op=f"aten::{op}",
+                make=partial(_dense, op=op),
+                dtypes=FLOATING + COMPLEX,
+                device=device,
+            )
+            for op in _OPS
+            for name, device in (("dense", "cuda"), ("host", "cpu"))
+        ),
+        *(
+            Sample(
+                name=name,
+                op=f"aten::{op}.dtype",
+                make=partial(_into_float, op=op),
+                dtypes=FLOATING + COMPLEX,
+                device=device,
+            )
+            for op in ("mm", "addmm", "bmm", "baddbmm")
+            for name, device in (("dense", "cuda"), ("host", "cpu"))
+        ),
+        *(
+            Sample(
+                name="bias",
+                op=op,
+                make=partial(_with_bias, arguments=arguments),
+                dtypes=FLOATING,
+            )
+            for op, arguments in (("aten::addmm", _dense), ("aten::addmm.dtype", _into_float))
+        ),
+        *(
+            Sample(
+                name=f"sparse_{name}",
+                op=f"aten::{op}",
+                make=partial(_with_sparse, op=op, name=name),
+            )
+            for op, name in _SPARSE
+        ),
     ),
 )

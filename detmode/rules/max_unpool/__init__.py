@@ -32,46 +32,44 @@ tensors too, which have no data; detmode lets them pass.
 """
 
 from detmode.rules.max_unpool import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Substitute
 
-RULES = tuple(
-    rule
-    for op, alert, function, on_cpu in (
-        (
-            "aten::max_unpool2d",
-            "max_unpooling2d_forward_out",
-            launch.max_unpool2d,
-            launch.max_unpool2d_on_cpu,
-        ),
-        (
-            "aten::max_unpool3d",
-            "max_unpooling3d_forward_out",
-            launch.max_unpool3d,
-            launch.max_unpool3d_on_cpu,
-        ),
-    )
-    for rule in (
-        Rule(
-            op=op,
+_RACE = "inputs with the same index race for one element"
+_ELSEWHERE = "other devices bring their own implementation, and alert themselves"
+
+RULES = (
+    *chain(
+        "aten::max_unpool2d",
+        Row(
             when=on("cuda", "meta"),
-            action=Substitute(function, traffic=3.1),
+            action=Substitute(launch.max_unpool2d, traffic=3.1),
             guarantee=GPU_TO_GPU,
-            alert=alert,
-            because="inputs with the same index race for one element",
         ),
-        Rule(
-            op=op,
+        Row(
             when=on("cpu"),
-            action=Substitute(on_cpu, launches=False, traffic=1.4),
+            action=Substitute(launch.max_unpool2d_on_cpu, launches=False, traffic=1.4),
             guarantee=RUN_TO_RUN,
-            alert=alert,
-            because="inputs with the same index race for one element",
         ),
-        Rule(
-            op=op,
-            action=Allow(),
-            because="other devices bring their own implementation, and alert themselves",
+        alert="max_unpooling2d_forward_out",
+        because=_RACE,
+        otherwise=_ELSEWHERE,
+    ),
+    *chain(
+        "aten::max_unpool3d",
+        Row(
+            when=on("cuda", "meta"),
+            action=Substitute(launch.max_unpool3d, traffic=3.1),
+            guarantee=GPU_TO_GPU,
         ),
-    )
+        Row(
+            when=on("cpu"),
+            action=Substitute(launch.max_unpool3d_on_cpu, launches=False, traffic=1.4),
+            guarantee=RUN_TO_RUN,
+        ),
+        alert="max_unpooling3d_forward_out",
+        because=_RACE,
+        otherwise=_ELSEWHERE,
+    ),
 )

@@ -7,14 +7,12 @@ from typing import Any
 import torch
 
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 OP = "aten::nll_loss2d_forward"
 INF, NAN = float("inf"), float("nan")
 MEAN, SUM = 1, 2
 IGNORED = -100
-
-NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operator takes no dimension"}
 
 
 def _call(
@@ -95,49 +93,8 @@ def _sample(name: str, make: Any, *covers: str) -> Sample:
     return Sample(name=name, op=OP, make=make, dtypes=FLOATING, covers=covers)
 
 
-SAMPLES: tuple[Sample, ...] = (
-    _sample("mean", lambda m: _call(m), "collisions"),
-    _sample("sum", lambda m: _call(m, reduction=SUM), "collisions"),
-    _sample("weighted_mean", lambda m: _call(m, weighted=True)),
-    _sample("weighted_sum", lambda m: _call(m, reduction=SUM, weighted=True)),
-    _sample("some_ignored", lambda m: _call(m, weighted=True, ignored=31)),
-    _sample("all_ignored", lambda m: _call(m, ignored=84)),
-    _sample("all_ignored_sum", lambda m: _call(m, reduction=SUM, ignored=84)),
-    _sample("ignored_class", _ignored_class),
-    _sample("no_classes", _no_classes, "empty"),
-    _sample("no_images", lambda m: _call(m, (0, 5, 7, 6)), "empty"),
-    _sample("no_pixels_sum", lambda m: _call(m, (2, 5, 0, 6), SUM), "empty"),
-    _sample("strided", _strided, "non_contiguous"),
-    _sample("expanded", _expanded, "non_contiguous"),
-    _sample("last", _last, "channels_last"),
-    _sample("one_class", _one_class, "collisions"),
-    _sample("cancelling", _cancelling),
-    _sample("nan", lambda m: _special(m, NAN)),
-    _sample("infinity", lambda m: _special(m, INF)),
-    _sample("odd", lambda m: _call(m, (1, 3, 63, 47), weighted=True, ignored=9), "odd_sizes"),
-    _sample("one_pixel", lambda m: _call(m, (1, 1, 1, 1)), "odd_sizes"),
-    Sample(name="no_reduction", op=OP, make=lambda m: _call(m, reduction=0)),
-    Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
-)
-
-
 def _error(name: str, make: Any, dtype: torch.dtype = torch.float32) -> Sample:
     return Sample(name=name, op=OP, make=make, dtypes=(dtype,))
-
-
-ERRORS: tuple[Sample, ...] = (
-    _error("class_too_large", lambda m: _with(m, target=m.integers(5, 6, 2, 7, 6))),
-    _error("negative_class", lambda m: _with(m, target=m.integers(-1, 0, 2, 7, 6))),
-    _error("few_weights", lambda m: _with(m, weight=m.normal(4))),
-    _error("fewer_images", lambda m: _with(m, target=m.integers(0, 5, 1, 7, 6))),
-    _error("other_size", lambda m: _with(m, target=m.integers(0, 5, 2, 6, 7))),
-    _error("unbatched", lambda m: _with(m, self=m.normal(5, 7, 6))),
-    _error("flat_target", lambda m: _with(m, target=m.integers(0, 5, 2, 42))),
-    _error("byte_target", lambda m: _with(m, target=m.integers(0, 5, 2, 7, 6).byte())),
-    _error("int_target", lambda m: _with(m, target=m.integers(0, 5, 2, 7, 6).int())),
-    _error("mixed_dtypes", lambda m: _with(m, weight=m.normal(5).double())),
-    _error("integers", lambda m: _call(m), torch.int64),
-)
 
 
 def _bench(name: str, shape: tuple[int, ...], weighted: bool = False) -> Sample:
@@ -146,9 +103,49 @@ def _bench(name: str, shape: tuple[int, ...], weighted: bool = False) -> Sample:
     )
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("cityscapes", (4, 19, 512, 1024), True),
-    _bench("ade20k", (8, 150, 512, 512)),
-    _bench("unet3d", (2, 4, 128, 128 * 128)),
-    _bench("voc", (16, 21, 321, 321)),
+SAMPLES = Samples(
+    cases=(
+        _sample("mean", lambda m: _call(m), "collisions"),
+        _sample("sum", lambda m: _call(m, reduction=SUM), "collisions"),
+        _sample("weighted_mean", lambda m: _call(m, weighted=True)),
+        _sample("weighted_sum", lambda m: _call(m, reduction=SUM, weighted=True)),
+        _sample("some_ignored", lambda m: _call(m, weighted=True, ignored=31)),
+        _sample("all_ignored", lambda m: _call(m, ignored=84)),
+        _sample("all_ignored_sum", lambda m: _call(m, reduction=SUM, ignored=84)),
+        _sample("ignored_class", _ignored_class),
+        _sample("no_classes", _no_classes, "empty"),
+        _sample("no_images", lambda m: _call(m, (0, 5, 7, 6)), "empty"),
+        _sample("no_pixels_sum", lambda m: _call(m, (2, 5, 0, 6), SUM), "empty"),
+        _sample("strided", _strided, "non_contiguous"),
+        _sample("expanded", _expanded, "non_contiguous"),
+        _sample("last", _last, "channels_last"),
+        _sample("one_class", _one_class, "collisions"),
+        _sample("cancelling", _cancelling),
+        _sample("nan", lambda m: _special(m, NAN)),
+        _sample("infinity", lambda m: _special(m, INF)),
+        _sample("odd", lambda m: _call(m, (1, 3, 63, 47), weighted=True, ignored=9), "odd_sizes"),
+        _sample("one_pixel", lambda m: _call(m, (1, 1, 1, 1)), "odd_sizes"),
+        Sample(name="no_reduction", op=OP, make=lambda m: _call(m, reduction=0)),
+        Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
+    ),
+    errors=(
+        _error("class_too_large", lambda m: _with(m, target=m.integers(5, 6, 2, 7, 6))),
+        _error("negative_class", lambda m: _with(m, target=m.integers(-1, 0, 2, 7, 6))),
+        _error("few_weights", lambda m: _with(m, weight=m.normal(4))),
+        _error("fewer_images", lambda m: _with(m, target=m.integers(0, 5, 1, 7, 6))),
+        _error("other_size", lambda m: _with(m, target=m.integers(0, 5, 2, 6, 7))),
+        _error("unbatched", lambda m: _with(m, self=m.normal(5, 7, 6))),
+        _error("flat_target", lambda m: _with(m, target=m.integers(0, 5, 2, 42))),
+        _error("byte_target", lambda m: _with(m, target=m.integers(0, 5, 2, 7, 6).byte())),
+        _error("int_target", lambda m: _with(m, target=m.integers(0, 5, 2, 7, 6).int())),
+        _error("mixed_dtypes", lambda m: _with(m, weight=m.normal(5).double())),
+        _error("integers", lambda m: _call(m), torch.int64),
+    ),
+    bench=(
+        _bench("cityscapes", (4, 19, 512, 1024), True),
+        _bench("ade20k", (8, 150, 512, 512)),
+        _bench("unet3d", (2, 4, 128, 128 * 128)),
+        _bench("voc", (16, 21, 321, 321)),
+    ),
+    not_applicable={"negative_dim": "the operator takes no dimension"},
 )

@@ -59,61 +59,49 @@ the index. ``torch.median(x)`` without ``dim`` returns no index and passes. On R
 import torch
 
 from detmode.rules.order_statistics import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    *(
-        rule
-        for op, function in (
-            ("aten::median.dim", launch.median),
-            ("aten::nanmedian.dim", launch.nanmedian),
-        )
-        for rule in (
-            Rule(
-                op=op,
-                when=on("cuda"),
-                action=Substitute(function, traffic=1.0),
-                guarantee=GPU_TO_GPU,
-                alert="median CUDA with indices output",
-                because="the threads that find the median race for its index",
-            ),
-            Rule(op=op, action=Allow(), because="the CPU kernel selects serially in each row"),
-        )
-    ),
-    Rule(
-        op="aten::kthvalue",
+RULES = (
+    *chain(
+        "aten::median.dim",
         when=on("cuda"),
-        action=Substitute(launch.kthvalue, traffic=1.0),
+        action=Substitute(launch.median, traffic=1.0),
         guarantee=GPU_TO_GPU,
-        alert="kthvalue CUDA",
-        until="2.9",
+        alert="median CUDA with indices output",
+        because="the threads that find the median race for its index",
+        otherwise="the CPU kernel selects serially in each row",
+    ),
+    *chain(
+        "aten::nanmedian.dim",
+        when=on("cuda"),
+        action=Substitute(launch.nanmedian, traffic=1.0),
+        guarantee=GPU_TO_GPU,
+        alert="median CUDA with indices output",
+        because="the threads that find the median race for its index",
+        otherwise="the CPU kernel selects serially in each row",
+    ),
+    *chain(
+        "aten::kthvalue",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.kthvalue, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="kthvalue CUDA",
+            until="2.9",
+        ),
+        Row(when=on("mps"), action=Refuse(), alert="kthvalue MPS", since="2.15"),
         because="the threads that find the value race for its index",
+        otherwise="the smallest index wins on CUDA since 2.10, and the CPU selects serially",
     ),
-    Rule(
-        op="aten::kthvalue",
-        when=on("mps"),
-        action=Refuse(),
-        alert="kthvalue MPS",
-        since="2.15",
-        because="the threads that find the value race for its index",
-    ),
-    Rule(
-        op="aten::kthvalue",
-        action=Allow(),
-        because="the smallest index wins on CUDA since 2.10, and the CPU selects serially",
-    ),
-    Rule(
-        op="aten::topk",
+    *chain(
+        "aten::topk",
         when=on("cuda") & dtype_in("self", [torch.bfloat16, torch.float32]),
         action=Native(),
         guarantee=RUN_TO_RUN,
         since="2.13",
         because="under the flag ties are told by a prefix sum instead of atomic slots",
-    ),
-    Rule(
-        op="aten::topk",
-        action=Allow(),
-        because="the radix selection writes ties in a fixed order",
+        otherwise="the radix selection writes ties in a fixed order",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from detmode.table.conditions import FLOATING, INTEGRAL
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 MEDIAN, NANMEDIAN = "aten::median.dim", "aten::nanmedian.dim"
 KTH, TOPK = "aten::kthvalue", "aten::topk"
@@ -32,14 +32,6 @@ def _select(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     values = select(self, dim=dim, keepdim=keepdim, **more)[0]
     return smallest_index(values, self, dim, keepdim)
-
-
-REFERENCE: dict[str, Callable[..., Any]] = {
-    MEDIAN: partial(_select, torch.median),
-    NANMEDIAN: partial(_select, torch.nanmedian),
-    KTH: partial(_select, torch.kthvalue),
-}
-"""ATen's values on the CPU; its indices of equal values are others."""
 
 
 def _ties(
@@ -118,23 +110,6 @@ SHARED: tuple[Sample, ...] = tuple(
     )
 )
 
-SAMPLES: tuple[Sample, ...] = (
-    *SHARED,
-    _sample(MEDIAN, "long", lambda m: _ties(m, (2, 2**15 + 7), 1, 200), dtypes=(torch.int16,)),
-    *(
-        _sample(KTH, name, lambda m: _ties(m, (4, 63), -1, k=5), "collisions", device=device)
-        for name, device in (("ties", "cuda"), ("metal", "mps"), ("host", "cpu"))
-    ),
-    _sample(KTH, "largest", lambda m: _ties(m, (4, 9), 0, k=4, keepdim=True)),
-    _sample(
-        TOPK,
-        "ties",
-        lambda m: _ties(m, (4, 63), -1, k=5),
-        "collisions",
-        dtypes=(torch.bfloat16, torch.float32, torch.float64),
-    ),
-)
-
 
 def _error(
     op: str, name: str, make: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32,)
@@ -143,27 +118,51 @@ def _error(
 
 
 UNKNOWN = (torch.bool, torch.complex64)
-ERRORS: tuple[Sample, ...] = tuple(
-    sample
-    for op in (MEDIAN, NANMEDIAN)
-    for sample in (
-        _error(op, "size_0", lambda m: _any(m, (3, 0), 1)),
-        _error(op, "empty_size_0", lambda m: _any(m, (0, 0), 1)),
-        _error(op, "no_such_dim", lambda m: _any(m, (3, 4), 2)),
-        _error(op, "no_such_dim_of_scalar", lambda m: _any(m, (), 1)),
-        _error(op, "dtype", lambda m: _any(m, (3, 4), 1), UNKNOWN),
-        _error(op, "dtype_of_scalar", lambda m: _any(m, (), 0), UNKNOWN),
-    )
-)
 
-BENCH: tuple[Sample, ...] = tuple(
-    _sample(op, name, make, dtypes=(torch.float16, torch.float32))
-    for op in (MEDIAN, NANMEDIAN)
-    for name, make in (
-        ("filter_5x5_image", lambda m: _any(m, (8, 3, 25, 512, 512), 2)),
-        ("ensemble_of_10", lambda m: _any(m, (10, 256, 1000), 0)),
-        ("tokens_4096", lambda m: _any(m, (8192, 4096), -1)),
-        ("robust_gradient_64_clients", lambda m: _any(m, (64, 1_000_000), 0)),
-        ("one_row_16m", lambda m: _any(m, (1, 1 << 24), 1)),
-    )
+
+SAMPLES = Samples(
+    cases=(
+        *SHARED,
+        _sample(MEDIAN, "long", lambda m: _ties(m, (2, 2**15 + 7), 1, 200), dtypes=(torch.int16,)),
+        *(
+            _sample(KTH, name, lambda m: _ties(m, (4, 63), -1, k=5), "collisions", device=device)
+            for name, device in (("ties", "cuda"), ("metal", "mps"), ("host", "cpu"))
+        ),
+        _sample(KTH, "largest", lambda m: _ties(m, (4, 9), 0, k=4, keepdim=True)),
+        _sample(
+            TOPK,
+            "ties",
+            lambda m: _ties(m, (4, 63), -1, k=5),
+            "collisions",
+            dtypes=(torch.bfloat16, torch.float32, torch.float64),
+        ),
+    ),
+    errors=tuple(
+        sample
+        for op in (MEDIAN, NANMEDIAN)
+        for sample in (
+            _error(op, "size_0", lambda m: _any(m, (3, 0), 1)),
+            _error(op, "empty_size_0", lambda m: _any(m, (0, 0), 1)),
+            _error(op, "no_such_dim", lambda m: _any(m, (3, 4), 2)),
+            _error(op, "no_such_dim_of_scalar", lambda m: _any(m, (), 1)),
+            _error(op, "dtype", lambda m: _any(m, (3, 4), 1), UNKNOWN),
+            _error(op, "dtype_of_scalar", lambda m: _any(m, (), 0), UNKNOWN),
+        )
+    ),
+    bench=tuple(
+        _sample(op, name, make, dtypes=(torch.float16, torch.float32))
+        for op in (MEDIAN, NANMEDIAN)
+        for name, make in (
+            ("filter_5x5_image", lambda m: _any(m, (8, 3, 25, 512, 512), 2)),
+            ("ensemble_of_10", lambda m: _any(m, (10, 256, 1000), 0)),
+            ("tokens_4096", lambda m: _any(m, (8192, 4096), -1)),
+            ("robust_gradient_64_clients", lambda m: _any(m, (64, 1_000_000), 0)),
+            ("one_row_16m", lambda m: _any(m, (1, 1 << 24), 1)),
+        )
+    ),
+    references={
+        MEDIAN: partial(_select, torch.median),
+        NANMEDIAN: partial(_select, torch.nanmedian),
+        KTH: partial(_select, torch.kthvalue),
+    },
 )

@@ -38,54 +38,47 @@ An index out of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.put import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
 
-RULES = (
-    Rule(
-        op="aten::put",
+RULES = chain(
+    "aten::put",
+    Row(
         when=on("cuda") & argument("accumulate", False),
         action=Substitute(launch.put_last, traffic=5.2),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="sources with the same index race for one element",
     ),
-    Rule(
-        op="aten::put",
+    Row(
         when=on("cuda") & dtype_in("self", FLOATING + COMPLEX),
         action=Substitute(launch.put_sums, traffic=5.6),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="sources with the same index add with a float atomicAdd",
     ),
-    Rule(
-        op="aten::put",
+    Row(
         when=on("cuda"),
         action=Substitute(launch.put_integers, launches=False, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="integer additions commute, but PyTorch alerts",
     ),
-    Rule(
-        op="aten::put",
+    Row(
         when=on("cpu") & argument("accumulate", False),
         action=Substitute(launch.put_last_on_cpu, launches=False, traffic=2.9),
         guarantee=RUN_TO_RUN,
         alert="put_",
         because="sources with the same index race for one element",
     ),
-    Rule(
-        op="aten::put",
+    Row(
         when=on("cpu"),
         action=Native(),
         guarantee=RUN_TO_RUN,
         because="under the flag one thread adds the sources in order",
     ),
-    Rule(
-        op="aten::put",
-        action=Allow(),
-        because="meta tensors have no data; other devices alert themselves",
-    ),
+    otherwise="meta tensors have no data; other devices alert themselves",
 )
 
 FORWARDS = ("aten::take",)

@@ -37,46 +37,35 @@ size it pads; here what does not fit is a ``RuntimeError``.
 """
 
 from detmode.rules.reflection_pad import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::reflection_pad1d_backward",
+RULES = (
+    *chain(
+        "aten::reflection_pad1d_backward",
         when=on("cuda"),
         action=Substitute(launch.reflection_pad1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="reflection_pad1d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
+        otherwise="the CPU kernel walks the outputs of a channel in order",
     ),
-    Rule(
-        op="aten::reflection_pad1d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the outputs of a channel in order",
-    ),
-    Rule(
-        op="aten::reflection_pad2d_backward",
+    *chain(
+        "aten::reflection_pad2d_backward",
         when=on("cuda"),
         action=Native(),
         guarantee=RUN_TO_RUN,
         because="under the flag each element gathers its mirror images in order",
+        otherwise="the CPU kernel walks the outputs of a channel in order",
     ),
-    Rule(
-        op="aten::reflection_pad2d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the outputs of a channel in order",
-    ),
-    Rule(
-        op="aten::reflection_pad3d_backward",
+    *chain(
+        "aten::reflection_pad3d_backward",
         when=on("cuda"),
         action=Substitute(launch.reflection_pad3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="reflection_pad3d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::reflection_pad3d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the outputs of a channel in order",
+        otherwise="the CPU kernel walks the outputs of a channel in order",
     ),
 )

@@ -13,11 +13,9 @@ from detmode.rules.replication_pad.arguments import (
     strided,
 )
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Sample
+from detmode.table.samples import Sample, Samples
 
 DTYPES = FLOATING + COMPLEX
-
-NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operators take no dimension"}
 
 
 def _samples(n: int) -> tuple[Sample, ...]:
@@ -49,29 +47,30 @@ def _samples(n: int) -> tuple[Sample, ...]:
     )
 
 
-SAMPLES: tuple[Sample, ...] = tuple(sample for n in (1, 2, 3) for sample in _samples(n))
-ERRORS: tuple[Sample, ...] = (
-    *errors("reflection_pad", 1),
-    *errors("reflection_pad", 3),
-    Sample(
-        name="padding_as_wide",
-        op="aten::reflection_pad1d_backward",
-        make=lambda m: padded(m, (2, 3, 5), (5, 1)),
-    ),
-    much_padding("reflection_pad", 3),
-)
-
-
 def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sample:
     op = f"aten::reflection_pad{len(padding) // 2}d_backward"
     return Sample(name=name, op=op, make=lambda m: padded(m, shape, padding), dtypes=FLOATING[:3])
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("spectrogram", (16, 1, 220500), (512, 512)),
-    _bench("vocoder", (16, 512, 8192), (3, 3)),
-    _bench("codec", (8, 64, 65536), (6, 0)),
-    _bench("video_autoencoder", (1, 128, 17, 128, 128), (1, 1, 1, 1, 1, 1)),
-    _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
-    _bench("volume_patches", (2, 1, 96, 96, 96), (16, 16, 16, 16, 16, 16)),
+SAMPLES = Samples(
+    cases=tuple(sample for n in (1, 2, 3) for sample in _samples(n)),
+    errors=(
+        *errors("reflection_pad", 1),
+        *errors("reflection_pad", 3),
+        Sample(
+            name="padding_as_wide",
+            op="aten::reflection_pad1d_backward",
+            make=lambda m: padded(m, (2, 3, 5), (5, 1)),
+        ),
+        much_padding("reflection_pad", 3),
+    ),
+    bench=(
+        _bench("spectrogram", (16, 1, 220500), (512, 512)),
+        _bench("vocoder", (16, 512, 8192), (3, 3)),
+        _bench("codec", (8, 64, 65536), (6, 0)),
+        _bench("video_autoencoder", (1, 128, 17, 128, 128), (1, 1, 1, 1, 1, 1)),
+        _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
+        _bench("volume_patches", (2, 1, 96, 96, 96), (16, 16, 16, 16, 16, 16)),
+    ),
+    not_applicable={"negative_dim": "the operators take no dimension"},
 )

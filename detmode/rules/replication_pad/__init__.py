@@ -38,47 +38,36 @@ far larger than itself (a single pixel spread over a plane) leaves most of the G
 """
 
 from detmode.rules.replication_pad import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::replication_pad1d_backward",
+RULES = (
+    *chain(
+        "aten::replication_pad1d_backward",
         when=on("cuda"),
         action=Substitute(launch.replication_pad1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="replication_pad1d_backward_cuda",
         because="copies of an edge element add their gradients with a float atomicAdd",
+        otherwise="the CPU kernel walks the outputs of a channel in order",
     ),
-    Rule(
-        op="aten::replication_pad1d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the outputs of a channel in order",
-    ),
-    Rule(
-        op="aten::replication_pad2d_backward",
+    *chain(
+        "aten::replication_pad2d_backward",
         when=on("cuda"),
         action=Substitute(launch.replication_pad2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert=("replication_pad2d_backward_cuda", "replication_pad2d_backward_out_cuda"),
         because="copies of an edge element add their gradients with a float atomicAdd",
+        otherwise="the CPU kernel walks the outputs of a channel in order",
     ),
-    Rule(
-        op="aten::replication_pad2d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the outputs of a channel in order",
-    ),
-    Rule(
-        op="aten::replication_pad3d_backward",
+    *chain(
+        "aten::replication_pad3d_backward",
         when=on("cuda"),
         action=Substitute(launch.replication_pad3d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert=("replication_pad3d_backward_cuda", "replication_pad3d_backward_out_cuda"),
         because="copies of an edge element add their gradients with a float atomicAdd",
-    ),
-    Rule(
-        op="aten::replication_pad3d_backward",
-        action=Allow(),
-        because="the CPU kernel walks the outputs of a channel in order",
+        otherwise="the CPU kernel walks the outputs of a channel in order",
     ),
 )

@@ -13,11 +13,9 @@ from detmode.rules.replication_pad.arguments import (
     strided,
 )
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Sample
+from detmode.table.samples import Sample, Samples
 
 DTYPES = FLOATING + COMPLEX
-
-NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operators take no dimension"}
 
 
 def _samples(n: int) -> tuple[Sample, ...]:
@@ -52,24 +50,25 @@ def _samples(n: int) -> tuple[Sample, ...]:
     )
 
 
-SAMPLES: tuple[Sample, ...] = tuple(sample for n in (1, 2, 3) for sample in _samples(n))
-ERRORS: tuple[Sample, ...] = (
-    *(sample for n in (1, 2, 3) for sample in errors("replication_pad", n)),
-    *(much_padding("replication_pad", n) for n in (1, 2, 3)),
-)
-
-
 def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sample:
     op = f"aten::replication_pad{len(padding) // 2}d_backward"
     return Sample(name=name, op=op, make=lambda m: padded(m, shape, padding), dtypes=FLOATING[:3])
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("vocoder", (16, 512, 8192), (3, 3)),
-    _bench("causal_audio", (8, 64, 65536), (512, 0)),
-    _bench("image_to_image", (8, 64, 256, 256), (1, 1, 1, 1)),
-    _bench("flow_sizes", (4, 3, 436, 1024), (0, 0, 2, 2)),
-    _bench("wide_border", (4, 64, 128, 128), (32, 32, 32, 32)),
-    _bench("causal_video", (1, 128, 17, 128, 128), (1, 1, 1, 1, 2, 0)),
-    _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
+SAMPLES = Samples(
+    cases=tuple(sample for n in (1, 2, 3) for sample in _samples(n)),
+    errors=(
+        *(sample for n in (1, 2, 3) for sample in errors("replication_pad", n)),
+        *(much_padding("replication_pad", n) for n in (1, 2, 3)),
+    ),
+    bench=(
+        _bench("vocoder", (16, 512, 8192), (3, 3)),
+        _bench("causal_audio", (8, 64, 65536), (512, 0)),
+        _bench("image_to_image", (8, 64, 256, 256), (1, 1, 1, 1)),
+        _bench("flow_sizes", (4, 3, 436, 1024), (0, 0, 2, 2)),
+        _bench("wide_border", (4, 64, 128, 128), (32, 32, 32, 32)),
+        _bench("causal_video", (1, 128, 17, 128, 128), (1, 1, 1, 1, 2, 0)),
+        _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
+    ),
+    not_applicable={"negative_dim": "the operators take no dimension"},
 )

@@ -23,28 +23,19 @@ Dropout between layers draws from cuDNN's own state, which is seeded from PyTorc
 Which versions of cuDNN vary is not documented.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import cublas_workspace_unset, on
-from detmode.table.rule import Allow, Refuse, Rule
+from detmode.table.rule import Refuse
 
-RULES = (
-    *(
-        Rule(
-            op=op,
-            when=on("cuda") & cublas_workspace_unset(":16:8", ":4096:2", ":4096:8"),
-            action=Refuse(),
-            because="cuDNN's streams may share a cuBLAS workspace; "
-            "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before CUDA starts",
-        )
-        for op in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")
-    ),
-    *(
-        Rule(
-            op=op,
-            action=Allow(),
-            because="with a cuBLAS workspace for each stream cuDNN is documented not to vary",
-        )
-        for op in ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")
-    ),
+_OPS = ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")
+
+RULES = chain(
+    _OPS,
+    when=on("cuda") & cublas_workspace_unset(":16:8", ":4096:2", ":4096:8"),
+    action=Refuse(),
+    because="cuDNN's streams may share a cuBLAS workspace; "
+    "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before CUDA starts",
+    otherwise="with a cuBLAS workspace for each stream cuDNN is documented not to vary",
 )
 
-STANDS_FOR = {"torch.nn.modules.rnn.RNNBase": ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward")}
+STANDS_FOR = {"torch.nn.modules.rnn.RNNBase": _OPS}

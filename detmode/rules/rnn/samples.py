@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _lstm(make: Maker) -> dict[str, Any]:
@@ -41,8 +41,10 @@ def _backward(make: Maker) -> dict[str, Any]:
     }
 
 
-SAMPLES = tuple(
-    Sample(name=name, op=op, make=make, device=device)
-    for op, make in (("aten::_cudnn_rnn", _lstm), ("aten::_cudnn_rnn_backward", _backward))
-    for name, device in (("lstm", "cuda"), ("elsewhere", "cpu"))
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(name=name, op=op, make=make, device=device)
+        for op, make in (("aten::_cudnn_rnn", _lstm), ("aten::_cudnn_rnn_backward", _backward))
+        for name, device in (("lstm", "cuda"), ("elsewhere", "cpu"))
+    ),
 )

@@ -44,55 +44,28 @@ substitute on MPS.
 """
 
 from detmode.rules.roi_pools import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-_REGIONS = (
-    (
-        "torchvision::_roi_align_backward",
-        "roi_align_backward_kernel",
-        launch.roi_align_backward,
-        1.0,
-    ),
-    (
-        "torchvision::_roi_pool_backward",
-        "roi_pool_backward_kernel",
-        launch.roi_pool_backward,
-        3.7,
-    ),
-    (
-        "torchvision::_ps_roi_align_backward",
-        "ps_roi_align_backward_kernel",
-        launch.ps_roi_align_backward,
-        1.0,
-    ),
-    (
-        "torchvision::_ps_roi_pool_backward",
-        "ps_roi_pool_backward_kernel",
-        launch.ps_roi_pool_backward,
-        1.0,
-    ),
-)
-
-RULES: tuple[Rule, ...] = tuple(
+RULES = tuple(
     rule
-    for op, alert, function, traffic in _REGIONS
-    for rule in (
-        Rule(
-            op=op,
+    for name, function, traffic in (
+        ("roi_align_backward", launch.roi_align_backward, 1.0),
+        ("roi_pool_backward", launch.roi_pool_backward, 3.7),
+        ("ps_roi_align_backward", launch.ps_roi_align_backward, 1.0),
+        ("ps_roi_pool_backward", launch.ps_roi_pool_backward, 1.0),
+    )
+    for rule in chain(
+        f"torchvision::_{name}",
+        Row(
             when=on("cuda"),
             action=Substitute(function, traffic=traffic),
             guarantee=GPU_TO_GPU,
-            alert=alert,
-            because="regions that overlap add their gradients with a float atomicAdd",
         ),
-        Rule(
-            op=op,
-            when=on("mps"),
-            action=Refuse(),
-            alert=alert,
-            because="regions that overlap add their gradients with a float atomicAdd",
-        ),
-        Rule(op=op, action=Allow(), because="the CPU kernels walk the regions in order"),
+        Row(when=on("mps"), action=Refuse()),
+        alert=f"{name}_kernel",
+        because="regions that overlap add their gradients with a float atomicAdd",
+        otherwise="the CPU kernels walk the regions in order",
     )
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from detmode.rules.roi_pools import reference
 from detmode.rules.roi_pools.source import DTYPES
-from detmode.table.samples import Maker, Sample
+from detmode.table.inputs import LAYOUTS, Arguments, special
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 OPS = (
     "_roi_align_backward",
@@ -16,10 +18,7 @@ OPS = (
     "_ps_roi_align_backward",
     "_ps_roi_pool_backward",
 )
-NAN, INF = float("nan"), float("inf")
 
-NOT_APPLICABLE: dict[str, str] = {"negative_dim": "the operators take no dimension"}
-REFERENCE = {f"torchvision::{op}": getattr(reference, op[1:]) for op in OPS}
 
 Box = tuple[float, ...]
 OVERLAPPING: tuple[Box, ...] = (
@@ -37,13 +36,13 @@ def _arguments(
     scale: float = 1.0,
     ratio: int = 2,
     aligned: bool = False,
-) -> dict[str, Any]:
+) -> Arguments:
     """An operator's arguments: ``shape`` has the channels that grad has, before ``_ps_`` parts."""
     images, channels, height, width = shape
     bins = pooled[0] * pooled[1]
     grad_shape = (len(boxes), channels, *pooled)
     sizes = {"batch_size": images, "channels": channels, "height": height, "width": width}
-    found: dict[str, Any] = {
+    found: Arguments = {
         "grad": m.normal(*grad_shape),
         "rois": m.tensor([list(map(float, box)) for box in boxes]).view(-1, 5),
         "spatial_scale": scale,
@@ -72,99 +71,76 @@ def _many(m: Maker, count: int, images: int, height: int, width: int, most: int)
     return tuple(torch.stack([image, x, y, x + w, y + h], 1).tolist())
 
 
-def _stored(m: Maker, op: str, *order: int) -> dict[str, Any]:
-    """The same with the tensors of four dimensions stored in another order."""
-    found = _arguments(m, op)
-    back = [order.index(d) for d in range(4)]
-    for name in {"grad", "argmax", "channel_mapping"} & set(found):
-        found[name] = found[name].permute(order).contiguous().permute(back)
-    return {**found, "rois": found["rois"].t().contiguous().t()}
-
-
-def _special(m: Maker, op: str) -> dict[str, Any]:
-    """Gradients that not every sum keeps, on boxes whose samples have weights of zero too."""
+def _cases(name: str) -> tuple[Sample, ...]:
+    case = partial(sample, op=f"torchvision::{name}", dtypes=DTYPES)
+    call = partial(_arguments, op=name)
+    # Samples have weights of zero too.
     boxes: tuple[Box, ...] = ((0, 0, 0, 2, 2), (0, 3, 3, 5, 5), (0, 5, 0, 7.25, 2), (1, 0, 0, 9, 9))
-    found = _arguments(m, op, boxes)
-    values = [NAN, INF, -INF, -0.0, 1e-40, INF, -0.0, 6e-8]
-    found["grad"].view(-1)[: 5 * len(values) : 5] = m.tensor(values)
-    return found
-
-
-def _sample(name: str, op: str, make: Any, *covers: str, device: str = "cuda") -> Sample:
-    dtypes = DTYPES if device == "cuda" else (torch.float32,)
-    return Sample(
-        name=name,
-        op=f"torchvision::{op}",
-        make=lambda m: make(m, op),
-        dtypes=dtypes,
-        covers=covers,
-        device=device,
-    )
-
-
-WIDE = (1, 2, 9, 63)
-SAMPLES: tuple[Sample, ...] = tuple(
-    _sample(name, op, make, *covers, device=device)
-    for op in OPS
-    for name, make, covers, device in (
-        ("overlaps", _arguments, ("collisions",), "cuda"),
-        ("no_boxes", lambda m, op: _arguments(m, op, ()), ("empty",), "cuda"),
-        ("no_images", lambda m, op: _arguments(m, op, (), shape=(0, 4, 8, 8)), ("empty",), "cuda"),
-        ("no_pixels", lambda m, op: _arguments(m, op, (), shape=(1, 4, 0, 8)), ("empty",), "cuda"),
-        (
+    one = ((0, 0, 0, 1, 1),) * 3
+    found = (
+        case("overlaps", call, "collisions", variants=(*LAYOUTS, "cpu", "mps")),
+        case("no_boxes", lambda m: call(m, boxes=()), "empty"),
+        case("no_images", lambda m: call(m, boxes=(), shape=(0, 4, 8, 8)), "empty"),
+        case("no_pixels", lambda m: call(m, boxes=(), shape=(1, 4, 0, 8)), "empty"),
+        case(
             "many_boxes",
-            lambda m, op: _arguments(m, op, _many(m, 300, 2, 5, 6, 5), (1, 2), (2, 1, 5, 6)),
-            ("collisions",),
-            "cuda",
+            lambda m: _arguments(m, name, _many(m, 300, 2, 5, 6, 5), (1, 2), (2, 1, 5, 6)),
+            "collisions",
         ),
-        (
+        case(
             "odd",
-            lambda m, op: _arguments(m, op, _many(m, 12, 1, 18, 126, 40), (1, 4), WIDE, scale=0.5),
-            ("odd_sizes",),
-            "cuda",
+            lambda m: _arguments(m, name, _many(m, 12, 1, 18, 126, 40), (1, 4), (1, 2, 9, 63), 0.5),
+            "odd_sizes",
         ),
-        (
+        case(
             "one_pixel",
-            lambda m, op: _arguments(m, op, ((0, 0, 0, 1, 1),) * 3, (1, 2), (1, 1, 1, 1)),
-            ("odd_sizes", "collisions"),
-            "cuda",
+            lambda m: _arguments(m, name, one, (1, 2), (1, 1, 1, 1)),
+            *("odd_sizes", "collisions"),
         ),
-        ("strided", lambda m, op: _stored(m, op, 3, 1, 0, 2), ("non_contiguous",), "cuda"),
-        ("last", lambda m, op: _stored(m, op, 0, 2, 3, 1), ("channels_last",), "cuda"),
-        ("special_values", _special, (), "cuda"),
-        ("metal", _arguments, (), "mps"),
-        ("host", _arguments, (), "cpu"),
+        case("special_values", lambda m: special(call(m, boxes=boxes), "grad", 5)),
     )
-) + tuple(
-    _sample(name, op, lambda m, op, given=given: _arguments(m, op, *given))
-    for op in (OPS[0], OPS[2])
-    for name, given in (
-        ("adaptive", (OVERLAPPING, (2, 4), (2, 3, 8, 8), 1.0, 0)),
-        ("aligned", (OVERLAPPING, (4, 2), (2, 3, 8, 8), 0.5, 2, True)),
-        ("small_boxes", (((0, 2, 2, 2.5, 3), (0, 2.25, 2, 2.5, 2)), (4, 8), (1, 2, 5, 5))),
-        ("large_boxes", (((0, -20, -8, 44, 56), (0, 0, 0, 500, 9)), (2, 2), (1, 2, 9, 34), 1.0, 0)),
-        ("turned_boxes", (((0, 6, 5, 1, 2), (0, 5, 1, 2, 6)), (2, 2), (1, 2, 8, 8), 1.0, 2, True)),
-        ("many_channels", (OVERLAPPING, (2, 2), (2, 35 if op == OPS[0] else 5, 8, 8))),
+    if "align" not in name:
+        return found
+
+    def shaped(title: str, *given: Any) -> Sample:
+        return case(title, lambda m: _arguments(m, name, *given))
+
+    small = ((0, 2, 2, 2.5, 3), (0, 2.25, 2, 2.5, 2))
+    large = ((0, -20, -8, 44, 56), (0, 0, 0, 500, 9))
+    turned = ((0, 6, 5, 1, 2), (0, 5, 1, 2, 6))
+    many = 35 if name == OPS[0] else 5
+    return (
+        *found,
+        shaped("adaptive", OVERLAPPING, (2, 4), (2, 3, 8, 8), 1.0, 0),
+        shaped("aligned", OVERLAPPING, (4, 2), (2, 3, 8, 8), 0.5, 2, True),
+        shaped("small_boxes", small, (4, 8), (1, 2, 5, 5)),
+        shaped("large_boxes", large, (2, 2), (1, 2, 9, 34), 1.0, 0),
+        shaped("turned_boxes", turned, (2, 2), (1, 2, 8, 8), 1.0, 2, True),
+        shaped("many_channels", OVERLAPPING, (2, 2), (2, many, 8, 8)),
     )
-)
 
 
 def _bench(
-    name: str, op: str, count: int, most: int, pooled: int, stride: int, *shape: int
+    title: str, name: str, count: int, most: int, pooled: int, stride: int, *shape: int
 ) -> Sample:
     images, _, height, width = shape
 
-    def make(m: Maker, op: str) -> dict[str, Any]:
+    def make(m: Maker) -> Arguments:
         boxes = _many(m, count, images, stride * height, stride * width, most)
-        return _arguments(m, op, boxes, (pooled, pooled), shape, 1 / stride)
+        return _arguments(m, name, boxes, (pooled, pooled), shape, 1 / stride)
 
-    return _sample(name, op, make)
+    return sample(title, make, op=f"torchvision::{name}", dtypes=DTYPES)
 
 
-BENCH: tuple[Sample, ...] = (
-    _bench("mask_rcnn_c4", OPS[0], 1024, 512, 14, 16, 2, 1024, 50, 84),
-    _bench("mask_rcnn_p2", OPS[0], 1024, 112, 7, 4, 2, 256, 200, 336),
-    _bench("fast_rcnn_vgg", OPS[1], 2000, 512, 7, 16, 2, 512, 38, 63),
-    _bench("light_head_rcnn", OPS[2], 512, 512, 7, 16, 2, 10, 50, 84),
-    _bench("r_fcn", OPS[3], 512, 512, 7, 16, 2, 21, 50, 84),
+SAMPLES = Samples(
+    cases=tuple(each for name in OPS for each in _cases(name)),
+    bench=(
+        _bench("mask_rcnn_c4", OPS[0], 1024, 512, 14, 16, 2, 1024, 50, 84),
+        _bench("mask_rcnn_p2", OPS[0], 1024, 112, 7, 4, 2, 256, 200, 336),
+        _bench("fast_rcnn_vgg", OPS[1], 2000, 512, 7, 16, 2, 512, 38, 63),
+        _bench("light_head_rcnn", OPS[2], 512, 512, 7, 16, 2, 10, 50, 84),
+        _bench("r_fcn", OPS[3], 512, 512, 7, 16, 2, 21, 50, 84),
+    ),
+    not_applicable={"negative_dim": "the operators take no dimension"},
+    references={f"torchvision::{op}": getattr(reference, op[1:]) for op in OPS},
 )

@@ -52,54 +52,56 @@ an ``out=`` of another floating dtype converts the result, where ATen raises.
 """
 
 from detmode.rules.scan import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, lies_along, on, result_dtype_in
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Substitute
 
 _FLOATS = FLOATING + COMPLEX
-_OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::cumsum",
-        when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
-        action=Substitute(launch.cumsum, otherwise=Native(), traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        because="the tiles of a single-pass scan combine in an order that depends on timing",
+_SEVERAL = "several rows are scanned in a fixed order, and integers are exact"
+_ON_MPS = Row(
+    when=on("mps") & result_dtype_in("self", _FLOATS),
+    action=Native(),
+    guarantee=RUN_TO_RUN,
+    since="2.15",
+    because="under the flag PyTorch takes another route",
+)
+
+RULES = (
+    *chain(
+        "aten::cumsum",
+        Row(
+            when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
+            action=Substitute(launch.cumsum, otherwise=Native(), traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            because="the tiles of a single-pass scan combine in an order that depends on timing",
+        ),
+        _ON_MPS,
+        otherwise=_SEVERAL,
     ),
-    Rule(
-        op="aten::cumprod",
-        when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
-        action=Substitute(launch.cumprod, otherwise=Refuse(), traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        because="as for cumsum, and PyTorch has no other path",
+    *chain(
+        "aten::cumprod",
+        Row(
+            when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
+            action=Substitute(launch.cumprod, otherwise=Refuse(), traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            because="as for cumsum, and PyTorch has no other path",
+        ),
+        _ON_MPS,
+        otherwise=_SEVERAL,
     ),
-    Rule(
-        op="aten::logcumsumexp",
-        when=on("cuda") & lies_along("self", "dim") & dtype_in("self", _FLOATS),
-        action=Substitute(launch.logcumsumexp, otherwise=Refuse(), traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        because="as for cumsum, and PyTorch has no other path",
-    ),
-    *(
-        Rule(
-            op=op,
-            when=on("mps") & result_dtype_in("self", _FLOATS),
-            action=Native(),
-            guarantee=RUN_TO_RUN,
-            since="2.15",
-            because="under the flag PyTorch takes another route",
-        )
-        for op in _OPS
-    ),
-    *(
-        Rule(
-            op=op,
-            action=Allow(),
-            because="several rows are scanned in a fixed order, and integers are exact",
-        )
-        for op in _OPS
+    *chain(
+        "aten::logcumsumexp",
+        Row(
+            when=on("cuda") & lies_along("self", "dim") & dtype_in("self", _FLOATS),
+            action=Substitute(launch.logcumsumexp, otherwise=Refuse(), traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            because="as for cumsum, and PyTorch has no other path",
+        ),
+        _ON_MPS,
+        otherwise=_SEVERAL,
     ),
 )
 
 # The backward of a product over a dimension is made of cumprod, that of a scan of scans.
-FORWARDS = (*_OPS, "aten::prod")
+FORWARDS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp", "aten::prod")

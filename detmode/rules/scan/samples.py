@@ -10,21 +10,11 @@ import torch
 
 from detmode.rules.scan import reference
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX
 _SOME = (torch.float16, torch.float32, torch.complex64)
-
-NOT_APPLICABLE = {
-    "collisions": "each element of the result has one place, and one thread that writes it",
-    "empty": "an empty tensor has no row: ATen's result is empty, and cannot vary",
-}
-REFERENCE = {
-    "aten::cumsum": reference.cumsum,
-    "aten::cumprod": reference.cumprod,
-    "aten::logcumsumexp": reference.logcumsumexp,
-}
 
 
 def _values(m: Maker, op: str, *shape: int) -> torch.Tensor:
@@ -65,90 +55,11 @@ def _special(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-SAMPLES: tuple[Sample, ...] = (
-    *_row("row", (1, 1000, 1), -2, "negative_dim", "odd_sizes"),
-    *_row("short", (63,), 0, "odd_sizes"),
-    *_row("pair", (2,), -1, dtypes=_SOME),
-    *_row(
-        "last",
-        (1, 129, 1, 1),
-        1,
-        "channels_last",
-        change=lambda x: x.to(memory_format=torch.channels_last),
-        dtypes=_SOME,
-    ),
-    *_row("strided", (201, 3), 0, "non_contiguous", change=lambda x: x[:, 1]),
-    *_row("expanded", (1,), 0, "non_contiguous", change=lambda x: x.expand(150), dtypes=_SOME),
-    *_row("unaligned", (1030,), 0, change=lambda x: x[3:], dtypes=_SOME),
-    *_row("special", (300,), 0, change=_special, dtypes=FLOATING),
-    # Two tiles or more; in complex128, whose tiles have the fewest elements, more than 32.
-    *_row("tiles", (4500,), 0),
-    *_row("many_tiles", (33 * 1024 + 5,), 0, ops=_OPS[:1], dtypes=(torch.complex128,)),
-    *(
-        Sample(
-            name="converted",
-            op=op,
-            make=lambda m: {
-                "self": m.integers(1, 3, 40, dtype=torch.int32),
-                "dim": 0,
-                "dtype": m.dtype,
-            },
-            dtypes=_ALL,
-        )
-        for op in _OPS[:2]
-    ),
-    *(
-        Sample(
-            name="metal",
-            op=op,
-            make=lambda m: {"self": m.normal(9), "dim": 0},
-            device="mps",
-            dtypes=_ALL,
-        )
-        for op in _OPS
-    ),
-    *(
-        Sample(name="rows", op=op, make=lambda m: {"self": m.normal(7, 63), "dim": 1})
-        for op in _OPS
-    ),
-    *(
-        Sample(
-            name="integers",
-            op=op,
-            make=lambda m: {"self": m.normal(100), "dim": 0},
-            dtypes=(torch.int64,),
-        )
-        for op in _OPS[:2]
-    ),
-)
-
-
 def _error(name: str, op: str, **arguments: Any) -> Sample:
     def make(m: Maker) -> dict[str, Any]:
         return {"self": m.normal(9), "dim": 0, **arguments}
 
     return Sample(name=name, op=op, make=make)
-
-
-ERRORS: tuple[Sample, ...] = (
-    *(_error(f"dim_1_of_{op[6:]}", op, dim=1) for op in _OPS),
-    *(_error(f"complex32_{op[6:]}", op, dtype=torch.complex32) for op in _OPS[:2]),
-    Sample(
-        name="integers",
-        op=_OPS[2],
-        make=lambda m: {"self": m.normal(9), "dim": 0},
-        dtypes=(torch.int64, torch.bool),
-    ),
-    Sample(
-        name="integers_into_floats",
-        op="aten::logcumsumexp.out",
-        make=lambda m: {
-            "self": m.normal(9, dtype=torch.int64),
-            "dim": 0,
-            "out": m.tensor([0.0] * 9),
-        },
-    ),
-)
 
 
 def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
@@ -160,11 +71,97 @@ def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
     )
 
 
-BENCH: tuple[Sample, ...] = (
-    *(_bench("row_256m", op, 1 << 28) for op in _OPS),
-    *(_bench("row_16m", op, 1 << 24, *FLOATING, torch.complex64) for op in _OPS),
-    # Probabilities of one vocabulary, sorted: top-p sampling.
-    _bench("vocabulary_128k", "aten::cumsum", 128_256, torch.float32, torch.bfloat16),
-    # The noise schedule of a diffusion model.
-    _bench("steps_1000", "aten::cumprod", 1000),
+SAMPLES = Samples(
+    cases=(
+        *_row("row", (1, 1000, 1), -2, "negative_dim", "odd_sizes"),
+        *_row("short", (63,), 0, "odd_sizes"),
+        *_row("pair", (2,), -1, dtypes=_SOME),
+        *_row(
+            "last",
+            (1, 129, 1, 1),
+            1,
+            "channels_last",
+            change=lambda x: x.to(memory_format=torch.channels_last),
+            dtypes=_SOME,
+        ),
+        *_row("strided", (201, 3), 0, "non_contiguous", change=lambda x: x[:, 1]),
+        *_row("expanded", (1,), 0, "non_contiguous", change=lambda x: x.expand(150), dtypes=_SOME),
+        *_row("unaligned", (1030,), 0, change=lambda x: x[3:], dtypes=_SOME),
+        *_row("special", (300,), 0, change=_special, dtypes=FLOATING),
+        # Two tiles or more; in complex128, whose tiles have the fewest elements, more than 32.
+        *_row("tiles", (4500,), 0),
+        *_row("many_tiles", (33 * 1024 + 5,), 0, ops=_OPS[:1], dtypes=(torch.complex128,)),
+        *(
+            Sample(
+                name="converted",
+                op=op,
+                make=lambda m: {
+                    "self": m.integers(1, 3, 40, dtype=torch.int32),
+                    "dim": 0,
+                    "dtype": m.dtype,
+                },
+                dtypes=_ALL,
+            )
+            for op in _OPS[:2]
+        ),
+        *(
+            Sample(
+                name="metal",
+                op=op,
+                make=lambda m: {"self": m.normal(9), "dim": 0},
+                device="mps",
+                dtypes=_ALL,
+            )
+            for op in _OPS
+        ),
+        *(
+            Sample(name="rows", op=op, make=lambda m: {"self": m.normal(7, 63), "dim": 1})
+            for op in _OPS
+        ),
+        *(
+            Sample(
+                name="integers",
+                op=op,
+                make=lambda m: {"self": m.normal(100), "dim": 0},
+                dtypes=(torch.int64,),
+            )
+            for op in _OPS[:2]
+        ),
+    ),
+    errors=(
+        *(_error(f"dim_1_of_{op[6:]}", op, dim=1) for op in _OPS),
+        *(_error(f"complex32_{op[6:]}", op, dtype=torch.complex32) for op in _OPS[:2]),
+        Sample(
+            name="integers",
+            op=_OPS[2],
+            make=lambda m: {"self": m.normal(9), "dim": 0},
+            dtypes=(torch.int64, torch.bool),
+        ),
+        Sample(
+            name="integers_into_floats",
+            op="aten::logcumsumexp.out",
+            make=lambda m: {
+                "self": m.normal(9, dtype=torch.int64),
+                "dim": 0,
+                "out": m.tensor([0.0] * 9),
+            },
+        ),
+    ),
+    bench=(
+        *(_bench("row_256m", op, 1 << 28) for op in _OPS),
+        *(_bench("row_16m", op, 1 << 24, *FLOATING, torch.complex64) for op in _OPS),
+        # Probabilities of one vocabulary, sorted: top-p sampling.
+        _bench("vocabulary_128k", "aten::cumsum", 128_256, torch.float32, torch.bfloat16),
+        # The noise schedule of a diffusion model.
+        _bench("steps_1000", "aten::cumprod", 1000),
+    ),
+    not_applicable={
+        "collisions": "each element of the result has one place, and one thread that writes it",
+        "empty": "an empty tensor has no row: ATen's result is empty, and cannot vary",
+    },
+    references={
+        "aten::cumsum": reference.cumsum,
+        "aten::cumprod": reference.cumprod,
+        "aten::logcumsumexp": reference.logcumsumexp,
+    },
 )

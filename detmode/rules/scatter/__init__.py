@@ -48,6 +48,7 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 import torch
 
 from detmode.rules.scatter import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
@@ -58,7 +59,7 @@ from detmode.table.conditions import (
     nonempty,
     on,
 )
-from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Native, Refuse, Substitute
 
 FORWARDS: tuple[str, ...] = ("aten::gather", "aten::cummax", "aten::cummin")
 
@@ -67,74 +68,69 @@ _ADDS = on("cuda") & argument("reduce", "add")
 _MULTIPLIES = on("cuda") & argument("reduce", "multiply")
 _ADDED = "elements with one destination are added by atomicAdd"
 
-RULES: tuple[Rule, ...] = (
-    *(
-        Rule(
-            op=op,
-            when=on("mps") & _SUMS & nonempty("index"),
-            action=Refuse(),
-            alert="scatter_reduce_mps",
-            since="2.15",
-            because="PyTorch alerts on MPS whatever is added or multiplied",
-        )
-        for op in ("aten::scatter_add", "aten::scatter.reduce", "aten::scatter.value_reduce")
-    ),
-    *(
-        Rule(
-            op="aten::scatter_add",
+_MPS = Row(
+    when=on("mps") & _SUMS & nonempty("index"),
+    action=Refuse(),
+    alert="scatter_reduce_mps",
+    since="2.15",
+    because="PyTorch alerts on MPS whatever is added or multiplied",
+)
+
+RULES = (
+    *chain(
+        "aten::scatter_add",
+        _MPS,
+        Row(
             when=on("cuda") & _SUMS,
             action=Substitute(launch.scatter_add, otherwise=Native(), traffic=3.2),
             guarantee=GPU_TO_GPU,
-            alert=alert,
-            since=since,
-            until=until,
+            alert="scatter_add_cuda_kernel",
+            until="2.10",
             because=_ADDED,
-        )
-        for alert, since, until in (
-            ("scatter_add_cuda_kernel", None, "2.10"),
-            (None, "2.11", None),
-        )
-    ),
-    *(
-        Rule(
-            op="aten::scatter.reduce",
-            when=when,
-            action=Substitute(function, otherwise=otherwise, traffic=traffic),
+        ),
+        Row(
+            when=on("cuda") & _SUMS,
+            action=Substitute(launch.scatter_add, otherwise=Native(), traffic=3.2),
             guarantee=GPU_TO_GPU,
-            alert=None if otherwise else "scatter_reduce_cuda_kernel",
-            because=because,
-        )
-        for function, traffic, when, otherwise, because in (
-            (
-                launch.add,
-                3.2,
-                _ADDS & _SUMS & deterministic_flag(False) & nonempty("index"),
-                Refuse(),
-                "without the flag, elements with one destination are added by atomicAdd",
-            ),
-            (launch.add, 3.2, _ADDS & _SUMS, Native(), _ADDED),
-            (
-                launch.add_integers,
-                1.0,
-                _ADDS & dtype_in("self", (*INTEGRAL, torch.bool)) & nonempty("index"),
-                None,
-                "integer additions commute, and PyTorch alerts all the same",
-            ),
-            (
-                launch.multiply,
-                6.6,
-                _MULTIPLIES & dtype_in("self", FLOATING + INTEGRAL) & nonempty("index"),
-                None,
-                "elements with one destination are multiplied by atomics",
-            ),
-        )
+            since="2.11",
+            because=_ADDED,
+        ),
+        otherwise="integer additions commute; the CPU adds along dim in order",
     ),
-    *(
-        Rule(op=op, action=Allow(), because=because)
-        for op, because in (
-            ("aten::scatter_add", "integer additions commute; the CPU adds along dim in order"),
-            ("aten::scatter.reduce", "the CPU goes along dim in order; CUDA has no other dtypes"),
-            ("aten::scatter.value_reduce", "all addends and factors of a destination are equal"),
-        )
+    *chain(
+        "aten::scatter.reduce",
+        _MPS,
+        Row(
+            when=_ADDS & _SUMS & deterministic_flag(False) & nonempty("index"),
+            action=Substitute(launch.add, otherwise=Refuse(), traffic=3.2),
+            guarantee=GPU_TO_GPU,
+            because="without the flag, elements with one destination are added by atomicAdd",
+        ),
+        Row(
+            when=_ADDS & _SUMS,
+            action=Substitute(launch.add, otherwise=Native(), traffic=3.2),
+            guarantee=GPU_TO_GPU,
+            because=_ADDED,
+        ),
+        Row(
+            when=_ADDS & dtype_in("self", (*INTEGRAL, torch.bool)) & nonempty("index"),
+            action=Substitute(launch.add_integers, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="scatter_reduce_cuda_kernel",
+            because="integer additions commute, and PyTorch alerts all the same",
+        ),
+        Row(
+            when=_MULTIPLIES & dtype_in("self", FLOATING + INTEGRAL) & nonempty("index"),
+            action=Substitute(launch.multiply, traffic=6.6),
+            guarantee=GPU_TO_GPU,
+            alert="scatter_reduce_cuda_kernel",
+            because="elements with one destination are multiplied by atomics",
+        ),
+        otherwise="the CPU goes along dim in order; CUDA has no other dtypes",
+    ),
+    *chain(
+        "aten::scatter.value_reduce",
+        _MPS,
+        otherwise="all addends and factors of a destination are equal",
     ),
 )

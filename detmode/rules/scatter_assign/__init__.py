@@ -35,34 +35,29 @@ range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.scatter_assign import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import nonempty, on, row_major
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
 
 FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"
     for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
 )
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::scatter.src",
+RULES = chain(
+    "aten::scatter.src",
+    Row(
         when=on("cuda") & row_major("self"),
         action=Substitute(launch.scatter, otherwise=Native(), traffic=2.4),
         guarantee=GPU_TO_GPU,
-        alert="scatter_cuda_",
         because="elements of src with one destination race to write it",
     ),
-    Rule(
-        op="aten::scatter.src",
+    Row(
         when=on("cuda") & nonempty("index"),
         action=Native(),
         guarantee=RUN_TO_RUN,
-        alert="scatter_cuda_",
         because="elements with one destination race to write; under the flag index_put sorts them",
     ),
-    Rule(
-        op="aten::scatter.src",
-        action=Allow(),
-        because="the CPU writes along dim in order; elsewhere PyTorch has one path and no alert",
-    ),
+    alert="scatter_cuda_",
+    otherwise="the CPU writes along dim in order; elsewhere PyTorch has one path and no alert",
 )

@@ -40,16 +40,17 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 """
 
 from detmode.rules.scatter_reduce import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Native, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Native, Refuse, Substitute
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _PRODUCTS = dtype_in("self", FLOATING + INTEGRAL)
 _MPS = on("mps") & _SUMS & nonempty("index")
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::scatter_reduce.two",
+RULES = chain(
+    "aten::scatter_reduce.two",
+    Row(
         when=_MPS & argument("reduce", "sum", "mean", "prod"),
         action=Refuse(),
         alert="scatter_reduce_mps",
@@ -57,8 +58,7 @@ RULES: tuple[Rule, ...] = (
         because="elements with one destination are reduced by atomics",
     ),
     *(
-        Rule(
-            op="aten::scatter_reduce.two",
+        Row(
             when=on("cuda") & argument("reduce", reduce) & _SUMS,
             action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
             guarantee=GPU_TO_GPU,
@@ -68,32 +68,25 @@ RULES: tuple[Rule, ...] = (
         )
         for reduce in ("sum", "mean")
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
+    Row(
         when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS,
         action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         since="2.11",
         because="elements with one destination are added by atomicAdd",
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
+    Row(
         when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
         action=Substitute(launch.product, traffic=1.6),
         guarantee=GPU_TO_GPU,
         alert="scatter_reduce_cuda_prod_",
         because="elements with one destination are multiplied by atomics",
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
+    Row(
         when=on("cuda") & argument("reduce", "amax", "amin") & dtype_in("self", FLOATING),
         action=Substitute(launch.extremum, otherwise=Native(), traffic=2.0),
         guarantee=GPU_TO_GPU,
         because="of 0.0 and -0.0 the first to come wins",
     ),
-    Rule(
-        op="aten::scatter_reduce.two",
-        action=Allow(),
-        because="integers do not depend on the order; the CPU goes in order",
-    ),
+    otherwise="integers do not depend on the order; the CPU goes in order",
 )

@@ -22,25 +22,18 @@ There is no substitute yet. A batch of one through ``torch.bmm`` runs cuSPARSE's
 algorithm under the flag, and is the way round for COO tensors.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import Allow, Refuse, Rule
+from detmode.table.rule import Refuse
 
 _OPS = ("aten::_sparse_addmm", "aten::_sparse_sparse_matmul", "aten::hspmm")
 
-RULES = (
-    *(
-        Rule(
-            op=op,
-            when=on("cuda"),
-            action=Refuse(),
-            because="cuSPARSE's products may add in another order on each run",
-        )
-        for op in _OPS
-    ),
-    *(
-        Rule(op=op, action=Allow(), because="the CPU kernels add the products of a row in order")
-        for op in _OPS
-    ),
+RULES = chain(
+    _OPS,
+    when=on("cuda"),
+    action=Refuse(),
+    because="cuSPARSE's products may add in another order on each run",
+    otherwise="the CPU kernels add the products of a row in order",
 )
 
 FORWARDS = _OPS

@@ -1,6 +1,6 @@
 """Samples of products of sparse matrices."""
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _matrix(make: Maker, *, dense: bool = False) -> object:
@@ -18,8 +18,11 @@ _MAKE = {
     "aten::hspmm": lambda make: {"mat1": _matrix(make), "mat2": _matrix(make, dense=True)},
 }
 
-SAMPLES = tuple(
-    Sample(name=name, op=op, make=make, device=device)
-    for op, make in _MAKE.items()
-    for name, device in (("square", "cuda"), ("host", "cpu"))
+
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(name=name, op=op, make=make, device=device)
+        for op, make in _MAKE.items()
+        for name, device in (("square", "cuda"), ("host", "cpu"))
+    ),
 )

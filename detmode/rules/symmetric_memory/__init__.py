@@ -20,8 +20,9 @@ order that the rank fixes, and are not listed. ``nccl_reduce_scatter_offset`` re
 only where it can; a call does not say whether it does.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import FLOATING, dtype_in, on
-from detmode.table.rule import Allow, Refuse, Rule
+from detmode.table.rule import Refuse
 
 # Of each operator, the argument with the tensors that it reduces.
 _REDUCING = {
@@ -34,15 +35,14 @@ _REDUCING = {
     "symm_mem::multi_root_tile_reduce": "in_tiles",
 }
 
-RULES = (
-    *(
-        Rule(
-            op=op,
-            when=on("cuda") & dtype_in(name, FLOATING),
-            action=Refuse(),
-            because="the NVLink switch adds what the GPUs hold in an order of its own",
-        )
-        for op, name in _REDUCING.items()
-    ),
-    *(Rule(op=op, action=Allow(), because="integers add exactly") for op in _REDUCING),
+RULES = tuple(
+    rule
+    for op, name in _REDUCING.items()
+    for rule in chain(
+        op,
+        when=on("cuda") & dtype_in(name, FLOATING),
+        action=Refuse(),
+        because="the NVLink switch adds what the GPUs hold in an order of its own",
+        otherwise="integers add exactly",
+    )
 )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 _OPS = (
     "multimem_all_reduce_",
@@ -33,13 +33,15 @@ def _arguments(make: Maker, op: str) -> dict[str, Any]:
     return {"input": one, **reduced, **root, **out}
 
 
-SAMPLES = tuple(
-    Sample(
-        name=name,
-        op=f"symm_mem::{op}",
-        make=partial(_arguments, op=op),
-        dtypes=(torch.int64,) if name == "integers" else FLOATING,
-    )
-    for op in _OPS
-    for name in ("sum", "integers")
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(
+            name=name,
+            op=f"symm_mem::{op}",
+            make=partial(_arguments, op=op),
+            dtypes=(torch.int64,) if name == "integers" else FLOATING,
+        )
+        for op in _OPS
+        for name in ("sum", "integers")
+    ),
 )

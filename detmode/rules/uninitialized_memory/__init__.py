@@ -27,8 +27,9 @@ forms of the factories are not listed; PyTorch fills there too.
 """
 
 from detmode.rules.uninitialized_memory import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import deterministic_flag, fill_uninitialized_memory, on, quantized
-from detmode.table.rule import RUN_TO_RUN, Allow, Native, Rule, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native, Substitute
 
 _OPS = (
     "aten::empty.memory_format",
@@ -37,40 +38,35 @@ _OPS = (
     "aten::empty_strided",
     "aten::new_empty",
     "aten::new_empty_strided",
-    "aten::resize",
 )
 
+_FILLED = Row(
+    when=on("cpu", "cuda", "mps") & deterministic_flag(True) & fill_uninitialized_memory(True),
+    action=Native(),
+    guarantee=RUN_TO_RUN,
+    because="new memory is filled with NaN or the largest integer",
+)
+_UNFILLED = "the user turned the filling off, or there is no data"
+
 RULES = (
-    Rule(
-        op="aten::resize",
-        when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
-        action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
-        guarantee=RUN_TO_RUN,
-        alert="quantized_resize_cpu_",
-        because="PyTorch does not fill the new memory of a quantized tensor",
-    ),
-    Rule(
-        op="aten::resize",
-        when=quantized("self"),
-        action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
-        guarantee=RUN_TO_RUN,
-        alert="quantized_resize_cpu_",
-        because="the user turned the filling off; elements that were there stay",
-    ),
-    *(
-        Rule(
-            op=op,
-            when=on("cpu", "cuda", "mps")
-            & deterministic_flag(True)
-            & fill_uninitialized_memory(True),
-            action=Native(),
+    *chain(
+        "aten::resize",
+        Row(
+            when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
+            action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
             guarantee=RUN_TO_RUN,
-            because="new memory is filled with NaN or the largest integer",
-        )
-        for op in _OPS
+            alert="quantized_resize_cpu_",
+            because="PyTorch does not fill the new memory of a quantized tensor",
+        ),
+        Row(
+            when=quantized("self"),
+            action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
+            guarantee=RUN_TO_RUN,
+            alert="quantized_resize_cpu_",
+            because="the user turned the filling off; elements that were there stay",
+        ),
+        _FILLED,
+        otherwise=_UNFILLED,
     ),
-    *(
-        Rule(op=op, action=Allow(), because="the user turned the filling off, or there is no data")
-        for op in _OPS
-    ),
+    *chain(_OPS, _FILLED, otherwise=_UNFILLED),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _quantized(
@@ -36,22 +36,24 @@ _MAKE = {
     "aten::resize": lambda make: {"self": make.normal(3), "size": [5, 5]},
 }
 
-SAMPLES = (
-    *(
-        Sample(name=name, op=op, make=make, dtypes=(torch.float32, torch.int64), device=device)
-        for op, make in _MAKE.items()
-        for name, device in (("filled", "cuda"), ("filled_on_host", "cpu"), ("no_data", "meta"))
-    ),
-    _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
-    _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
-    _resizes("quantized_int32", lambda m: _quantized(m, 4, size=[63], dtype=torch.qint32)),
-    _resizes("quantized_smaller", lambda m: _quantized(m, 4, size=[2])),
-    _resizes("quantized_empty", lambda m: _quantized(m, 0, size=[2]), "empty"),
-)
 
-NOT_APPLICABLE = {
-    "collisions": "every new element is written once",
-    "non_contiguous": "resizing makes a tensor contiguous",
-    "channels_last": "ATen resizes quantized tensors to contiguous ones only",
-    "negative_dim": "resizing takes no dimension",
-}
+SAMPLES = Samples(
+    cases=(
+        *(
+            Sample(name=name, op=op, make=make, dtypes=(torch.float32, torch.int64), device=device)
+            for op, make in _MAKE.items()
+            for name, device in (("filled", "cuda"), ("filled_on_host", "cpu"), ("no_data", "meta"))
+        ),
+        _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
+        _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
+        _resizes("quantized_int32", lambda m: _quantized(m, 4, size=[63], dtype=torch.qint32)),
+        _resizes("quantized_smaller", lambda m: _quantized(m, 4, size=[2])),
+        _resizes("quantized_empty", lambda m: _quantized(m, 0, size=[2]), "empty"),
+    ),
+    not_applicable={
+        "collisions": "every new element is written once",
+        "non_contiguous": "resizing makes a tensor contiguous",
+        "channels_last": "ATen resizes quantized tensors to contiguous ones only",
+        "negative_dim": "resizing takes no dimension",
+    },
+)

@@ -44,76 +44,66 @@ linear 1-D resize from one position to very many sums them in one thread.
 """
 
 from detmode.rules.upsample import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::upsample_linear1d_backward",
+_ADDED = "output positions that read one input position add to it by atomicAdd"
+_SILENT = "the CPU adds a channel's output positions in order; PyTorch does not alert on MPS"
+
+RULES = (
+    *chain(
+        "aten::upsample_linear1d_backward",
         when=on("cuda"),
         action=Substitute(launch.upsample_linear1d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_linear1d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
+        because=_ADDED,
+        otherwise=_SILENT,
     ),
-    Rule(
-        op="aten::upsample_linear1d_backward",
-        action=Allow(),
-        because="the CPU adds a channel's output positions in order; PyTorch does not alert on MPS",
-    ),
-    Rule(
-        op="aten::upsample_bilinear2d_backward",
+    *chain(
+        "aten::upsample_bilinear2d_backward",
         when=on("cuda"),
         action=Substitute(launch.upsample_bilinear2d_backward, traffic=1.0),
         guarantee=GPU_TO_GPU,
         alert="upsample_bilinear2d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
+        because=_ADDED,
+        otherwise=_SILENT,
     ),
-    Rule(
-        op="aten::upsample_bilinear2d_backward",
-        action=Allow(),
-        because="the CPU adds a channel's output positions in order; PyTorch does not alert on MPS",
+    *chain(
+        "aten::upsample_bicubic2d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.upsample_bicubic2d_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="upsample_bicubic2d_backward_out_cuda",
+            because=_ADDED,
+        ),
+        Row(
+            when=on("mps") & nonempty("grad_output"),
+            action=Refuse(),
+            alert="upsample_bicubic2d_backward",
+            since="2.15",
+            because="output positions that read one input position add to it atomically",
+        ),
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
-    Rule(
-        op="aten::upsample_bicubic2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_bicubic2d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_bicubic2d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
-    ),
-    Rule(
-        op="aten::upsample_bicubic2d_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_bicubic2d_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
-    ),
-    Rule(
-        op="aten::upsample_bicubic2d_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
-    ),
-    Rule(
-        op="aten::upsample_trilinear3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_trilinear3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_trilinear3d_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
-    ),
-    Rule(
-        op="aten::upsample_trilinear3d_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_trilinear_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
-    ),
-    Rule(
-        op="aten::upsample_trilinear3d_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
+    *chain(
+        "aten::upsample_trilinear3d_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.upsample_trilinear3d_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="upsample_trilinear3d_backward_out_cuda",
+            because=_ADDED,
+        ),
+        Row(
+            when=on("mps") & nonempty("grad_output"),
+            action=Refuse(),
+            alert="upsample_trilinear_backward",
+            since="2.15",
+            because="output positions that read one input position add to it atomically",
+        ),
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
 )

@@ -10,7 +10,7 @@ import torch
 
 from detmode.rules.upsample import reference
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 OPS = {
     1: ("aten::upsample_linear1d_backward",),
@@ -18,12 +18,6 @@ OPS = {
     3: ("aten::upsample_trilinear3d_backward",),
 }
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
-REFERENCE = {
-    op: reference.backward(reference.cubic if "bicubic" in op else reference.linear)
-    for ops in OPS.values()
-    for op in ops
-}
-NOT_APPLICABLE = {"negative_dim": "the operators take no dimension"}
 
 
 def backward(
@@ -111,22 +105,6 @@ _OTHERS = tuple(
     for op in OPS[dims]
     if name == "up"
 )
-SAMPLES = _OTHERS + tuple(
-    Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=tuple(covers.split()))
-    for dims, name, covers, make in _MAKERS
-    for op in OPS[dims]
-)
-ERRORS = tuple(
-    Sample(name=name, op=op, make=make, dtypes=dtypes)
-    for op in OPS[2]
-    for name, make, dtypes in (
-        ("wrong_grad_shape", wrong("input_size", [2, 3, 4]), (torch.float32,)),
-        ("wrong_channels", wrong("input_size", [2, 4, 4, 5]), (torch.float32,)),
-        ("wrong_output_size", wrong("output_size", [8, 11]), (torch.float32,)),
-        ("no_input", wrong("input_size", [2, 3, 0, 5]), (torch.float32,)),
-        ("integers", wrong("align_corners", True), (torch.int64,)),
-    )
-)
 
 
 def _bench(dims: int, op: int, name: str, *arguments: Any, channels_last: bool = False) -> Sample:
@@ -137,16 +115,41 @@ def _bench(dims: int, op: int, name: str, *arguments: Any, channels_last: bool =
     return Sample(name=name, op=OPS[dims][op], make=make, dtypes=(torch.float16, torch.float32))
 
 
-BENCH = (
-    _bench(1, 0, "wave_x256", (8, 80), (86,), (22016,)),
-    _bench(2, 0, "unet_x2", (8, 256), (64, 64), (128, 128)),
-    _bench(2, 0, "unet_x2_last", (8, 256), (64, 64), (128, 128), channels_last=True),
-    _bench(2, 0, "deeplab_head_513", (8, 21), (129, 129), (513, 513)),
-    _bench(2, 0, "deeplab_head_1025", (2, 19), (129, 257), (1025, 2049), True),
-    _bench(2, 0, "deeplab_pooling_last", (8, 256), (1, 1), (65, 65), channels_last=True),
-    _bench(2, 0, "pspnet_pooling", (8, 512), (6, 6), (60, 60), True),
-    _bench(2, 1, "super_resolution_x4", (16, 3), (64, 64), (256, 256)),
-    _bench(2, 1, "position_embedding", (1, 768), (14, 14), (37, 37)),
-    _bench(3, 0, "unet3d_x2", (2, 128), (16, 32, 32), (32, 64, 64)),
-    _bench(3, 0, "unet3d_x2_last", (2, 128), (16, 32, 32), (32, 64, 64), channels_last=True),
+SAMPLES = Samples(
+    cases=_OTHERS
+    + tuple(
+        Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=tuple(covers.split()))
+        for dims, name, covers, make in _MAKERS
+        for op in OPS[dims]
+    ),
+    errors=tuple(
+        Sample(name=name, op=op, make=make, dtypes=dtypes)
+        for op in OPS[2]
+        for name, make, dtypes in (
+            ("wrong_grad_shape", wrong("input_size", [2, 3, 4]), (torch.float32,)),
+            ("wrong_channels", wrong("input_size", [2, 4, 4, 5]), (torch.float32,)),
+            ("wrong_output_size", wrong("output_size", [8, 11]), (torch.float32,)),
+            ("no_input", wrong("input_size", [2, 3, 0, 5]), (torch.float32,)),
+            ("integers", wrong("align_corners", True), (torch.int64,)),
+        )
+    ),
+    bench=(
+        _bench(1, 0, "wave_x256", (8, 80), (86,), (22016,)),
+        _bench(2, 0, "unet_x2", (8, 256), (64, 64), (128, 128)),
+        _bench(2, 0, "unet_x2_last", (8, 256), (64, 64), (128, 128), channels_last=True),
+        _bench(2, 0, "deeplab_head_513", (8, 21), (129, 129), (513, 513)),
+        _bench(2, 0, "deeplab_head_1025", (2, 19), (129, 257), (1025, 2049), True),
+        _bench(2, 0, "deeplab_pooling_last", (8, 256), (1, 1), (65, 65), channels_last=True),
+        _bench(2, 0, "pspnet_pooling", (8, 512), (6, 6), (60, 60), True),
+        _bench(2, 1, "super_resolution_x4", (16, 3), (64, 64), (256, 256)),
+        _bench(2, 1, "position_embedding", (1, 768), (14, 14), (37, 37)),
+        _bench(3, 0, "unet3d_x2", (2, 128), (16, 32, 32), (32, 64, 64)),
+        _bench(3, 0, "unet3d_x2_last", (2, 128), (16, 32, 32), (32, 64, 64), channels_last=True),
+    ),
+    not_applicable={"negative_dim": "the operators take no dimension"},
+    references={
+        op: reference.backward(reference.cubic if "bicubic" in op else reference.linear)
+        for ops in OPS.values()
+        for op in ops
+    },
 )

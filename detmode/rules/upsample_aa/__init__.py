@@ -37,61 +37,52 @@ alone up to PyTorch 2.15; a CUDA kernel would meet a warning in detmode's words.
 """
 
 from detmode.rules.upsample_aa import launch
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::_upsample_bilinear2d_aa_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_bilinear2d_aa_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_bilinear2d_aa_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
+RULES = (
+    *chain(
+        "aten::_upsample_bilinear2d_aa_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.upsample_bilinear2d_aa_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="upsample_bilinear2d_aa_backward_out_cuda",
+            because="output positions that read one input position add to it by atomicAdd",
+        ),
+        Row(
+            when=on("mps") & nonempty("grad_output"),
+            action=Refuse(),
+            alert="upsample_bilinear2d_aa_backward",
+            since="2.15",
+            because="output positions that read one input position add to it atomically",
+        ),
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
-    Rule(
-        op="aten::_upsample_bilinear2d_aa_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_bilinear2d_aa_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
+    *chain(
+        "aten::_upsample_bicubic2d_aa_backward",
+        Row(
+            when=on("cuda"),
+            action=Substitute(launch.upsample_bicubic2d_aa_backward, traffic=1.0),
+            guarantee=GPU_TO_GPU,
+            alert="upsample_bicubic2d_aa_backward_out_cuda",
+            because="output positions that read one input position add to it by atomicAdd",
+        ),
+        Row(
+            when=on("mps") & nonempty("grad_output"),
+            action=Refuse(),
+            alert="upsample_bicubic2d_aa_backward",
+            since="2.15",
+            because="output positions that read one input position add to it atomically",
+        ),
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
-    Rule(
-        op="aten::_upsample_bilinear2d_aa_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
-    ),
-    Rule(
-        op="aten::_upsample_bicubic2d_aa_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_bicubic2d_aa_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_bicubic2d_aa_backward_out_cuda",
-        because="output positions that read one input position add to it by atomicAdd",
-    ),
-    Rule(
-        op="aten::_upsample_bicubic2d_aa_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_bicubic2d_aa_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
-    ),
-    Rule(
-        op="aten::_upsample_bicubic2d_aa_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
-    ),
-    Rule(
-        op="aten::_upsample_lanczos2d_aa_backward",
+    *chain(
+        "aten::_upsample_lanczos2d_aa_backward",
         when=on("cuda"),
         action=Refuse(),
         because="a CUDA kernel, which PyTorch has not had until 2.15, may add as its neighbours do",
-    ),
-    Rule(
-        op="aten::_upsample_lanczos2d_aa_backward",
-        action=Allow(),
-        because="the CPU kernel adds a channel's output positions in order",
+        otherwise="the CPU kernel adds a channel's output positions in order",
     ),
 )

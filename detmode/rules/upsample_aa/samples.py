@@ -11,16 +11,9 @@ import torch
 from detmode.rules.upsample import reference
 from detmode.rules.upsample.samples import backward, last, special, strided, wrong
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 OPS = ("aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward")
-REFERENCE = {
-    OPS[0]: reference.backward(reference.antialiased(reference.triangle, 1)),
-    OPS[1]: reference.backward(
-        reference.antialiased(lambda x: reference.convolution(x, Fraction(-1, 2)), 2)
-    ),
-}
-NOT_APPLICABLE = {"negative_dim": "the operators take no dimension"}
 
 Make = Callable[[Maker], dict[str, Any]]
 _MAKERS: tuple[tuple[str, str, Make], ...] = (
@@ -53,22 +46,6 @@ _OTHERS = _LANCZOS + tuple(
     for device in ("cpu", "mps")
     for op in OPS
 )
-SAMPLES = _OTHERS + tuple(
-    Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=tuple(covers.split()))
-    for name, covers, make in _MAKERS
-    for op in OPS
-)
-ERRORS = tuple(
-    Sample(name=name, op=op, make=make, dtypes=dtypes)
-    for op in OPS
-    for name, make, dtypes in (
-        ("wrong_grad_shape", wrong("input_size", [2, 3, 4]), (torch.float32,)),
-        ("wrong_channels", wrong("input_size", [2, 4, 4, 5]), (torch.float32,)),
-        ("wrong_output_size", wrong("output_size", [8, 11]), (torch.float32,)),
-        ("no_input", wrong("input_size", [2, 3, 0, 5]), (torch.float32,)),
-        ("integers", wrong("align_corners", True), (torch.int64,)),
-    )
-)
 
 
 def _bench(op: int, name: str, *arguments: Any, channels_last: bool = False) -> Sample:
@@ -79,10 +56,36 @@ def _bench(op: int, name: str, *arguments: Any, channels_last: bool = False) -> 
     return Sample(name=name, op=OPS[op], make=make, dtypes=(torch.float16, torch.float32))
 
 
-BENCH = (
-    _bench(0, "photo_to_224", (16, 3), (480, 640), (224, 224)),
-    _bench(0, "photo_to_224_last", (16, 3), (480, 640), (224, 224), channels_last=True),
-    _bench(0, "features_half_last", (8, 256), (128, 128), (64, 64), channels_last=True),
-    _bench(1, "downscale_x4", (16, 3), (512, 512), (128, 128)),
-    _bench(1, "position_embedding", (1, 768), (37, 37), (14, 14)),
+SAMPLES = Samples(
+    cases=_OTHERS
+    + tuple(
+        Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=tuple(covers.split()))
+        for name, covers, make in _MAKERS
+        for op in OPS
+    ),
+    errors=tuple(
+        Sample(name=name, op=op, make=make, dtypes=dtypes)
+        for op in OPS
+        for name, make, dtypes in (
+            ("wrong_grad_shape", wrong("input_size", [2, 3, 4]), (torch.float32,)),
+            ("wrong_channels", wrong("input_size", [2, 4, 4, 5]), (torch.float32,)),
+            ("wrong_output_size", wrong("output_size", [8, 11]), (torch.float32,)),
+            ("no_input", wrong("input_size", [2, 3, 0, 5]), (torch.float32,)),
+            ("integers", wrong("align_corners", True), (torch.int64,)),
+        )
+    ),
+    bench=(
+        _bench(0, "photo_to_224", (16, 3), (480, 640), (224, 224)),
+        _bench(0, "photo_to_224_last", (16, 3), (480, 640), (224, 224), channels_last=True),
+        _bench(0, "features_half_last", (8, 256), (128, 128), (64, 64), channels_last=True),
+        _bench(1, "downscale_x4", (16, 3), (512, 512), (128, 128)),
+        _bench(1, "position_embedding", (1, 768), (37, 37), (14, 14)),
+    ),
+    not_applicable={"negative_dim": "the operators take no dimension"},
+    references={
+        OPS[0]: reference.backward(reference.antialiased(reference.triangle, 1)),
+        OPS[1]: reference.backward(
+            reference.antialiased(lambda x: reference.convolution(x, Fraction(-1, 2)), 2)
+        ),
+    },
 )

@@ -22,34 +22,27 @@ None: no other kernel runs.
 There is no substitute on MPS: the CUDA kernels do not run there.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import nonempty, on
-from detmode.table.rule import Allow, Refuse, Rule
+from detmode.table.rule import Refuse
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::upsample_nearest3d_backward",
+RULES = (
+    *chain(
+        "aten::upsample_nearest3d_backward",
         when=on("mps") & nonempty("grad_output"),
         action=Refuse(),
         alert="upsample_nearest_3d_backward",
         since="2.15",
         because="output positions that read one input position add to it atomically",
+        otherwise="on CUDA a thread owns an element of grad_input; the CPU adds in order",
     ),
-    Rule(
-        op="aten::upsample_nearest3d_backward",
-        action=Allow(),
-        because="on CUDA a thread owns an element of grad_input; the CPU adds in order",
-    ),
-    Rule(
-        op="aten::_upsample_nearest_exact3d_backward",
+    *chain(
+        "aten::_upsample_nearest_exact3d_backward",
         when=on("mps") & nonempty("grad_output"),
         action=Refuse(),
         alert="upsample_nearest_exact_3d_backward",
         since="2.15",
         because="output positions that read one input position add to it atomically",
-    ),
-    Rule(
-        op="aten::_upsample_nearest_exact3d_backward",
-        action=Allow(),
-        because="on CUDA a thread owns an element of grad_input; the CPU adds in order",
+        otherwise="on CUDA a thread owns an element of grad_input; the CPU adds in order",
     ),
 )

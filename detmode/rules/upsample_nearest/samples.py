@@ -3,7 +3,7 @@
 import torch
 
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample
+from detmode.table.samples import Maker, Sample, Samples
 
 
 def _backward(make: Maker, batch: int) -> dict[str, object]:
@@ -14,13 +14,15 @@ def _backward(make: Maker, batch: int) -> dict[str, object]:
     }
 
 
-SAMPLES = tuple(
-    Sample(name=name, op=op, make=make, dtypes=dtypes, covers=covers, device=device)
-    for op in ("aten::upsample_nearest3d_backward", "aten::_upsample_nearest_exact3d_backward")
-    for name, make, dtypes, covers, device in (
-        ("up", lambda make: _backward(make, 2), FLOATING, ("collisions",), "cuda"),
-        ("host", lambda make: _backward(make, 2), (torch.float32,), (), "cpu"),
-        ("mps", lambda make: _backward(make, 2), (torch.float32,), (), "mps"),
-        ("mps_empty", lambda make: _backward(make, 0), (torch.float32,), ("empty",), "mps"),
-    )
+SAMPLES = Samples(
+    cases=tuple(
+        Sample(name=name, op=op, make=make, dtypes=dtypes, covers=covers, device=device)
+        for op in ("aten::upsample_nearest3d_backward", "aten::_upsample_nearest_exact3d_backward")
+        for name, make, dtypes, covers, device in (
+            ("up", lambda make: _backward(make, 2), FLOATING, ("collisions",), "cuda"),
+            ("host", lambda make: _backward(make, 2), (torch.float32,), (), "cpu"),
+            ("mps", lambda make: _backward(make, 2), (torch.float32,), (), "mps"),
+            ("mps_empty", lambda make: _backward(make, 0), (torch.float32,), ("empty",), "mps"),
+        )
+    ),
 )

@@ -22,23 +22,18 @@ TODO: what it does not cover, and where it differs from ATen.
 """
 
 from detmode.rules.FAMILY import launch
+from detmode.table.chain import chain
 from detmode.table.conditions import FLOATING, dtype_in, on
-from detmode.table.rule import RUN_TO_RUN, Allow, Refuse, Rule, Substitute
+from detmode.table.rule import RUN_TO_RUN, Refuse, Substitute
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::TODO",
-        when=on("cuda") & dtype_in("self", FLOATING),
-        # TODO: or otherwise=Native(), PyTorch's own path; traffic is what Cost says in all
-        action=Substitute(launch.FAMILY, otherwise=Refuse(), traffic=1.0),
-        guarantee=RUN_TO_RUN,
-        alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
-        because="TODO: why ATen's result varies",
-    ),
-    # A chain ends with a row that has no condition.
-    Rule(
-        op="aten::TODO",
-        action=Allow(),
-        because="TODO: why the result does not vary elsewhere",
-    ),
+# Each further operator has a chain of its own: RULES = (*chain(...), *chain(...)).
+RULES = chain(
+    "aten::TODO",
+    when=on("cuda") & dtype_in("self", FLOATING),
+    # TODO: or otherwise=Native(), PyTorch's own path; traffic is what Cost says in all
+    action=Substitute(launch.FAMILY, otherwise=Refuse(), traffic=1.0),
+    guarantee=RUN_TO_RUN,
+    alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
+    because="TODO: why ATen's result varies",
+    otherwise="TODO: why the result does not vary elsewhere",
 )

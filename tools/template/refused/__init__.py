@@ -19,21 +19,16 @@ TODO: what PyTorch's own path costs, or that no other kernel runs.
 TODO: what it does not cover.
 """
 
+from detmode.table.chain import chain
 from detmode.table.conditions import on
-from detmode.table.rule import Allow, Refuse, Rule
+from detmode.table.rule import Refuse
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        op="aten::TODO",
-        when=on("cuda"),
-        action=Refuse(),  # or Native() with guarantee=RUN_TO_RUN, where PyTorch has a path
-        alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
-        because="TODO: why ATen's result varies",
-    ),
-    # A chain ends with a row that has no condition.
-    Rule(
-        op="aten::TODO",
-        action=Allow(),
-        because="TODO: why the result does not vary elsewhere",
-    ),
+# Each further operator has a chain of its own: RULES = (*chain(...), *chain(...)).
+RULES = chain(
+    "aten::TODO",
+    when=on("cuda"),
+    action=Refuse(),  # or Native() with guarantee=RUN_TO_RUN, where PyTorch has a path
+    alert=None,  # TODO: the caller name in PyTorch's message, if it alerts
+    because="TODO: why ATen's result varies",
+    otherwise="TODO: why the result does not vary elsewhere",
 )

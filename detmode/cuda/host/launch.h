@@ -1,0 +1,306 @@
+// One launch: from an array of arguments to a typed call for each thread of each block.
+#pragma once
+
+namespace {
+namespace detmode_host {
+
+// Trampolines: an array of pointers to the arguments becomes a typed call.
+
+template <typename T, typename U>
+struct same_type {
+  static constexpr bool value = false;
+};
+template <typename T>
+struct same_type<T, T> {
+  static constexpr bool value = true;
+};
+
+template <typename T>
+struct unqualified {
+  using type = T;
+};
+template <typename T>
+struct unqualified<const T> {
+  using type = T;
+};
+
+// One character for the dtype behind a pointer; the launcher compares it with the tensor's dtype.
+// The structs of dtype.cuh carry theirs; another struct, or void, takes any tensor.
+template <typename T, typename = void>
+struct Element {
+  static constexpr char code = '*';
+};
+template <typename T>
+struct Element<T, decltype(static_cast<void>(T::detmode_code))> {
+  static constexpr char code = T::detmode_code;
+};
+#define DETMODE_ELEMENT(T, character)       \
+  template <>                               \
+  struct Element<T> {                       \
+    static constexpr char code = character; \
+  };
+DETMODE_ELEMENT(bool, '?')
+DETMODE_ELEMENT(signed char, 'b')
+DETMODE_ELEMENT(unsigned char, 'B')
+DETMODE_ELEMENT(short, 'h')
+DETMODE_ELEMENT(unsigned short, 'H')
+DETMODE_ELEMENT(int, 'i')
+DETMODE_ELEMENT(unsigned int, 'I')
+DETMODE_ELEMENT(long long, 'q')
+DETMODE_ELEMENT(unsigned long long, 'Q')
+DETMODE_ELEMENT(float, 'f')
+DETMODE_ELEMENT(double, 'd')
+#undef DETMODE_ELEMENT
+
+template <typename T>
+struct Kind {
+  static constexpr bool known = false;
+  static constexpr char text[2] = {'!', '!'};
+};
+template <>
+struct Kind<bool> {
+  static constexpr bool known = true;
+  static constexpr char text[2] = {'b', ' '};
+};
+template <>
+struct Kind<long long> {
+  static constexpr bool known = true;
+  static constexpr char text[2] = {'i', ' '};
+};
+template <>
+struct Kind<double> {
+  static constexpr bool known = true;
+  static constexpr char text[2] = {'d', ' '};
+};
+template <typename T>
+struct Kind<T*> {
+  static constexpr bool known = true;
+  static constexpr char text[2] = {'p', Element<T>::code};
+};
+template <typename T>
+struct Kind<const T*> {
+  static constexpr bool known = true;
+  static constexpr char text[2] = {'c', Element<T>::code};
+};
+
+template <size_t... I>
+struct Indices {};
+template <size_t n, size_t... I>
+struct MakeIndices : MakeIndices<n - 1, n - 1, I...> {};
+template <size_t... I>
+struct MakeIndices<0, I...> {
+  using type = Indices<I...>;
+};
+
+template <auto kernel>
+struct Trampoline;
+template <typename... P, void (*kernel)(P...)>
+struct Trampoline<kernel> {
+  static_assert(
+      (Kind<typename unqualified<P>::type>::known && ...),
+      "a kernel's scalar parameters are int64_t, double or bool, and its other parameters "
+      "are pointers");
+  template <size_t... I>
+  static __forceinline__ void unpack(void** slots, Indices<I...>) {
+    kernel(*static_cast<typename unqualified<P>::type*>(slots[I])...);
+  }
+  static void call(void** slots) { unpack(slots, typename MakeIndices<sizeof...(P)>::type()); }
+  struct Kinds {
+    char text[2 * sizeof...(P) + 1];
+  };
+  static constexpr Kinds make_kinds() {
+    Kinds kinds = {};
+    size_t n = 0;
+    ((kinds.text[n++] = Kind<typename unqualified<P>::type>::text[0],
+      kinds.text[n++] = Kind<typename unqualified<P>::type>::text[1]),
+     ...);
+    return kinds;
+  }
+  static constexpr Kinds kinds = make_kinds();
+};
+
+void run_block() {
+  S.started = 0;
+  S.exited = 0;
+  S.ready_head = S.ready_tail = 0;
+  S.barrier_arrived = 0;
+  S.uses_warps = false;
+  if (S.shuffled) {
+    for (u32 i = static_cast<u32>(S.n_threads); i > 1; --i) {
+      u32 j = random_below(i);
+      int swapped = S.order[i - 1];
+      S.order[i - 1] = S.order[j];
+      S.order[j] = swapped;
+    }
+  }
+  for (int w = 0; w * 32 < S.n_threads; ++w) S.warps[w].arrived = 0;
+  if (S.shared_bytes > 0) fill_poison(S.shared, S.shared_bytes);
+#if DETMODE_RACES
+  begin_block(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  R.on = true;
+#endif
+  switch_to(take_fiber());
+#if DETMODE_RACES
+  R.on = false;
+#endif
+}
+
+void set_block(u64 linear) {
+  blockIdx.x = static_cast<u32>(linear % gridDim.x);
+  linear /= gridDim.x;
+  blockIdx.y = static_cast<u32>(linear % gridDim.y);
+  blockIdx.z = static_cast<u32>(linear / gridDim.y);
+}
+
+void run_blocks(const Launch& launch) {
+  u64 n_blocks = u64(gridDim.x) * gridDim.y * gridDim.z;
+  u32* order = nullptr;
+  if (S.shuffled && n_blocks > 1) {
+    order = static_cast<u32*>(__builtin_malloc(n_blocks * sizeof(u32)));
+    for (u64 i = 0; i < n_blocks; ++i) order[i] = static_cast<u32>(i);
+    for (u64 i = n_blocks; i > 1; --i) {
+      u32 j = random_below(static_cast<u32>(i));
+      u32 swapped = order[i - 1];
+      order[i - 1] = order[j];
+      order[j] = swapped;
+    }
+  }
+  size_t shared = static_cast<size_t>(launch.shared_bytes);
+  for (u64 b = 0; b < n_blocks && S.status == OK; ++b) {
+    set_block(order != nullptr ? order[b] : b);
+    if (shared > 0) fill_poison(reinterpret_cast<char*>(S.dynamic_shared), shared);
+    run_block();
+  }
+  __builtin_free(order);
+}
+
+#if !DETMODE_ASAN
+// A fault in a kernel ends the launch, not the process. Under ASan, ASan reports it.
+
+constexpr int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE};
+struct sigaction former_actions[3];
+char signal_stack[64 << 10];
+
+void on_fault(int number, siginfo_t* info, void*) {
+  if (!S.running || !pthread_equal(pthread_self(), S.os_thread)) {
+    // Not ours: with the former action back, the faulting instruction runs again.
+    for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &former_actions[i], nullptr);
+    return;
+  }
+  fail(LAUNCH_ERROR, "block (%u, %u, %u), thread (%u, %u, %u): %s%p", blockIdx.x, blockIdx.y,
+       blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
+       number == SIGFPE ? "integer division by zero or overflow at "
+                        : "access to memory that is not there, or a stack overflow, at ",
+       info->si_addr);
+  siglongjmp(S.escape, 1);
+}
+
+void run_guarded(const Launch& launch) {
+  stack_t own = {};
+  stack_t former_stack = {};
+  own.ss_sp = signal_stack;
+  own.ss_size = sizeof(signal_stack);
+  sigaltstack(&own, &former_stack);
+  struct sigaction action = {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &action, &former_actions[i]);
+  S.os_thread = pthread_self();
+  S.running = true;
+  if (sigsetjmp(S.escape, 1) == 0) run_blocks(launch);
+  S.running = false;
+  for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &former_actions[i], nullptr);
+  if (former_stack.ss_flags & SS_DISABLE) former_stack.ss_size = sizeof(signal_stack);
+  sigaltstack(&former_stack, nullptr);
+}
+#else
+void run_guarded(const Launch& launch) { run_blocks(launch); }
+#endif
+
+int run(const Launch& launch) {
+  S.status = OK;
+  S.message = launch.message;
+  S.message_bytes = launch.message_bytes;
+  S.call = launch.entry->call;
+  S.shuffled = launch.shuffled != 0;
+  S.random = mix(launch.seed) | 1u;
+  S.until_switch = 0;
+  gridDim = dim3(launch.grid[0], launch.grid[1], launch.grid[2]);
+  blockDim = dim3(launch.block[0], launch.block[1], launch.block[2]);
+  S.n_threads = static_cast<int>(blockDim.x * blockDim.y * blockDim.z);
+  for (int t = 0; t < S.n_threads; ++t) {
+    u32 linear = static_cast<u32>(t);
+    S.order[t] = t;
+    S.index[t].x = linear % blockDim.x;
+    S.index[t].y = linear / blockDim.x % blockDim.y;
+    S.index[t].z = linear / blockDim.x / blockDim.y;
+  }
+  for (int w = 0; w * 32 < S.n_threads; ++w) {
+    int rest = S.n_threads - w * 32;
+    S.warps[w].exists = rest >= 32 ? ~0u : (1u << rest) - 1u;
+  }
+  S.current = &S.main;
+  // After a launch that ended all its threads every fiber is free; an abandoned one left some
+  // inside a kernel.
+  if (S.n_free != S.n_fibers) {
+    S.n_free = 0;
+    for (int f = 0; f < S.n_fibers; ++f) {
+      reset_fiber(&S.fibers[f]);
+      S.free[S.n_free++] = &S.fibers[f];
+    }
+  }
+  for (size_t i = 0; i < GUARD_BYTES; i += 2) {
+    poison[i] = static_cast<char>(POISON & 0xff);
+    poison[i + 1] = static_cast<char>(POISON >> 8);
+  }
+#if DETMODE_FINDS_SHARED
+  if (S.shared_bytes == 0) dl_iterate_phdr(find_shared, nullptr);
+  S.shared = &shared_anchor - anchor_offset;
+#endif
+  size_t shared = static_cast<size_t>(launch.shared_bytes);
+  char* shared_memory = static_cast<char*>(__builtin_malloc(shared + 2 * GUARD_BYTES + 16));
+  S.dynamic_shared = reinterpret_cast<unsigned char*>(
+      (reinterpret_cast<size_t>(shared_memory) + GUARD_BYTES + 15) / 16 * 16);
+  __builtin_memcpy(S.dynamic_shared + shared, poison, GUARD_BYTES);
+  for (int i = 0; i < launch.n_buffers; ++i) guard_buffer(launch.buffers[i]);
+#if DETMODE_RACES
+  begin_launch(launch, shared);
+#endif
+
+  u64 values[256];
+  void* slots[256];
+  for (int i = 0; i < launch.n_arguments; ++i) {
+    const Argument& argument = launch.arguments[i];
+    values[i] = argument.buffer < 0
+                    ? argument.value
+                    : reinterpret_cast<u64>(launch.buffers[argument.buffer].copy + argument.offset);
+    slots[i] = &values[i];
+  }
+  S.slots = slots;
+  run_guarded(launch);
+#if DETMODE_RACES
+  R.on = false;
+  forget_tracked();
+#endif
+
+  for (int i = 0; i < launch.n_buffers; ++i) {
+    check_buffer(launch.buffers[i], launch.positions[i]);
+  }
+  if (__builtin_memcmp(S.dynamic_shared + shared, poison, GUARD_BYTES) != 0) {
+    fail(LAUNCH_ERROR, "out-of-bounds write after the %zu bytes of dynamic shared memory", shared);
+  }
+  for (int i = 0; i < launch.n_buffers; ++i) {
+    Buffer& buffer = launch.buffers[i];
+    if (buffer.writable && S.status == OK) {
+      __builtin_memcpy(const_cast<char*>(buffer.data), buffer.copy,
+                       static_cast<size_t>(buffer.bytes));
+    }
+    __builtin_free(buffer.memory);
+  }
+  __builtin_free(shared_memory);
+  return S.status;
+}
+
+}  // namespace detmode_host
+}  // namespace

@@ -1,0 +1,28 @@
+"""A report that can be shown in every form."""
+
+from __future__ import annotations
+
+from detmode.reports.page import Page
+from detmode.reports.sarif import to_sarif
+
+
+class Shown:
+    """A report that can be shown: one that gives a :class:`Page`."""
+
+    def page(self) -> Page:
+        """What is shown."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """The report's own data."""
+        raise NotImplementedError
+
+    def to_html(self) -> str:
+        """One HTML page with all that it needs in it: styles, script, data."""
+        from detmode.reports.html import to_html  # jinja2 costs start-up time
+
+        return to_html(self.page())
+
+    def to_sarif(self) -> str:
+        """SARIF 2.1.0, as code scanning services read it."""
+        return to_sarif(self.page())

@@ -1,0 +1,49 @@
+"""Rows of one operator, written as the chain that they form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+from detmode.table.conditions import Condition
+from detmode.table.rule import Action, Allow, Guarantee, Rule
+
+if TYPE_CHECKING:  # Python 3.10 has no Unpack of its own
+    from typing_extensions import Unpack
+
+
+class Row(TypedDict, total=False):
+    """The fields of a :class:`~detmode.table.rule.Rule` whose operator its chain names."""
+
+    when: Condition
+    action: Action
+    guarantee: Guarantee
+    alert: str | tuple[str, str] | None
+    since: str
+    until: str
+    because: str
+
+
+def chain(
+    ops: str | tuple[str, ...], *rows: Row, otherwise: str | Row, **shared: Unpack[Row]
+) -> tuple[Rule, ...]:
+    """Return the rules of an operator, or of several that have the same chain.
+
+    Args:
+        ops: the functional operator, or a tuple of them.
+        rows: the fields of each rule but the last, in the order in which they are tried.
+        otherwise: the last rule, without a condition: its fields, or why it allows all other calls.
+        shared: fields that all ``rows`` have; without ``rows``, those of a single one.
+
+    Raises:
+        TypeError: a row without an action or a reason.
+        ValueError: a field that cannot be right, as :class:`~detmode.table.rule.Rule` says it.
+    """
+    last: Row = (
+        {"action": Allow(), "because": otherwise} if isinstance(otherwise, str) else otherwise
+    )
+    chained: list[Row] = [{**shared, **row} for row in rows or (Row(),)]
+    return tuple(
+        Rule(op=op, **row)
+        for op in ((ops,) if isinstance(ops, str) else ops)
+        for row in (*chained, last)
+    )

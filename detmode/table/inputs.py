@@ -1,0 +1,163 @@
+"""What several families make their samples from: layouts, special values, indices that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
+from typing import Any
+
+import torch
+
+from detmode.table.maker import Maker
+
+Arguments = dict[str, Any]
+"""Of one call, by schema name."""
+
+
+def back_to_front(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, with the dimensions stored in the opposite order."""
+    back = tuple(reversed(range(tensor.dim())))
+    return tensor.permute(back).contiguous().permute(back)
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in channels_last or channels_last_3d; of 4 or 5 dimensions."""
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return tensor if form is None else tensor.contiguous(memory_format=form)
+
+
+def shifted(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, contiguous, beginning one element into their storage."""
+    storage = torch.cat([tensor.flatten()[:1], tensor.flatten()])
+    return storage[1:].view(tensor.shape)
+
+
+def narrow(tensor: torch.Tensor) -> torch.Tensor:
+    """Indices as int32."""
+    return tensor.int() if tensor.dtype is torch.int64 else tensor
+
+
+def cut(*sizes: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Takes of each of the first dimensions so many elements."""
+    return lambda tensor: tensor[tuple(map(slice, sizes))]
+
+
+def from_the_end(arguments: Arguments) -> Arguments:
+    """The same call with ``dim`` counted from the end."""
+    dims = next(each.dim() for each in arguments.values() if isinstance(each, torch.Tensor))
+    return {**arguments, "dim": arguments["dim"] - dims}
+
+
+def each_tensor(
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[Arguments], Arguments]:
+    """A change of every tensor of a call; it raises ValueError where it changes none."""
+
+    def changed(arguments: Arguments) -> Arguments:
+        found = {
+            name: change(value) if isinstance(value, torch.Tensor) else value
+            for name, value in arguments.items()
+        }
+        if all(_form(found[name]) == _form(value) for name, value in arguments.items()):
+            raise ValueError(f"{change.__name__} leaves every tensor as it is: {list(arguments)}")
+        return found
+
+    return changed
+
+
+def _form(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.dtype, value.stride(), value.storage_offset()
+
+
+strided = each_tensor(back_to_front)
+last = each_tensor(channels_last)
+
+VARIANTS: Mapping[str, Callable[[Arguments], Arguments]] = {
+    "non_contiguous": strided,
+    "channels_last": last,
+    "shifted": each_tensor(shifted),
+    "int32": each_tensor(narrow),
+    "negative_dim": from_the_end,
+}
+"""Other forms of a call, by the name that a sample asks for them by."""
+
+LAYOUTS = ("non_contiguous", "channels_last")
+
+SPECIAL = (1.0, nan, -0.0, 2.0, inf, -inf, inf, 1e-40, 6e-8, -0.0, -0.0, 3e38, 3e38, 3.0)
+"""Values of which not every sum keeps what it is told."""
+
+
+def special(arguments: Arguments, name: str, step: int = 1) -> Arguments:
+    """The same call with :data:`SPECIAL` in every ``step``-th element of a contiguous tensor."""
+    elements = arguments[name].view(-1)[::step]
+    values = torch.tensor(SPECIAL[: len(elements)], dtype=torch.float64)
+    elements[: len(values)] = values.to(elements)
+    return arguments
+
+
+def factors(arguments: Arguments, name: str) -> Arguments:
+    """The same call with factors of which many can be multiplied: near 1, or odd integers."""
+    values = arguments[name]
+    if values.dtype is torch.bool:
+        return arguments
+    if not values.is_floating_point():
+        return {**arguments, name: 2 * values + 1}
+    near = torch.exp2(torch.tanh(values.double()) / 4) * values.double().sign()
+    return {**arguments, name: near.to(values.dtype)}
+
+
+def indexed_rows(
+    make: Maker, shape: Sequence[int], dim: int, rows: int, spread: int | None = None, **more: Any
+) -> Arguments:
+    """``rows`` rows of ``source`` for the first ``spread`` positions of ``dim``."""
+    source = list(shape)
+    source[dim] = rows
+    index = make.integers(0, min(spread or shape[dim], shape[dim]), rows)
+    arguments = {"self": make.normal(*shape), "dim": dim, "index": index}
+    return {**arguments, "source": make.normal(*source), **more}
+
+
+def scattered(
+    make: Maker,
+    shape: Sequence[int],
+    dim: int,
+    index: Sequence[int],
+    src: Sequence[int] | None = None,
+    spread: int | None = None,
+    **more: Any,
+) -> Arguments:
+    """Elements of ``src`` and an index of the shape ``index`` for each."""
+    size = shape[dim] if shape else 1
+    arguments = {"self": make.normal(*shape), "dim": dim}
+    arguments["index"] = make.integers(0, min(spread or size, size), *index)
+    return {**arguments, "src": make.normal(*(index if src is None else src)), **more}
+
+
+def scattered_rows(
+    make: Maker, shape: Sequence[int], dim: int, rows: int, spread: int | None = None, **more: Any
+) -> Arguments:
+    """One index for a whole row, expanded to the shape of ``src``."""
+    src = list(shape)
+    src[dim] = rows
+    sizes = [rows if d == dim else 1 for d in range(len(src))]
+    index = make.integers(0, spread or shape[dim], *sizes).expand(src)
+    arguments = {"self": make.normal(*shape), "dim": dim, "index": index}
+    return {**arguments, "src": make.normal(*src), **more}
+
+
+def scattered_batches(make: Maker, **more: Any) -> Arguments:
+    """One index for a row of the last dimension, another one in each batch."""
+    index = make.integers(0, 6, 3, 70, 1).expand(3, 70, 24)
+    arguments = {"self": make.normal(3, 6, 24), "dim": 1, "index": index}
+    return {**arguments, "src": make.normal(3, 70, 24), **more}
+
+
+Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""What an assignment writes to, where each element goes (row-major), and the elements."""
+
+
+def places(tensor: torch.Tensor) -> torch.Tensor:
+    """The row-major position of each element."""
+    return torch.arange(tensor.numel()).view(tensor.shape)
