@@ -57,13 +57,19 @@ KERNELS = (
             "if (place + 1 < rows && sorted[place + 1] == position) continue;",
             "if (place > 0 && sorted[place - 1] == position) continue;",
         ),
-        ("elect_last(owners, (outer * size + position)", "elect_last(owners, (outer * rows + position)"),
+        (
+            "elect_last(owners, (outer * size + position)",
+            "elect_last(owners, (outer * rows + position)",
+        ),
     ),
     *_of(_INCLUDE + "owner.cuh", _FUZZ("index_copy"), ("< position) {", "!= position) {")),
     *_of(
         _ROWS + "sums.cu",
         _FUZZ("scatter_reduce"),
-        ("auto value = include_self ? to_opmath(self[i])", "auto value = true ? to_opmath(self[i])"),
+        (
+            "auto value = include_self ? to_opmath(self[i])",
+            "auto value = true ? to_opmath(self[i])",
+        ),
         ("counts[i] + (include_self ? 1 : 0)", "counts[i]"),
     ),
     *_of(
@@ -88,7 +94,10 @@ KERNELS = (
     *_of(
         _ROWS + "padding.cu",
         _FUZZ("pads"),
-        ("if ((k == 0 && i == 0) || (k == 2 && i == axis.in - 1)) return -1;", "if (k == 0 && i == 0) return -1;"),
+        (
+            "if ((k == 0 && i == 0) || (k == 2 && i == axis.in - 1)) return -1;",
+            "if (k == 0 && i == 0) return -1;",
+        ),
         ("i == axis.in - 1 ? axis.out : least", "i == axis.in ? axis.out : least"),
     ),
     *_of(
@@ -111,7 +120,11 @@ KERNELS = (
         _FUZZ("max_pools"),
         ("in.quotient((i + 1) * out - 1) + 1", "in.quotient((i + 1) * out - 1)"),
     ),
-    *_of(_RULES + "max_pool3d/kernels.cu", _FUZZ("max_pools"), ("(axis.dilation > 1)", "(axis.dilation > 2)")),
+    *_of(
+        _RULES + "max_pool3d/kernels.cu",
+        _FUZZ("max_pools"),
+        ("(axis.dilation > 1)", "(axis.dilation > 2)"),
+    ),
     *_of(
         _INCLUDE + "chosen_windows.cuh",
         _FUZZ("max_pools"),
@@ -155,7 +168,10 @@ KERNELS = (
         _RULES + "scan/kernels.cu",
         _FUZZ("scan"),
         ("x == limits<T>::lowest() ? T(0) : T(1)", "T(1)"),
-        ("narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()))", "narrowed<scalar_t>(sum.total())"),
+        (
+            "narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()))",
+            "narrowed<scalar_t>(sum.total())",
+        ),
     ),
     *_of(
         _INCLUDE + "product.cuh",
@@ -172,7 +188,11 @@ KERNELS = (
         _FUZZ("upsample"),
         ("clamps && axis.at == 0 ? 0 : most(tap, 0);", "most(tap, 0);"),
     ),
-    *_of(_INCLUDE + "interpolation_table.cuh", _FUZZ("upsample"), ("if (end >= i) {", "if (end > i) {")),
+    *_of(
+        _INCLUDE + "interpolation_table.cuh",
+        _FUZZ("upsample"),
+        ("if (end >= i) {", "if (end > i) {"),
+    ),
     *_of(
         _RULES + "upsample_aa/kernels.cu",
         "tests/rules/test_truth.py -k upsample_aa",
@@ -194,7 +214,11 @@ KERNELS = (
         _FUZZ("roi_pools"),
         ("if (!aligned && !(size >= 1)) size = 1;", "if (!(size >= 1)) size = 1;"),
     ),
-    *_of(_RULES + "roi_pools/pool.cu", _FUZZ("roi_pools"), ("if (pixel == -1) return -1;", "if (pixel <= 0) return -1;")),
+    *_of(
+        _RULES + "roi_pools/pool.cu",
+        _FUZZ("roi_pools"),
+        ("if (pixel == -1) return -1;", "if (pixel <= 0) return -1;"),
+    ),
     *_of(
         _RULES + "ctc_loss/kernels.cu",
         _FUZZ("ctc_loss"),
@@ -207,4 +231,137 @@ KERNELS = (
     ),
 )
 
-MUTANTS = KERNELS
+TABLE = (
+    *_of(
+        "detmode/table/conditions.py",
+        "tests/test_conditions.py",
+        (
+            "call.device_types.isdisjoint(device_types))",
+            "call.device_types.issuperset(device_types))",
+        ),
+        ("tensor.requires_grad and torch.is_grad_enabled()", "tensor.requires_grad"),
+        ("call.arguments.get(name) is not None, (name,)", "name in call.arguments, (name,)"),
+        ("lambda call: first(call) and second(call)", "lambda call: first(call) or second(call)"),
+    ),
+    *_of(
+        "detmode/table/rule.py",
+        "tests/mode/test_table.py tests/rules/test_versions.py",
+        ("return since <= version <= until", "return since <= version < until"),
+        ('return self.alert[variant == "out"]', "return self.alert[0]"),
+        ("(Refuse() if self.alert else Native())", "Native()"),
+    ),
+    *_of(
+        "detmode/table/rule_table.py",
+        "tests/mode/test_table.py tests/mode/test_variants.py",
+        ("RuleTable._of([*other._rows, *kept]", "RuleTable._of([*kept, *other._rows]"),
+        (
+            "return (_overload_name(rule.op), rule.when, rule.since, rule.until)",
+            "return (_overload_name(rule.op), rule.when)",
+        ),
+        ("functional_signature(functional) == functional_signature(func)", "True"),
+    ),
+    *_of(
+        "detmode/table/variants.py",
+        "tests/mode/test_variants.py tests/rules/test_written.py",
+        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
+        ("return start < last and first < end", "return start <= first < end"),
+        (
+            "            targets[0].copy_(result)\n        return targets[0]",
+            "        return targets[0]",
+        ),
+        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
+    ),
+)
+
+STATE = (
+    *_of(
+        "detmode/cuda/undo.py",
+        "tests/mode/test_block.py tests/mode/test_interrupts.py tests/mode/test_threads.py",
+        ("for step in reversed(self._steps):", "for step in self._steps:"),
+        ("if _get_thread() == self.thread:", "if True:"),
+    ),
+    *_of(
+        "detmode/environment/settings.py",
+        "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
+        ("later[0].value = saved.value", "pass"),
+        ("self._chosen = after = found", "after = found"),
+        ("after = others[-1].value if others else self._chosen", "after = self._chosen"),
+        ("return holding(FILL, False, is_wish=True)", "return holding(FILL, False)"),
+    ),
+    *_of(
+        "detmode/environment/seeding.py",
+        "tests/test_seeding.py",
+        ("seed = worker.seed % (_LARGEST + 1)", "seed = worker_id"),
+        ('torch.set_rng_state(state["torch"].cpu())', "pass"),
+        ("if not 0 <= value <= _LARGEST:", "if not 0 <= value:"),
+    ),
+    *_of(
+        "detmode/environment/nccl.py",
+        "tests/test_doctor.py tests/test_conditions.py",
+        ('{"nvls"} if _on_one_node() else {"nvls", "nvlstree"}', '{"nvls"}'),
+        ('_ALGORITHMS - listed if names.startswith("^") else listed', "listed"),
+    ),
+    *_of(
+        "detmode/sites/forward_memory.py",
+        "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
+        ("return self._notes.of(number - 1)", "return self._notes.of(number)"),
+        ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
+        ("if all(patterns in other.allowed for other in notes)", "if True"),
+    ),
+)
+
+RUNS = (
+    *_of(
+        "detmode/runs/align.py",
+        "tests/runs/test_align.py",
+        ("at = (anchor[0] + 1, anchor[1] + 1)", "at = anchor"),
+    ),
+    *_of(
+        "detmode/runs/difference.py",
+        "tests/runs/test_dumps.py tests/test_testing.py",
+        ("(bytes_of_one != bytes_of_other).any(1)", "(bytes_of_one != bytes_of_other).all(1)"),
+    ),
+    *_of(
+        "detmode/runs/diff.py",
+        "tests/runs/test_recording.py tests/runs/test_faults.py",
+        ("self.anchors.append(whole if from_outside else 0)", "self.anchors.append(whole)"),
+        ("one.first_draws.get(name, i) >= i", "True"),
+        ("if same_inputs:", "if True:"),
+        (
+            "kinds.setdefault((shape.overload, shape.sides), len(kinds))",
+            "kinds.setdefault((shape.overload, shape.sides, shape.site), len(kinds))",
+        ),
+    ),
+)
+
+REPORTS = (
+    *_of("detmode/reports/html.py", "tests/reports", ("autoescape=True", "autoescape=False")),
+    *_of(
+        "detmode/reports/sarif.py",
+        "tests/reports",
+        ("max(int(line), 1)", "int(line) - 1"),
+        (
+            '"level": page.level(row.group),\n                "message"',
+            '"level": "note",\n                "message"',
+        ),
+    ),
+    *_of(
+        "detmode/reports/modules.py",
+        "tests/reports",
+        ("alike.setdefault((names[0], len(names)), [])", "alike.setdefault((names[0], 0), [])"),
+    ),
+    *_of(
+        "detmode/cli/program.py",
+        "tests/test_cli.py",
+        ("return error.code & 0xFF", "return error.code"),
+        ("signal.signal(signal.SIGINT, signal.SIG_DFL)", "pass"),
+    ),
+    *_of(
+        "detmode/testing/baseline.py",
+        "tests/test_pytest_plugin.py",
+        ("path = path.resolve()", "pass"),
+        ("linecache.getline(file, int(line)).strip()", "line"),
+    ),
+)
+
+MUTANTS = (*KERNELS, *TABLE, *STATE, *RUNS, *REPORTS)

@@ -28,7 +28,7 @@ from tabulate import tabulate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "design" / "mutants.md"
-COPIED = ("detmode", "tests", "tools", "benchmarks", "examples", "docs")
+COPIED = (".ci", "detmode", "tests", "tools", "benchmarks", "examples", "docs")
 KILLED, SURVIVED, INVALID = "killed", "survived", "invalid"
 # Of pytest: tests failed, and collection was interrupted, as by an import that fails.
 _NOTICED = (1, 2)
@@ -54,12 +54,12 @@ class Outcome:
 def copy_tree(to: Path) -> None:
     """Copy what the tests need, without caches."""
     ignored = shutil.ignore_patterns("__pycache__", "_build", ".*")
+    to.mkdir()
     for name in COPIED:
         shutil.copytree(ROOT / name, to / name, ignore=ignored)
     for file in ROOT.iterdir():
         if file.is_file():
             shutil.copy2(file, to / file.name)
-    shutil.copytree(ROOT / ".ci", to / ".ci")
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[int | None, str]:
@@ -172,10 +172,12 @@ def page(outcomes: Iterable[Outcome], commit: str) -> str:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    found.add_argument("-k", dest="only", default="", help="only mutants of files with this in them")
+    found.add_argument(
+        "-k", dest="only", default="", help="only mutants of files with this in them"
+    )
     found.add_argument("-j", "--jobs", type=int, default=2, help="copies of the tree (default 2)")
     found.add_argument("--limit", type=float, default=300, help="seconds for a mutant's tests")
-    found.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    found.add_argument("--write", action="store_true", help="write docs/design/mutants.md")
     return found
 
 
