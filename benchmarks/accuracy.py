@@ -7,31 +7,17 @@ ATen has no kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from compositions import COMPOSITIONS
 from torch import Tensor
 
 from detmode.environment.settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
-from detmode.verify.cases import Case, run_aten, run_substituted, tensors_of
-from detmode.verify.claims import (
-    FACTOR,
-    ROUNDINGS,
-    ROUNDINGS_OF_REFERENCE,
-    ClaimError,
-    check_truth,
-)
-
-ASSIGNING = (
-    *("aten::index_copy", "aten::index_put", "aten::put", "aten::scatter.src"),
-    *("aten::max_unpool2d", "aten::max_unpool3d"),
-)
-"""The operators whose last source wins, unless they accumulate; ATen's takes any on a GPU."""
+from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of
+from detmode.verify.claims import ClaimError, check_truth, compare_errors
 
 
 def check_accuracy(case: Case, device: str) -> None:
@@ -52,8 +38,10 @@ def check_accuracy(case: Case, device: str) -> None:
     arguments = case.sample.arguments(case.dtype, "cuda" if device == "cuda" else "cpu")
     wide = {name: _widened(value) for name, value in arguments.items()}
     magnitudes = {name: _magnitude(value) for name, value in wide.items()}
-    assigns = op in ASSIGNING and not arguments.get("accumulate")
-    truly: Callable[..., Any] = COMPOSITIONS[op] if assigns else operator
+    samples = samples_of(case.family)
+    # The last source wins, unless they accumulate; ATen's kernel takes any on a GPU.
+    assigns = op in samples.assignments and not arguments.get("accumulate")
+    truly: Callable[..., Any] = samples.compositions[op] if assigns else operator
     bind = Signature(operator).bind
     try:
         with deterministic_flag(assigns):
@@ -81,34 +69,11 @@ def _difference(
         if mine.shape != true.shape:
             return f"the result is {list(mine.shape)}, but the operator gives {list(true.shape)}"
         if mine.numel() and (mine.is_floating_point() or mine.is_complex()):
-            error, allowed = _errors(mine, None if aten is None else aten[place], true, scale)
-            if not error <= allowed:
-                return f"the error against float64 is {error:.3g}, allowed is {allowed:.3g}"
+            theirs = None if aten is None else aten[place]
+            errors, allowed = compare_errors(mine, theirs, true, scale)
+            if not errors.ours <= allowed:
+                return f"the error against float64 is {errors.ours:.3g}, allowed is {allowed:.3g}"
     return None
-
-
-def _errors(
-    mine: Tensor, theirs: Tensor | None, true: Tensor, scale: Tensor
-) -> tuple[float, float]:
-    """Our largest error, and the one that is allowed."""
-    limit = torch.finfo(mine.dtype)
-    finite = torch.isfinite(true) & (true.abs() <= limit.max)
-    if theirs is not None:
-        finite &= torch.isfinite(theirs) | torch.isfinite(mine)
-    error = _largest(torch.where(finite, (mine - true).abs(), 0))
-    own = 0.0
-    if theirs is not None:
-        finite &= torch.isfinite(theirs)
-        own = _largest(torch.where(finite, (theirs - true).abs(), 0))
-    sums = torch.where(torch.isfinite(scale), scale.abs(), 0)
-    largest = max(_largest(sums), _largest(torch.where(finite, true.abs(), 0)))
-    roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
-    return error, FACTOR * own + roundings * limit.eps * largest + limit.tiny * limit.eps
-
-
-def _largest(values: Tensor) -> float:
-    largest = float(values.max())
-    return math.inf if math.isnan(largest) else largest
 
 
 def _widened(value: Any) -> Any:

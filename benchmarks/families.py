@@ -25,7 +25,6 @@ import results
 import sides
 import tables
 import targets
-import timing
 import whole_steps
 from provenance import provenance
 from timing import Clock, copy_bandwidth
@@ -202,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # Read when CUDA starts; without it PyTorch's flag refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    clock = timing.clock()
+    clock = Clock()
     reason = cuda.unavailable("cuda" if clock.device.type == "cuda" else "cpu")
     if reason is not None:
         print(f"nothing can be timed: {reason}", file=sys.stderr)

@@ -1,18 +1,17 @@
 """What a substituted call costs the host, part by part.
 
 ``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
-the overload's plan (``look up``), to bind the arguments (``bind``), to find the row (``match``), to
-count the call (``record``), to check the arguments as ATen does (``validate``), and to put one
-CUDA kernel on the stream (``launch``). Of the launch, ``launch, bound`` is what the driver's call
-takes when the arguments lie ready, and ``launch, RawKernel`` is what CuPy's own call would take.
-Each is timed alone, on the smallest arguments.
+what is known of the overload (``look up``), to bind the arguments and find the row (``bind``), of
+which the conditions are ``match``, to count the call (``record``), to check the arguments as ATen
+does (``validate``), and to put one CUDA kernel on the stream (``launch``). Of the launch,
+``launch, bound`` is what the driver's call takes when the arguments lie ready, and ``launch,
+RawKernel`` is what CuPy's own call would take. Each is timed alone, on the smallest arguments.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +19,17 @@ from typing import Any
 import overhead
 import torch
 from timing import Spread
+from torch.utils.benchmark import Timer
 
 from detmode import cuda
 from detmode.cuda import digest, launch
-from detmode.mode.plan import Plan
+from detmode.mode.decide import Decision
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.validation import validate
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default
 LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")
@@ -62,24 +63,23 @@ def _interception(rounds: int, calls: int) -> list[Part]:
 
 
 def _own(rounds: int, calls: int) -> list[Part]:
-    self, source = torch.zeros(4), torch.ones(4)
-    args: tuple[Any, ...] = (self, 0, torch.arange(4), source)
+    args: tuple[Any, ...] = (torch.zeros(4), 0, torch.arange(4), torch.ones(4))
     rows = default_rules().get(OP)
-    plan = Plan(OP, rows, None, False)
-    call = Call(OP, plan.signature.bind(args, {}), "cuda")
+    overload = OverloadInfo(OP, rows)
+
+    def bound() -> InterceptedCall:
+        return InterceptedCall(overload, args, {}, "cuda")
+
+    call, decision = bound(), Decision("substitute", "it varies")
     recorder = RowCounter(logging.getLogger("detmode"), lambda: None)
-    memory = forward_memory()
-    row = next(row for row in rows if row.rule.when(call))
+    forward_memory().find_site(call, recorder.paths)
     parts: dict[str, Callable[[], object]] = {
-        "bind": lambda: Call(OP, plan.signature.bind(args, {}), "cuda"),
+        "bind": bound,
         "match": lambda: next(row for row in rows if row.rule.when(call)),
-        "record": lambda: recorder.count(plan, row, "substitute", call, memory),
+        "record": lambda: recorder.count(call, decision),
         "validate": lambda: validate(OP, call.arguments),
     }
-    return [
-        Part(name, Spread.of([_seconds(part, calls) for _ in range(rounds)]))
-        for name, part in parts.items()
-    ]
+    return _timed(parts, rounds, calls)
 
 
 def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
@@ -89,7 +89,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
     sums = torch.zeros(2, dtype=torch.int64, device=where)
 
     def whole() -> None:
-        launch(digest.SOURCE, "digest", 1, data, sums, 8)
+        launch(digest.SOURCE, "digest", 1, bytes=data, sums=sums, n_bytes=8)
 
     whole()  # compiles, loads, and leaves its arguments where the driver's call reads them
     _, kernel = device._kernels[id(digest.SOURCE), "digest", data.device.index]
@@ -102,29 +102,16 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
         lambda: kernel.raw((1,), (256,), pointers),
     )
     # No more than the queue takes: a full one makes the host wait for the GPU.
-    return [Part(name, _spread(way, rounds, min(calls, 500))) for name, way in zip(LAUNCHES, ways)]
+    return _timed(dict(zip(LAUNCHES, ways)), rounds, min(calls, 500), "torch.cuda.synchronize()")
 
 
-def _spread(way: Callable[[], object], rounds: int, calls: int) -> Spread:
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        times.append(_seconds(way, calls))
-    return Spread.of(times)
-
-
-def _seconds(part: Callable[[], object], calls: int) -> float:
-    """Of one call, the loop's own share taken off."""
-    return max(_loop(part, calls) - _loop(lambda: None, calls), 0.0)
-
-
-def _loop(part: Callable[[], object], calls: int) -> float:
-    part()  # what is remembered is no part of a call
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        for _ in range(calls):
-            part()
-        return (time.perf_counter() - start) / calls
-    finally:
-        gc.enable()
+def _timed(
+    parts: dict[str, Callable[[], object]], rounds: int, calls: int, setup: str = "pass"
+) -> list[Part]:
+    """What each costs by the host's clock alone: nothing waits for the GPU meanwhile."""
+    found = []
+    for name, part in parts.items():
+        timer = Timer("part()", setup, timer=timeit.default_timer, globals={"part": part})
+        times = [timer.timeit(calls).median for _ in range(rounds)]
+        found.append(Part(name, Spread.of(times)))
+    return found

@@ -8,7 +8,7 @@ while data races are looked for. `simple` never blocks; `barriers` meets nine `_
 from __future__ import annotations
 
 import platform
-import time
+import timeit
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -23,14 +23,9 @@ BLOCK = 256
 
 def best(threads: int, how: AbstractContextManager[None], run: Callable[[], None]) -> float:
     """Threads a second of the quickest of five launches after a first one."""
-    seconds = []
     with how:
         run()
-        for _ in range(5):
-            start = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - start)
-    return threads / min(seconds)
+        return threads / min(timeit.repeat(run, number=1, repeat=5))
 
 
 def main() -> None:
@@ -42,9 +37,15 @@ def main() -> None:
     index = torch.arange(n) * 7919 % 1000
     counts = torch.zeros(1000, dtype=torch.int64)
     launches: dict[str, Callable[[], None]] = {
-        "simple": lambda: launch_blocks(SOURCE, "simple", blocks, BLOCK, values, doubled, n),
-        "barriers": lambda: launch_blocks(SOURCE, "barriers", blocks, BLOCK, values, sums, n),
-        "atomics": lambda: launch_blocks(SOURCE, "atomics", blocks, BLOCK, index, counts, n),
+        "simple": lambda: launch_blocks(
+            SOURCE, "simple", blocks, BLOCK, input=values, output=doubled, n=n
+        ),
+        "barriers": lambda: launch_blocks(
+            SOURCE, "barriers", blocks, BLOCK, input=values, output=sums, n=n
+        ),
+        "atomics": lambda: launch_blocks(
+            SOURCE, "atomics", blocks, BLOCK, index=index, output=counts, n=n
+        ),
     }
     for run in launches.values():
         run()

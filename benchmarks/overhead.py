@@ -6,11 +6,9 @@ over the rounds of its time over that of an empty TorchDispatchMode in the same 
 
 import argparse
 import contextlib
-import gc
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import torch
 from tabulate import tabulate
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules
@@ -57,18 +56,9 @@ def modes() -> Modes:
 
 def seconds_of(mode: AbstractContextManager[Any], calls: int) -> float:
     """Seconds for each call of a batch."""
-    x = torch.ones(4)
-    neg = torch.ops.aten.neg.default
+    names = {"neg": torch.ops.aten.neg.default, "x": torch.ones(4)}
     with mode:
-        for _ in range(20):  # the first call of an overload is looked up
-            neg(x)
-        gc.disable()
-        start = time.perf_counter()
-        for _ in range(calls):
-            neg(x)
-        elapsed = time.perf_counter() - start
-        gc.enable()
-    return elapsed / calls
+        return Timer("neg(x)", globals=names).timeit(calls).median
 
 
 def measure(found: Modes, rounds: int, calls: int) -> dict[str, list[float]]:

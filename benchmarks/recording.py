@@ -11,14 +11,13 @@ import argparse
 import itertools
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import overhead
 import torch
 from provenance import cpu
 from tabulate import tabulate
-from timing import Clock, CudaClock, HostClock, Rotation, Spread, Timed, copy_bandwidth, interleaved
+from timing import Clock, Rotation, Timed, copy_bandwidth, interleaved
 from torch import Tensor
 
 from detmode import record
@@ -45,50 +44,13 @@ def call_ratios(rounds: int, batches: int) -> dict[str, tuple[float, float]]:
     return {name: overhead.summary(mine, times[overhead.EMPTY]) for name, mine in times.items()}
 
 
-@dataclass(frozen=True)
-class Digested:
-    """What the digest of one kind of tensor takes.
-
-    Args:
-        n_bytes: of the tensor.
-        dtype: its dtype.
-        layout: one of :data:`LAYOUTS`.
-        time: of the digest.
-        copy: of a copy of it to memory of the same layout.
-        share: bytes digested a second over bytes that the largest copy moves.
-        beyond_cache: whether the tensor came from memory.
-    """
-
-    n_bytes: int
-    dtype: torch.dtype
-    layout: str
-    time: Spread
-    copy: Spread
-    share: float
-    beyond_cache: bool
-
-    def cells(self, on_gpu: bool) -> tuple[str, ...]:
-        """A row of the table; the target is one of GPUs, beyond their cache."""
-        verdict = "" if self.beyond_cache else "in cache"
-        if on_gpu and self.beyond_cache:
-            verdict = "met" if self.share >= TARGET else "missed"
-        return (
-            _size(self.n_bytes),
-            str(self.dtype).removeprefix("torch."),
-            self.layout,
-            str(self.time),
-            str(self.copy),
-            f"{self.n_bytes / self.time.median / 1e9:.2f}",
-            f"{100 * self.share:.1f} %",
-            verdict,
-        )
-
-
 HEADS = ("bytes", "dtype", "layout", "digest, us", "copy, us", "GB/s", "of the copy", "")
 
 
-def digests(clock: Clock, sizes: Sequence[int], rounds: int, bandwidth: float) -> list[Digested]:
-    """Time the digest of tensors of every size, dtype and layout.
+def digests(
+    clock: Clock, sizes: Sequence[int], rounds: int, bandwidth: float
+) -> list[tuple[str, ...]]:
+    """Time the digest of tensors of every size, dtype and layout: a row of the table for each.
 
     Args:
         clock: what times them, and where they are.
@@ -106,19 +68,24 @@ def digests(clock: Clock, sizes: Sequence[int], rounds: int, bandwidth: float) -
             "copy": Timed(lambda n, target=target, of=tensors: target.copy_(of[n])),
         }
         spreads = interleaved(timed, clock, rounds)
-        share = n_bytes / spreads["digest"].median / bandwidth
+        speed = n_bytes / spreads["digest"].median
         found.append(
-            Digested(
-                n_bytes,
-                dtype,
-                layout,
-                spreads["digest"],
-                spreads["copy"],
-                share,
-                tensors.beyond_cache,
+            (
+                *(_size(n_bytes), str(dtype).removeprefix("torch."), layout),
+                *map(str, spreads.values()),
+                f"{speed / 1e9:.2f}",
+                f"{100 * speed / bandwidth:.1f} %",
+                verdict(speed / bandwidth, tensors.beyond_cache, clock.device.type == "cuda"),
             )
         )
     return found
+
+
+def verdict(share: float, beyond_cache: bool, on_gpu: bool) -> str:
+    """Whether the target is met, which is one of GPUs, for tensors that come from memory."""
+    if not beyond_cache:
+        return "in cache"
+    return ("met" if share >= TARGET else "missed") if on_gpu else ""
 
 
 def _tensor(n_bytes: int, dtype: torch.dtype, layout: str, clock: Clock) -> Tensor:
@@ -146,18 +113,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     heads = ("aten::neg of 4 elements under", "us a call", "over empty")
     print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left", "right", "right")))
     print(f"PyTorch {torch.__version__}, {cpu()}, {options.rounds} rounds, medians\n")
-    clock: Clock
-    on_gpu = torch.cuda.is_available()
+    clock = Clock()
+    on_gpu = clock.device.type == "cuda"
     if on_gpu:
-        clock, name, largest = CudaClock(), torch.cuda.get_device_name(), options.largest or 1 << 30
+        name, largest = torch.cuda.get_device_name(), options.largest or 1 << 30
     else:
         print("No GPU here: the digest is timed on the CPU, on one thread, beside memcpy.")
         torch.set_num_threads(1)
-        clock, name, largest = HostClock(), cpu(), options.largest or 1 << 26
+        name, largest = cpu(), options.largest or 1 << 26
     sizes = [size for size in SIZES if size <= largest]
     bandwidth = copy_bandwidth(clock, max(sizes), options.rounds)
     found = digests(clock, sizes, options.rounds, bandwidth)
-    print(tabulate([each.cells(on_gpu) for each in found], headers=HEADS, disable_numparse=True))
+    print(tabulate(found, headers=HEADS, disable_numparse=True))
     print(
         f"{name}, medians and quartiles of {options.rounds} rounds; a copy of "
         f"{_size(max(sizes))} reads and writes {bandwidth / 1e9:.1f} GB/s"

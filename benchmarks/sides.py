@@ -11,10 +11,10 @@ from typing import Any
 import contention
 import torch
 from accuracy import check_accuracy
-from compositions import COMPOSITIONS
 from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved, tensors_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode
 from detmode.environment.settings import deterministic_flag
@@ -182,17 +182,15 @@ def _keeping(sample: Sample, arguments: dict[str, Any]) -> Sample:
 
 def moved(value: Any, device: torch.device | str) -> Any:
     """Tensors in dicts, lists and tuples on another device, their strides as they are."""
-    if isinstance(value, Tensor):
-        if value.device.type == torch.device(device).type or value.numel() == 0:
-            return value.to(device)
-        span = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride()))
-        stored = value.as_strided((span,), (1,)).to(device)
-        return stored.as_strided(value.shape, value.stride(), 0)
-    if isinstance(value, dict):
-        return {name: moved(each, device) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(moved(each, device) for each in value)
-    return value
+
+    def move(tensor: Tensor) -> Tensor:
+        if tensor.device.type == torch.device(device).type or tensor.numel() == 0:
+            return tensor.to(device)
+        span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+        stored = tensor.as_strided((span,), (1,)).to(device)
+        return stored.as_strided(tensor.shape, tensor.stride(), 0)
+
+    return tree_map_only(Tensor, move, value)
 
 
 @dataclass(frozen=True)
@@ -302,7 +300,7 @@ def sides(case: Case, arguments: Rotation, device: torch.device) -> dict[str, Ti
     func = resolve(case.sample.op)
     assert func is not None
     operator: Callable[..., Any] = func
-    composition = COMPOSITIONS.get(case.sample.op)
+    composition = samples_of(case.family).compositions.get(case.sample.op)
     signature = Signature(func)
 
     def call(number: int) -> Any:

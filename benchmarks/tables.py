@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import targets
 import whole_steps
-from figures import NOT_TIMED, geometric_mean, number, over, over_floor, ratio
-from results import Results
+from results import NOT_TIMED, Results, geometric_mean, number, over, over_floor, ratio
 from sides import ATEN, COMPOSED, NATIVE, ROUND_TRIP, SIDES, Row
 from tabulate import tabulate
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import whole_steps
-from figures import NOT_TIMED, geometric_mean, number, over, ratio, share
-from results import Results
+from results import NOT_TIMED, Results, geometric_mean, number, over, ratio, share
 from sides import ATEN, NATIVE, Input, Row, n_bytes
 
 NOT_YET = "not yet measured on a GPU"

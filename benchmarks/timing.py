@@ -1,8 +1,8 @@
-"""Clocks for calls on a GPU and on the host, and timing several things turn by turn.
+"""Single calls timed side by side: on a GPU by CUDA events, on the host by its clock.
 
-A GPU is timed with CUDA events while it is kept busy until the host has queued the call, so that a
-time is the GPU's and not the host's. Both clocks have one form: what runs with one runs with the
-other.
+``torch.utils.benchmark`` times what runs many times in a row on the same inputs, by the host's
+clock. Here each call has inputs that are not in the cache, several ways take turns, and a GPU is
+kept busy until the host has queued the call, so that a time is the GPU's and not the host's.
 """
 
 from __future__ import annotations
@@ -14,72 +14,50 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 PATIENCE = 2.0
 """Seconds that one thing may take beside others: those of a round trip to the CPU are many."""
 LEAD = 0.02
 """Seconds for which the GPU waits at most, so that the host can queue a call: one that makes the
 host wait anyway does not hold the GPU for its whole length."""
+CYCLES_A_SECOND = 2.0e9
+"""No GPU runs faster; one that is slower is kept busy for longer."""
 Run = Callable[[int], object]
 """One call; the number picks its inputs."""
 
 
-class Clock(Protocol):
-    """What times a call.
+class Clock:
+    """What times a call, on PyTorch's current GPU and stream or on the host.
 
     Attributes:
-        device: where the calls run.
+        device: where the calls run: the GPU, where there is one.
         cache_bytes: the size of the last cache before the memory.
     """
 
-    device: torch.device
-    cache_bytes: int
-
-    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
-        """Seconds of one call; ``lead`` is for how long the host may be busy with it."""
-
-    def wait(self) -> None:
-        """Wait for all that was queued."""
-
-
-class HostClock:
-    """Times calls that run on the host."""
-
     def __init__(self) -> None:
-        self.device = torch.device("cpu")
-        names = ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
-        sizes = (os.sysconf(name) for name in names if name in os.sysconf_names)
-        self.cache_bytes = next((size for size in sizes if size > 0), 32 << 20)
+        if torch.cuda.is_available():
+            self.device = torch.device("cuda", torch.cuda.current_device())
+            self.cache_bytes: int = torch.cuda.get_device_properties(self.device).L2_cache_size
+        else:
+            self.device = torch.device("cpu")
+            names = ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+            sizes = (os.sysconf(name) for name in names if name in os.sysconf_names)
+            self.cache_bytes = next((size for size in sizes if size > 0), 32 << 20)
 
     def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
-        """Seconds of one call."""
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    def wait(self) -> None:
-        """Nothing is queued on the host."""
-
-
-class CudaClock:
-    """Times calls on PyTorch's current GPU and stream."""
-
-    # No GPU runs faster; one that is slower is kept busy for longer.
-    CYCLES_A_SECOND = 2.0e9
-
-    def __init__(self) -> None:
-        self.device = torch.device("cuda", torch.cuda.current_device())
-        self.cache_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
-
-    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
-        """Seconds between an event before the call and one after it."""
+        """Seconds of one call; the GPU is kept busy for ``lead`` seconds before it."""
+        if self.device.type == "cpu":
+            begin = time.perf_counter()
+            run()
+            return time.perf_counter() - begin
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if lead:
-            torch.cuda._sleep(int(lead * self.CYCLES_A_SECOND))
+            torch.cuda._sleep(int(lead * CYCLES_A_SECOND))
         start.record()
         run()
         end.record()
@@ -87,13 +65,9 @@ class CudaClock:
         return start.elapsed_time(end) / 1e3
 
     def wait(self) -> None:
-        """Wait for the GPU."""
-        torch.cuda.synchronize(self.device)
-
-
-def clock() -> Clock:
-    """The GPU's where there is one, else the host's."""
-    return CudaClock() if torch.cuda.is_available() else HostClock()
+        """Wait for all that was queued."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 @dataclass(frozen=True)
@@ -221,25 +195,14 @@ def bytes_of(values: Any) -> int:
     """The bytes of all tensors in a structure; of expanded and repeated ones those in memory."""
     seen: dict[tuple[Any, ...], int] = {}
     for tensor in tensors_of(values):
-        sizes = [
-            (size, stride) for size, stride in zip(tensor.shape, tensor.stride()) if stride != 0
-        ]
-        n = tensor.itemsize if tensor.numel() else 0
-        for size, _ in sizes:
-            n *= size
-        seen[(tensor.data_ptr(), tensor.dtype, *sizes)] = n
+        own = tensor[tuple(slice(1 if stride == 0 else None) for stride in tensor.stride())]
+        seen[(own.data_ptr(), own.dtype, own.shape, own.stride())] = own.nbytes
     return sum(seen.values())
 
 
 def tensors_of(values: Any) -> list[Tensor]:
     """The tensors in nested dicts, lists and tuples."""
-    if isinstance(values, Tensor):
-        return [values]
-    if isinstance(values, Mapping):
-        values = values.values()
-    elif not isinstance(values, (list, tuple)):
-        return []
-    return [tensor for value in values for tensor in tensors_of(value)]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def copy_bandwidth(clock: Clock, n_bytes: int, rounds: int = 20) -> float:

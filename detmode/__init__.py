@@ -7,16 +7,14 @@ pytest imports in every run, costs next to nothing. PYTEST_DONT_REWRITE: no asse
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
-from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import lazy_loader
 
-from detmode.environment import log_level
+from detmode.environment import log as _log
 
 __version__ = "0.1.0"
 
@@ -55,20 +53,4 @@ class _Aliases(MetaPathFinder, Loader):
 
 sys.meta_path.append(_Aliases())
 
-
-def _configure_logging() -> None:
-    logger = logging.getLogger("detmode")
-    # A warning is given through Python's warnings; without a handler logging would print it again.
-    logger.addHandler(logging.NullHandler())
-    level = None
-    with suppress(ValueError):  # the command line says what is wrong; a program is not ended
-        level = log_level.from_environment()
-    if level is not None:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("detmode %(levelname)s: %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(level)
-
-
-_configure_logging()
-del _configure_logging
+_log.configure()

@@ -1,42 +1,129 @@
-"""Hypothesis profiles, the ``cuda`` marker, and how many schedules a test tries."""
+"""The command line's selection, Hypothesis' profile, and the tests that a run leaves out."""
 
+from __future__ import annotations
+
+import inspect
+import math
 import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+import selection
 import torch
 from hypothesis import HealthCheck, settings
 
 from detmode import cuda
 
-settings.register_profile(
-    "ci",
-    max_examples=30,
-    deadline=None,
-    derandomize=True,  # the same cases in every run: a red run can be repeated
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "full", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+NO_GPU = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
+NO_GPU = NO_GPU or cuda.unavailable("cuda")
+
+for name, profile in selection.PROFILES.items():
+    settings.register_profile(
+        name,
+        max_examples=profile.examples,
+        deadline=None,
+        derandomize=name != "full",  # the same cases in every run: a red run can be repeated
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 # --hypothesis-profile, which pytest reads later, wins.
-settings.load_profile(os.environ.get("DETMODE_PROFILE", "ci"))
+settings.load_profile(selection.PROFILE_NAME)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    group = parser.getgroup("selection")
+    group.addoption("--family", help="run the tests of this family of operators alone")
+    group.addoption("--case", help="check only cases whose names contain this")
     if not pluginmanager.hasplugin("timeout"):
         # A machine with a GPU may lack pytest-timeout; unknown settings are errors.
         parser.addini("timeout", "read by pytest-timeout")
         parser.addini("timeout_method", "read by pytest-timeout")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
-    reason = reason or cuda.unavailable("cuda")
-    if reason is not None:
-        skip = pytest.mark.skip(reason=f"needs a GPU: {reason}")
+def pytest_configure(config: pytest.Config) -> None:
+    selection.limit(family=config.option.family, case=config.option.case)
+    config.pluginmanager.register(LeftOut(config), "left-out")
+
+
+class LeftOut:
+    """Leaves out tests that this run cannot or need not make, and says how many, in a line each.
+
+    A test function is left out before its cases are generated.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.family: str | None = config.option.family
+        self.counts: Counter[str] = Counter()
+
+    def reason(self, marks: Iterable[pytest.Mark]) -> str | None:
+        names = {mark.name for mark in marks}
+        if "cuda" in names and NO_GPU is not None:
+            return f"need a GPU: {NO_GPU}"
+        if "thorough" in names and not selection.PROFILE.thorough:
+            return "are thorough: tox -e thorough, or DETMODE_PROFILE=thorough, runs them"
+        return None
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """With ``--family``, read only its fuzz tests and files that ask :mod:`selection`."""
+        if self.family is None or collection_path.suffix != ".py" or self.fuzzes(collection_path):
+            return None
+        return "selection" not in collection_path.read_text(encoding="utf-8") or None
+
+    def fuzzes(self, path: Path) -> bool:
+        """Whether the family's own fuzz tests are in a file: those that import it."""
+        imported = rf"\bdetmode\.rules\.{self.family}\b"
+        return path.name.endswith("_fuzz.py") and re.search(imported, path.read_text()) is not None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Collector, name: str, obj: object
+    ) -> list[pytest.Item] | None:
+        if not name.startswith("test") or not inspect.isfunction(obj):
+            return None
+        marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
+        reason = self.reason(marks)
+        if reason is None:
+            return None
+        values = (list(mark.args[1]) for mark in marks if mark.name == "parametrize")
+        self.counts[reason] += math.prod(map(len, values))
+        return []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out single cases, and with ``--family`` what is not about it."""
+        left_out = []
         for item in items:
-            if item.get_closest_marker("cuda") is not None:
-                item.add_marker(skip)
+            reason = self.reason(item.iter_markers())
+            own = self.family in (None, family_of(item)) or self.fuzzes(item.path)
+            if reason is None and not own:
+                reason = f"are not about the family {self.family}"
+            if reason is not None:
+                self.counts[reason] += 1
+                left_out.append(item)
+        self.config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+    def pytest_sessionfinish(self) -> None:
+        # Each process of pytest-xdist collects the same tests.
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["left_out"] = dict(self.counts)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        self.counts = Counter(getattr(node, "workeroutput", {}).get("left_out", self.counts))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for reason, count in self.counts.items():
+            terminalreporter.write_line(f"{count} tests are left out, which {reason}")
+
+
+def family_of(item: pytest.Item) -> object:
+    """The family of operators that a test's parameters name."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    of_values = (value.family for value in given.values() if hasattr(value, "family"))
+    return given.get("family") or next(of_values, None)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
@@ -50,15 +137,3 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         if "PYTEST_XDIST_WORKER" in os.environ:
             os._exit(3)
         pytest.exit(f"{item.nodeid} broke the CUDA context ({error}); run the rest with -n 1", 3)
-
-
-@pytest.fixture(scope="session")
-def is_full() -> bool:
-    """Whether the tests take the time they need for all that they look at."""
-    return settings.get_current_profile_name() == "full"
-
-
-@pytest.fixture(scope="session")
-def schedules(is_full: bool) -> int:
-    """How many schedules of the host runner a claim about bits is checked with."""
-    return 100 if is_full else 20

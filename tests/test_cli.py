@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import needs
 import pytest
 import torch
 
 import detmode
-from detmode import cuda, verify
+from detmode import verify
 from detmode.cli import parser as cli
 from detmode.cli.commands.programs import ENVIRONMENT
 
@@ -27,10 +28,6 @@ assert sys.modules["__main__"].__dict__ is globals()
 import torch
 print(torch.are_deterministic_algorithms_enabled())
 """
-
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 @pytest.fixture
@@ -72,6 +69,7 @@ def test_script_sees_what_python_shows_it(run: Run, tmp_path: Path) -> None:
     assert "intercepted no call" in ours.stderr
 
 
+@pytest.mark.thorough
 def test_module_sees_what_python_shows_it(run: Run, tmp_path: Path) -> None:
     """`-m` runs a package's __main__, with the options after it left to the program."""
     (tmp_path / "package").mkdir()
@@ -86,6 +84,7 @@ def test_module_sees_what_python_shows_it(run: Run, tmp_path: Path) -> None:
     assert lines_of(ours.stdout)[:2] == lines_of(plain.stdout)[:2]
 
 
+@pytest.mark.thorough
 def test_folder_and_zip_file_run_their_main(run: Run, tmp_path: Path) -> None:
     """As `python folder` and `python file.zip` do."""
     code = "import sys, other\nprint(sys.argv, sys.path[0], __name__, __file__, other.WORD)\n"
@@ -113,10 +112,17 @@ end()
 @pytest.mark.parametrize(
     ("arguments", "input"),
     [
-        pytest.param(("-", "a", "--", "-b"), SHOW, id="input"),
+        pytest.param(("-", "a", "--", "-b"), SHOW, id="input", marks=pytest.mark.thorough),
         pytest.param(("-c", SHOW, "-c", "--", "-b"), "typed", id="code"),
-        pytest.param(("--", "script.py", "--", "-m"), "typed", id="dashes"),
-        pytest.param(("-c", "def end():\n    1 / 0\nend()"), "", id="error in code"),
+        pytest.param(
+            ("--", "script.py", "--", "-m"), "typed", id="dashes", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            ("-c", "def end():\n    1 / 0\nend()"),
+            "",
+            id="error in code",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(("-",), "x = = 1", id="error in input"),
     ],
 )
@@ -132,11 +138,12 @@ def test_input_and_code_see_what_python_shows_them(
     assert ours.returncode
 
 
+@pytest.mark.thorough
 def test_a_report_on_stdout(run: Run, tmp_path: Path) -> None:
     """`-` for a file is stdout; `audit` then prints nothing else there."""
     ours = run("-m", "detmode", "run", "--report", "-", "-c", "print('above')")
     assert ours.returncode == 0, ours.stderr
-    assert json.loads(ours.stdout.removeprefix("above\n")) == []
+    assert json.loads(ours.stdout.removeprefix("above\n"))["rows"] == []
     page = run("-m", "detmode", "audit", "--html", "-", "-c", "print('not a page: \u00ef')")
     assert page.returncode == 0, page.stderr
     assert page.stdout.startswith("<!")
@@ -147,8 +154,8 @@ def test_a_report_on_stdout(run: Run, tmp_path: Path) -> None:
     ("end", "code", "said"),
     [
         ("sys.exit(7)", 7, ""),
-        ("sys.exit('no data')", 1, "no data\n"),
-        ("sys.exit()", 0, ""),
+        pytest.param("sys.exit('no data')", 1, "no data\n", marks=pytest.mark.thorough),
+        pytest.param("sys.exit()", 0, "", marks=pytest.mark.thorough),
         ("raise KeyError('weights')", 1, "KeyError: 'weights'\n"),
     ],
 )
@@ -160,7 +167,8 @@ def test_exit_code_is_the_scripts(run: Run, tmp_path: Path, end: str, code: int,
     before, _, after = ours.stderr.rpartition("\n\n") if said else ("", "", ours.stderr)
     assert f"{before}\n".endswith(said)
     assert "intercepted" in after
-    assert json.loads((tmp_path / "report.json").read_text()) == []
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["rows"], report["command"][-2:]) == ([], ["report.json", "script.py"])
     assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
 
 
@@ -176,7 +184,7 @@ def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
     assert "put_ does not have a deterministic implementation" in ours.stderr
     (row,) = [
         row
-        for row in json.loads((tmp_path / "report.json").read_text())
+        for row in json.loads((tmp_path / "report.json").read_text())["rows"]
         if row["action"] == "error"
     ]
     assert row["site"] == f"{tmp_path / 'script.py'}:2"
@@ -184,7 +192,7 @@ def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
     assert warned.returncode == 0, warned.stderr
 
 
-@needs_compiler
+@needs.compiler
 def test_simulation_gives_the_same_bits_for_every_seed(run: Run, tmp_path: Path) -> None:
     """Kernels run on the host; the schedule's seed changes nothing."""
     (tmp_path / "script.py").write_text(
@@ -198,9 +206,8 @@ def test_simulation_gives_the_same_bits_for_every_seed(run: Run, tmp_path: Path)
     first, second = (run(*simulate, *seed, "script.py") for seed in ((), ("--schedule-seed", "5")))
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
-    actions = {
-        row["overload"]: row["action"] for row in json.loads((tmp_path / "report.json").read_text())
-    }
+    report = json.loads((tmp_path / "report.json").read_text())
+    actions = {row["overload"]: row["action"] for row in report["rows"]}
     assert actions["aten::upsample_bilinear2d_backward.default"] == "substitute"
 
 
@@ -218,6 +225,7 @@ def test_simulation_without_a_compiler_says_so_and_runs(run: Run, tmp_path: Path
     assert "not simulating CUDA" in note
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
     """A report without CUDA tensors is not taken for what a GPU would show."""
@@ -244,6 +252,7 @@ def test_a_run_without_a_gpu_says_so(run: Run, tmp_path: Path) -> None:
         (("probe", "--skip", "aten::histcc", __file__), "did you mean 'aten::histc'"),
         (("run", "--"), "script.py"),
         (("run", "-m", "-c", "x"), "not allowed with"),
+        (("run", "--quiet", "--long", "x.py"), "not allowed with"),
         (("run", "--report", "x", "--html", "./x", "x.py"), "both would be written to x"),
         (("record", "-o", "-", "x.py"), "a recording is a folder"),
         (("diff", "--", "nowhere", "-"), "no trace at nowhere"),
@@ -279,18 +288,25 @@ def test_wrong_usage_is_one_line_and_2(
     assert words in printed.err
 
 
-def test_a_level_that_is_none(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("DETMODE_LOG", "is no level; give debug, info, warning, error or critical"),
+        ("DETMODE_LOG_FORMAT", "is no format; give text or json"),
+    ],
+)
+def test_a_log_that_cannot_be(
+    variable: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`DETMODE_LOG` is checked by every command."""
-    monkeypatch.setenv("DETMODE_LOG", "bogus")
+    """What the environment says of the log is checked by every command."""
+    monkeypatch.setenv(variable, "bogus")
     assert cli.main(["rules"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == (
-        "detmode: error: DETMODE_LOG='bogus' is no level; give debug, info, warning, error or "
-        "critical\n"
-    )
+    assert printed.err == f"detmode: error: {variable}='bogus' {words}\n"
 
 
 def test_a_report_that_cannot_be_written_is_said_first(
@@ -302,6 +318,7 @@ def test_a_report_that_cannot_be_written_is_said_first(
     assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> None:
     """The mode's own words, on one line."""
     (tmp_path / "script.py").write_text("")
@@ -311,6 +328,7 @@ def test_unknown_override_action_is_wrong_usage(run: Run, tmp_path: Path) -> Non
     assert "ignore" in ours.stderr
 
 
+@pytest.mark.thorough
 def test_a_script_whose_name_the_locale_cannot_read(run: Run, tmp_path: Path) -> None:
     """In the locale C the name of a file has surrogates; its reports have the name as it is."""
     (tmp_path / "scr\u00efpt.py").write_text("import torch\ntorch.empty(2)\n", encoding="utf-8")
@@ -351,33 +369,44 @@ def test_rules_by_the_name_in_a_message(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row has a state and an effect; an unset variable has a remedy."""
+    """Each row has a state, an effect and a severity; exit code 1 where one is an error."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
     assert cli.main(["doctor", "--format", "json"]) == 0
     rows = {row["subject"]: row for row in json.loads(capsys.readouterr().out)}
-    assert all(set(row) == {"subject", "state", "effect", "remedy"} for row in rows.values())
+    fields = {"subject", "state", "effect", "remedy", "severity"}
+    assert all(set(row) == fields for row in rows.values())
     assert rows["PyTorch"]["state"] == torch.__version__
     assert ":4096:8" in rows["CUBLAS_WORKSPACE_CONFIG"]["remedy"]
-    assert cli.main(["doctor"]) == 0
-    assert "CUBLAS_WORKSPACE_CONFIG" in capsys.readouterr().out
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert cli.main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert re.match(r"1 error, \d+ warnings?, \d+ notes\n\n", printed)
+    assert "CUBLAS_WORKSPACE_CONFIG" in printed
 
 
 def test_tables_fit_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that is wider than the terminal becomes paragraphs; what is piped stays a table."""
-    monkeypatch.setenv("COLUMNS", "60")
-    assert cli.main(["doctor"]) == 0
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert cli.main(["rules"]) == 0
     table = capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert cli.main(["doctor"]) == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["rules"]) == 0
     paragraphs = capsys.readouterr().out
-    assert max(map(len, table.splitlines())) > 60
-    assert max(map(len, paragraphs.splitlines())) <= 60
-    assert "\n\nCUBLAS_WORKSPACE_CONFIG\n  state   " in paragraphs
+    assert max(map(len, table.splitlines())) > 80
+    assert max(map(len, paragraphs.splitlines())) <= 80
+    assert "\n\naten::index_add\n  when       on('cuda')" in paragraphs
+    assert "\n  because    " in paragraphs
+    monkeypatch.setenv("COLUMNS", "900")
+    assert cli.main(["rules"]) == 0
+    assert capsys.readouterr().out == table
+    assert cli.main(["rules", "--long"]) == 0
+    assert "\n  because    " in capsys.readouterr().out
 
 
-@needs_compiler
+@needs.compiler
 def test_verify_a_family(capsys: pytest.CaptureFixture[str]) -> None:
     """The matrix has a row for each dtype of the family."""
     arguments = ["verify", "--device", "host", "--family", "adaptive_avg_pool", "--repeats", "2"]
@@ -390,7 +419,7 @@ def test_verify_a_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["verdict"] == "holds" and row["samples"] > 0 for row in rows)
 
 
-@needs_compiler
+@needs.compiler
 def test_verify_says_what_it_skips(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +437,7 @@ def test_verify_says_what_it_skips(
         assert f"detmode: note: ctc_loss {row['dtype']}: skipped {why}" in printed.err
 
 
-@needs_compiler
+@needs.compiler
 def test_verify_a_family_without_substitutes(capsys: pytest.CaptureFixture[str]) -> None:
     """An empty matrix is not taken for one in which everything holds."""
     assert cli.main(["verify", "--device", "host", "--family", "matmul", "--format", "json"]) == 0
@@ -447,11 +476,41 @@ def test_audit(run: Run, tmp_path: Path) -> None:
     (row,) = (row for row in report["rows"] if row["family"] == "upsample")
     assert (row["action"], row["site"]) == ("substitute", f"{tmp_path / 'script.py'}:6")
     assert report["raises"] is False
-    assert "What a CUDA run would meet" in (tmp_path / "audit.html").read_text()
+    assert "Audit of a CUDA run" in (tmp_path / "audit.html").read_text()
     (sarif,) = json.loads((tmp_path / "audit.sarif").read_text())["runs"]
     assert {result["level"] for result in sarif["results"]} == {"note"}
 
 
+def test_how_much_is_shown(run: Run, tmp_path: Path) -> None:
+    """The verdict alone, every row with its reason, or JSON; a pipe gets a line a row."""
+    (tmp_path / "script.py").write_text(
+        "import torch\ntorch.empty(2)\ntorch.zeros(3).put_(torch.tensor([0]), torch.ones(1))\n"
+    )
+    verdict = "may vary: 1 call at 1 line"
+    overridden = ("--override", "aten::put_=allow", "script.py")
+    shown = run("-m", "detmode", "run", *overridden).stderr
+    assert shown.strip().startswith(f"{verdict}\nnext: at script.py:3, aten::put_")
+    assert re.search("^1 .*aten::put_.* script.py:3", shown, re.MULTILINE)
+    assert "aten::empty" not in shown
+    long = run("-m", "detmode", "audit", "--long", *overridden).stdout
+    assert re.search("aten::put_.default\n(  .*\n)+  because ", long)
+    assert "aten::empty" in long
+    assert run("-m", "detmode", "run", "--quiet", *overridden).stderr.strip() == verdict
+    written = run("-m", "detmode", "run", "--format", "json", *overridden).stderr
+    report = json.loads(written.rpartition("}\n")[0] + "}")
+    assert (report["version"], report["verdict"]) == (2, verdict)
+
+
+def test_strict(run: Run, tmp_path: Path) -> None:
+    """A call about which PyTorch is silent would raise under `--strict`."""
+    (tmp_path / "script.py").write_text(
+        "import torch\ntorch.mv(torch.eye(2).to_sparse(), torch.ones(2))\n"
+    )
+    ours = run("-m", "detmode", "audit", "--strict", "--quiet", "script.py")
+    assert (ours.returncode, ours.stdout) == (1, "may vary: 1 call at 1 line\n")
+
+
+@pytest.mark.thorough
 def test_audit_exits_with_1_where_something_would_raise(run: Run, tmp_path: Path) -> None:
     """Without substitutes PyTorch would; a program that fails gives its own exit code."""
     (tmp_path / "script.py").write_text(AUDITED)

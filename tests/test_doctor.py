@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import detmode
-from detmode.environment.doctor import Finding, findings, numerics, software
+from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, software
 
 
 def finding(subject: str) -> Finding:
@@ -47,6 +47,27 @@ def test_every_row_is_whole() -> None:
     assert len({row.subject for row in rows}) == len(rows) >= 20
     assert all(row.subject and row.state and row.effect and row.remedy != "" for row in rows)
     assert json.loads(json.dumps([row.as_text() for row in rows])) == [r.as_text() for r in rows]
+    severities = [row.severity for row in rows]
+    assert severities == sorted(severities, key=SEVERITIES.index)
+    assert all(row.remedy for row in rows if row.severity != "note")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "subject", "severity"),
+    [
+        ("PYTHONHASHSEED", "0", "PYTHONHASHSEED", "note"),
+        ("PYTHONHASHSEED", "", "PYTHONHASHSEED", "warning"),
+        ("PYTHONHASHSEED", "random", "PYTHONHASHSEED", "error"),
+        ("OMP_DYNAMIC", "true", "OMP_DYNAMIC", "warning"),
+        ("CUDA_LAUNCH_BLOCKING", "1", "CUDA_LAUNCH_BLOCKING", "warning"),
+    ],
+)
+def test_severity(
+    variable: str, value: str, subject: str, severity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What certainly differs between runs is an error; what may is a warning."""
+    monkeypatch.setenv(variable, value)
+    assert finding(subject).severity == severity
 
 
 ENVIRONMENT = [
@@ -181,12 +202,16 @@ def test_reduced_precision_reductions(setting: Callable[..., None]) -> None:
 
 
 def test_tunable_op(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch is asked where it can be, the variable where it cannot."""
-    monkeypatch.setattr(torch._C, "_cuda_tunableop_is_enabled", lambda: True, raising=False)
-    assert finding("TunableOp").state == "on"
-    monkeypatch.setattr(torch._C, "_cuda_tunableop_is_enabled", None)
-    monkeypatch.setenv("PYTORCH_TUNABLEOP_ENABLED", "1")
-    assert finding("TunableOp").remedy is not None
+    """PyTorch is asked where it can be, the variables where it cannot; tuning is an error."""
+    monkeypatch.setattr(torch._C, "_cuda_tunableop_tuning_is_enabled", None, raising=False)
+    name = "_cuda_tunableop_is_enabled"
+    for read, enabled in ((lambda: True, "0"), (None, "1")):
+        monkeypatch.setattr(torch._C, name, read, raising=False)
+        monkeypatch.setenv("PYTORCH_TUNABLEOP_ENABLED", enabled)
+        for tuning, severity in (("1", "error"), ("0", "warning")):
+            monkeypatch.setenv("PYTORCH_TUNABLEOP_TUNING", tuning)
+            found = finding("TunableOp")
+            assert (found.severity, bool(found.remedy)) == (severity, True)
     monkeypatch.delenv("PYTORCH_TUNABLEOP_ENABLED")
     assert finding("TunableOp").remedy is None
 

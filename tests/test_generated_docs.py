@@ -1,5 +1,6 @@
-"""The committed pages of docs/rules are those that the table gives."""
+"""Pages say what the code does: those of docs/rules are the table's, and commands are all named."""
 
+import configparser
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -37,3 +38,20 @@ def test_pages_say_whether_aten_varies(tmp_path: Path) -> None:
     assert NOT_MEASURED not in pages["put.md"]
     assert NOT_MEASURED in pages["scan.md"]
     assert NOT_MEASURED not in pages["attention.md"]
+
+
+def test_every_command_is_named() -> None:
+    """CONTRIBUTING.md has a line for each tox environment and each tool."""
+    environments = configparser.ConfigParser(interpolation=None)
+    environments.read(ROOT / "tox.ini")
+    names = [
+        name.partition(":")[2].partition("-py3{")[0]
+        for name in environments.sections()
+        if name.startswith("testenv:")
+    ]
+    tools = [f"tools/{path.name}" for path in sorted((ROOT / "tools").glob("*.py"))]
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    named = {line.split("`")[1] for line in lines if line.startswith("| `")}
+    missing = [name for name in (*names, *tools) if name not in named]
+    assert len(names) > 10
+    assert not missing, f"CONTRIBUTING.md: add a line '| `{missing[0]}` | what it does |'"

@@ -4,10 +4,11 @@ import runpy
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 import torch
 
-from detmode import RUN_TO_RUN, DeterministicMode, Rule, RuleTable, Substitute, cuda, default_rules
+from detmode import RUN_TO_RUN, DeterministicMode, Rule, RuleTable, Substitute, default_rules
 from detmode.cuda import Source, launch
 from detmode.table.conditions import argument, on
 
@@ -29,7 +30,10 @@ def racing_index_put(
     assert len(indices) == 1
     assert self.dim() == 2
     flat = (indices[0].reshape(-1, 1) * width + torch.arange(width)).reshape(-1)
-    launch(NAIVE, "naive_scatter<float>", flat.numel(), values.reshape(-1), flat, result, len(flat))
+    launch(
+        NAIVE, "naive_scatter<float>", flat.numel(),
+        source=values.reshape(-1), index=flat, output=result, n=len(flat),
+    )  # fmt: skip
     return result
 
 
@@ -43,9 +47,7 @@ def digest(
     return next(line for line in capsys.readouterr().out.splitlines() if "sha256" in line)
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 def test_an_atomic_sum_gives_other_weights(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,43 +1,24 @@
-"""A family made from the template passes the tests over the table once its blanks are filled."""
+"""A family is written from schemas, and red until its author has filled in what they lack."""
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import needs
+import new_rule
 import pytest
 
-from detmode import cuda
-
 ROOT = Path(__file__).parent.parent
-
-# A family for an operator that no rule lists: what its author would write for the blanks.
-FILLED = {
-    "aten::TODO": "aten::neg",
-    "alert=None,  # TODO: the caller name in PyTorch's message, if it alerts": "alert=None,",
-    "(value);  // TODO: the operator": "(-value);",
-    "TODO: what the family covers, on one line.": "Negation.",
-    "TODO: where people meet these operators.": "It serves as an example.",
-    "  # TODO: the operator's arguments, by the schema's names": "",
-    "  # TODO: the other arguments": "",
-}
-
-
-def fill(family: Path) -> None:
-    for path in family.iterdir():
-        text = path.read_text()
-        for blank, words in FILLED.items():
-            text = text.replace(blank, words)
-        lines = text.replace(" TODO\n", "\n").replace("TODO: ", "said: ").splitlines()
-        path.write_text("\n".join(lines) + "\n")
-        assert "TODO" not in path.read_text(), path
+EXAMPLE = ROOT / "docs" / "tutorial" / "reflection_pad1d"
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of what the tests over the table need."""
-    skip = shutil.ignore_patterns("__pycache__", "_build")
+    """A copy of what the tests over the table need, without the example's operator."""
+    skip = shutil.ignore_patterns("__pycache__", "_build", "reflection_pad")
     for name in ("detmode", "tests", "tools", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -55,39 +36,82 @@ def python(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(
-            (),
-            id="kernels",
-            marks=pytest.mark.skipif(
-                cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-            ),
-        ),
-        pytest.param(("--no-kernels",), id="rows_only"),
-    ],
-)
-def test_new_family(tree: Path, options: tuple[str, ...]) -> None:
-    """The form tests accept the filled family, and its kernel gives ATen's result."""
-    made = python(tree, "tools/new_rule.py", "negation", *options)
+@needs.compiler
+def test_the_tutorial_leads_to_green(tree: Path) -> None:
+    """What the command writes is red, and names each blank; with the page's files it is green."""
+    family = tree / "detmode" / "rules" / EXAMPLE.name
+    made = python(tree, "tools/new_rule.py", family.name, "--op", "reflection_pad1d_backward")
     assert made.returncode == 0, made.stderr
-    fill(tree / "detmode" / "rules" / "negation")
+    assert "ATen takes every sample on the CPU" in made.stdout
+    assert 'alert="reflection_pad1d_backward_out_cuda"' in (family / "__init__.py").read_text()
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--family", family.name, "tests/rules")
+    red = python(tree, *tests, "-x", "-k", "no_blank")
+    assert red.returncode == 1, red.stdout
+    for path in family.iterdir():
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if "FILL IN" in line:
+                assert f"{family.name}/{path.name}:{number}: " in red.stdout
+
+    shutil.copytree(EXAMPLE, family, dirs_exist_ok=True)
     written = python(tree, "tools/generate_docs.py")
     assert written.returncode == 0, written.stderr
-    # The tree has no git and no environment of its own: only what walks the families is run.
-    tested = python(
-        *(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "negation"),
-        "tests/rules",
-    )
-    assert tested.returncode == 0, tested.stdout[-4000:] + tested.stderr[-2000:]
+    green = python(tree, *tests, "-x")
+    assert green.returncode == 0, green.stdout[-4000:] + green.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", ["Upper", "1st", "with-dash", "upsample"])
-def test_impossible_names_are_refused(tree: Path, name: str) -> None:
-    """One line, exit code 2, and nothing is written."""
-    before = sorted(tree.rglob("*"))
-    made = python(tree, "tools/new_rule.py", name)
-    assert made.returncode == 2
-    assert len(made.stderr.splitlines()) == 1
-    assert sorted(path for path in tree.rglob("*") if "__pycache__" not in path.parts) == before
+@pytest.mark.parametrize(
+    ("ops", "kernels", "parameters"),
+    [
+        pytest.param(
+            ["unfold_backward"],
+            True,
+            "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int",
+            id="backward",
+        ),
+        pytest.param(
+            ["aten::glu_backward", "aten::renorm"],
+            True,
+            "grad_output: Tensor, self: Tensor, dim: int",
+            id="two_operators",
+        ),
+        pytest.param(["frac", "renorm"], False, None, id="rows_only"),
+    ],
+)
+def test_what_is_written(tree: Path, ops: list[str], kernels: bool, parameters: str | None) -> None:
+    """Schemas give signatures and arguments that ATen takes; what is written is Python."""
+    operators = [new_rule.operator(op) for op in ops]
+    family = new_rule.make_family("made", operators, root=tree, kernels=kernels)
+    for path in family.glob("*.py"):
+        module = ast.parse(path.read_text())
+        if path.name == "launch.py":
+            function = next(node for node in module.body if isinstance(node, ast.FunctionDef))
+            assert ast.unparse(function.args) == parameters
+    assert new_rule.rejected("made", tree) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["Upper", "--op", "unfold_backward"], "a family's name is like"),
+        (["upsample", "--op", "unfold_backward"], "there is a family 'upsample' already"),
+        (["made", "--op", "unfold_bakward"], "did you mean 'aten::unfold_backward'"),
+        (["made", "--op", "aten::scatter.nothing"], "it has value, src, reduce"),
+        (["made", "--op", "aten::put"], "is listed in the family 'put'"),
+        (["made", "--op", "aten::neg_"], "give --op aten::neg"),
+        (["made", "--op", "unfold_backward", "--op", "size.int"], "no plain tensors"),
+    ],
+)
+def test_refused(
+    arguments: list[str],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line, which says what is wrong and what to do; exit code 2; nothing is written."""
+    before = sorted((ROOT / "detmode" / "rules").iterdir())
+    monkeypatch.setattr(sys, "argv", ["new_rule.py", *arguments])
+    assert new_rule.main() == 2
+    said = capsys.readouterr().err
+    assert error in said
+    assert len(said.splitlines()) == 1
+    assert sorted((ROOT / "detmode" / "rules").iterdir()) == before

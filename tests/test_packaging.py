@@ -55,5 +55,6 @@ def test_import_brings_nothing_heavy() -> None:
 
 def test_ci_calls_the_readmes_test_command() -> None:
     """What is checked before a change lands is what a reader is told to run."""
-    *_, command = (ROOT / ".ci" / "run").read_text().splitlines()
+    *_, command, thorough = (ROOT / ".ci" / "run").read_text().splitlines()
     assert command in (ROOT / "README.md").read_text().splitlines()
+    assert thorough == ".venv/bin/tox -e thorough"

@@ -31,7 +31,7 @@ GOOD = {"cases": (PLANE,)}
         ({"errors": (PLANE, PLANE)}, ValueError, "errors has .* twice"),
         ({"not_applicable": {"empty": ""}}, TypeError, "not_applicable is .*; give a dict of reas"),
         ({"not_applicable": {"emtpy": "none"}}, ValueError, "not_applicable names 'emtpy', which"),
-        ({"not_applicable": {"odd_sizes": "none"}}, ValueError, "'odd_sizes', which a case covers"),
+        ({"not_applicable": {"odd_sizes": "none"}}, ValueError, "'odd_sizes', which is there"),
         ({"references": {"aten::cumsum": "cumsum"}}, TypeError, "references is .*of functions"),
         ({"references": {"aten::cumsun": max}}, ValueError, "references names 'aten::cumsun'"),
         ({"assignments": {"aten::put": max}}, ValueError, "assignments names 'aten::put'"),

@@ -39,8 +39,7 @@ sys.path[:0] = [str(ROOT / "benchmarks")]
 import sides
 import variation
 import whole_steps
-from figures import geometric_mean, number, over, ratio
-from results import Results
+from results import Results, geometric_mean, number, over, ratio
 
 OK, FAILED, HUNG, LIMIT = "ok", "failed", "hung", "time limit"
 PARTLY, NOT_HERE = "partly", "not here"
@@ -186,7 +185,7 @@ def read_versions(run: Run) -> list[Finding]:
     rows = _json_rows(run.text)
     if rows is None:
         return read_last_line(run)
-    ill = [row["subject"] for row in rows if row["remedy"] is not None]
+    ill = [row["subject"] for row in rows if row["severity"] != "note"]
     return [Finding(run.job.name, run.outcome, f"has a remedy for: {', '.join(ill) or 'nothing'}")]
 
 

@@ -1,6 +1,6 @@
-"""What a CUDA run would meet and what it would cost, on a machine without one.
+"""Auditing: what the mode would do on CUDA and what it would cost, found on any machine.
 
-It may import :mod:`detmode.mode` and what is below. It does not know how its report is asked for.
+It may import :mod:`detmode.mode` and what is below. It knows nothing of the command line.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ __all__ = ["Audit", "AuditReport", "audit"]
 
 
 def audit(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditReport:
-    """Run ``fn(*args, **kwargs)`` as if on CUDA and report what each call would meet.
+    """Run ``fn(*args, **kwargs)`` as if on CUDA and report what would happen to each call.
 
-    The tensors are CPU or meta tensors; nothing is raised or warned, no CUDA kernel runs, and the
-    results are those of the CPU. Backward is reported if ``fn`` runs it.
+    The tensors are CPU or meta tensors. Nothing is raised or warned about, no CUDA kernel runs, and
+    the results are those of the CPU. Backward is reported if ``fn`` runs it.
 
     Returns:
-        An :class:`~detmode.audit.AuditReport`: the action that the strict mode would take at
-        each site, how many bytes it adds, and what an audit cannot see.
+        An :class:`~detmode.audit.AuditReport`: the action that ``DeterministicMode()`` would take
+        at each site, the bytes that it adds, and what an audit cannot see.
 
     Raises:
-        Exception: what ``fn`` itself raises.
+        Exception: whatever ``fn`` itself raises.
     """
     mode = Audit()
     with mode:

@@ -1,4 +1,4 @@
-"""What an audit cannot see, because no CPU or meta run does it, with the rows of the table."""
+"""Calls that an audit cannot see because no CPU or meta run makes them, with their rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from detmode.mode.row_counter import guarantee_of
 from detmode.reports.page import Listing
+from detmode.reports.terminal import table
 from detmode.table.rule import Allow
 from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
@@ -25,18 +26,18 @@ _ON_CPU = (
     "CompositeExplicitAutogradNonFunctional",
     "CompositeImplicitAutograd",
 )
-"""Dispatch keys with which an operator runs on CPU tensors."""
+"""Dispatch keys of kernels that take CPU tensors."""
 
 
 @dataclass(frozen=True)
 class UnseenRow:
-    """A row of the rule table that only a CUDA run can meet.
+    """A row of the rule table that only a CUDA run can match.
 
     Args:
         op: the operator, as the rule names it.
         when: the condition on its arguments.
-        action: what the mode would do, in the words of a report.
-        guarantee: how far the bits reach then, or ``None``.
+        action: the action that the mode would take, as in a report.
+        guarantee: the guarantee under that action, or ``None``.
         alert: PyTorch's caller name, or ``None``.
     """
 
@@ -57,9 +58,9 @@ class Unseen:
     Args:
         what: what is not seen.
         because: why.
-        calls: the operators and modules of the audited run that tell of it; empty for what holds of
-            every audit.
-        rows: what a CUDA run may meet there.
+        calls: the operators and modules of the audited run that reveal it; empty for what no audit
+            sees.
+        rows: the rows that a CUDA run may match.
     """
 
     what: str
@@ -69,7 +70,7 @@ class Unseen:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Unseen:
-        """What ``dataclasses.asdict`` made, or JSON of it.
+        """Read what ``dataclasses.asdict`` made, or JSON of it.
 
         Raises:
             TypeError: a field is missing or unknown.
@@ -86,13 +87,13 @@ ALWAYS_UNSEEN = (
     ),
     Unseen(
         "the optimizer's form",
-        "on CUDA PyTorch's optimizers take their foreach form by default, on the CPU a loop over "
-        "the parameters: other calls, which no rule lists",
+        "by default PyTorch's optimizers use their foreach form on CUDA and a loop over the "
+        "parameters on the CPU; no rule lists the calls of either",
     ),
     Unseen(
         "F.interpolate, F.pad and F.max_pool3d without substitutes",
         "on CUDA tensors, under PyTorch's flag, they take a decomposition whose backward is "
-        "index_put; with substitutes the mode has them call the plain operator, as here",
+        "index_put; with substitutes they call the plain operator, as in this audit",
     ),
     Unseen(
         "collectives",
@@ -108,8 +109,8 @@ ALWAYS_UNSEEN = (
         "a mode acts in the thread that enters it, and in the autograd threads of its backward",
     ),
     Unseen(
-        "kernels that are no operators",
-        "what CuPy, Numba, Triton or an extension launches by itself is no ATen call",
+        "kernels that are not operators",
+        "launches by CuPy, Numba, Triton or an extension are not ATen calls",
     ),
     Unseen(
         "the CUDA machine's environment",
@@ -125,14 +126,14 @@ def find_unseen(
     called: set[str],
     would: Callable[[FamilyRule], str],
 ) -> list[Unseen]:
-    """What an audit did not see: first what its own calls tell of, then what holds of every audit.
+    """Return what an audit did not see: first what its calls reveal, then what no audit sees.
 
     Args:
         table: the rules.
-        stand_ins: of each family, the operators and classes of modules that a CPU run calls, and
+        stand_ins: for each family, the operators and classes of modules that a CPU run calls, and
             the operators that a CUDA run may call for each.
         called: the operators and classes of modules that the audited run called.
-        would: what the mode would do with a call that meets a row, in the words of a report.
+        would: returns the action of the mode for a call that matches a row, as in a report.
     """
     unmet = _unmet(table)
 
@@ -145,17 +146,17 @@ def find_unseen(
         calls = tuple(name for name in stands_for if name in called)
         ops = dict.fromkeys(op for name in calls for op in stands_for[name])
         if rows := rows_of(ops):
-            because = "PyTorch chooses by the device what runs"
+            because = "PyTorch chooses the operator by device"
             found.append(Unseen(f"{family} on CUDA", because, calls, rows))
             told.update(ops)
     if rest := rows_of(op for op in unmet if op not in told):
-        because = "they have no kernel for CPU tensors, so that only a CUDA run can call them"
-        found.append(Unseen("operators for CUDA alone", because, (), rest))
+        because = "they have no kernel for CPU tensors, so only a CUDA run can call them"
+        found.append(Unseen("operators that only run on CUDA", because, (), rest))
     return [*found, *ALWAYS_UNSEEN]
 
 
 def _unmet(table: RuleTable) -> dict[str, list[FamilyRule]]:
-    """The rows that matter on CUDA, by operator, of operators that no CPU run can call."""
+    """Return the rows that matter on CUDA for operators that no CPU run can call, by operator."""
     unmet: dict[str, list[FamilyRule]] = {}
     for op in dict.fromkeys(row.rule.op for row in table):
         func = resolve(op)
@@ -172,7 +173,7 @@ def _unmet(table: RuleTable) -> dict[str, list[FamilyRule]]:
 
 
 def runs_on_cpu(func: torch._ops.OpOverload) -> bool:
-    """Whether the dispatcher has a kernel of the operator for CPU tensors."""
+    """Return whether the dispatcher has a kernel of the operator for CPU tensors."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return any(has_kernel(func.name(), key) for key in _ON_CPU)
 
@@ -184,24 +185,21 @@ def _describe(row: FamilyRule, action: str) -> UnseenRow:
 
 
 def listing_of(unseen: Unseen) -> Listing:
-    """What a page shows of it."""
-    calls = f" The run has {', '.join(unseen.calls)}." if unseen.calls else ""
+    """Return what a page shows of it."""
+    calls = f" The run calls {', '.join(unseen.calls)}." if unseen.calls else ""
     rows = tuple(tuple(cell or "" for cell in astuple(row)) for row in unseen.rows)
     text = f"{unseen.because[:1].upper()}{unseen.because[1:]}.{calls}"
     return Listing(f"Not seen: {unseen.what}", _COLUMNS if rows else (), rows, text)
 
 
 def text_of(unseen: Iterable[Unseen]) -> str:
-    """In words: what the run's own calls tell of, with its rows, and the rest in short."""
-    from tabulate import tabulate  # a table is printed once, and detmode imported always
-
+    """Return the text: calls that the run reveals, then the rest."""
     parts, rest = [], []
     for each in unseen:
         if each.calls:
-            rows = [astuple(row) for row in each.rows]
-            table = tabulate(rows, headers=_COLUMNS, disable_numparse=True)
-            text = f"Not seen: {each.what}. The run has {', '.join(each.calls)}; {each.because}."
-            parts.append(f"{fill(text, _WIDTH)}\n{table}")
+            rows = [tuple(cell or "" for cell in astuple(row)) for row in each.rows]
+            text = f"Not seen: {each.what}. The run calls {', '.join(each.calls)}; {each.because}."
+            parts.append(f"{fill(text, _WIDTH)}\n{table(_COLUMNS, rows)}")
         elif each.rows:
             ops = dict.fromkeys(row.op for row in each.rows)
             rest.append(f"{each.what} ({', '.join(ops)})")

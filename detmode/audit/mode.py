@@ -1,4 +1,4 @@
-"""The mode that finds out what a CUDA run would meet, and does nothing of it."""
+"""The mode that records what would happen on CUDA without doing it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import torch
 from detmode.audit.blind_spots import find_unseen
 from detmode.audit.report import AuditReport, Cost
 from detmode.audit.traffic import Floor
-from detmode.environment.settings import FLAG, deterministic_flag
+from detmode.environment.settings import deterministic_flag
+from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.mode.plan import Plan
 from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import Call
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import Overrides
-from detmode.table.rule import Native, Substitute
+from detmode.table.overload_info import OverloadInfo
+from detmode.table.rule import Substitute
 from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
@@ -29,29 +30,29 @@ _NODES = 1 << 18
 
 @dataclass
 class _Tally:
-    """What an audit has counted so far; the levels of a mode that is entered twice share it."""
+    """The counts of an audit so far; nested entries of one mode share them."""
 
     total: Cost = field(default_factory=Cost)
     rows: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
     modules: dict[str, Cost] = field(default_factory=dict)
     fill_bytes: int = 0
-    # What the last call cost, where a rule or an override acted on it.
+    # The cost of the last call, if a rule or an override acted on it.
     acted: Cost | None = None
-    # Operators and the classes of modules that were called.
+    # The operators, and the classes of the modules, that were called.
     called: set[str] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
     paths: ModulePaths = field(default_factory=ModulePaths)
-    # By an autograd node's number the path of the module of its forward call.
+    # By the number of an autograd node, the module path of its forward call.
     made_in: dict[int, str] = field(default_factory=dict)
 
     def module(self) -> str:
-        """The path of the modules in which the call runs; in backward, of those of its forward."""
+        """Return the path of the module that makes the call; in backward, of its forward call."""
         node = torch._C._current_autograd_node()
         path = self.made_in.get(node._sequence_nr(), "") if node is not None else self._path()
         if len(self.made_in) >= _NODES:
             for oldest in list(self.made_in)[: _NODES // 4]:
                 del self.made_in[oldest]
-        # The first call that finds a node's number taken is the one that made the node.
+        # The first call that finds a node's number used is the one that made the node.
         self.made_in.setdefault(_get_sequence_nr() - 1, path)
         return path
 
@@ -64,25 +65,29 @@ class _Tally:
 
 
 class Audit(DeterministicMode):
-    """Records what the mode would do on CUDA, what the calls move, and does nothing of it.
+    """Records what the mode would do on CUDA and the bytes that the calls move.
 
-    CPU and meta tensors count as CUDA tensors. Nothing is raised or warned, no CUDA kernel runs,
-    and the results are those of the CPU.
+    CPU and meta tensors count as CUDA tensors. Nothing is raised or warned about, no CUDA kernel
+    runs, and the results are those of the CPU.
 
     Args:
-        warn_only: as the other arguments, those of :class:`~detmode.DeterministicMode`: what would
-            be met under a mode with these.
-        substitute: likewise.
-        rules: likewise.
-        overrides: likewise.
-        fill_uninitialized_memory: likewise.
-        log: likewise.
+        warn_only: like the other arguments, as in :class:`~detmode.DeterministicMode`; the audit
+            reports what a mode with these arguments would do.
+        strict: as above.
+        substitute: as above.
+        rules: as above.
+        overrides: as above.
+        fill_uninitialized_memory: as above.
+        log: as above.
     """
+
+    _told = ()
 
     def __init__(
         self,
         warn_only: bool = False,
         *,
+        strict: bool = False,
         substitute: bool = True,
         rules: RuleTable | None = None,
         overrides: Overrides | None = None,
@@ -91,6 +96,7 @@ class Audit(DeterministicMode):
     ) -> None:
         super().__init__(
             warn_only,
+            strict=strict,
             substitute=substitute,
             rules=rules,
             overrides=overrides,
@@ -105,7 +111,7 @@ class Audit(DeterministicMode):
         self._tally = _Tally()
 
     def report(self) -> AuditReport:
-        """What has been met so far."""
+        """Return the report of the calls so far."""
         met = super().report()
         tally = self._tally
         stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
@@ -119,55 +125,47 @@ class Audit(DeterministicMode):
             met.first_calls,
         )
 
-    def _plan(self, func: Any) -> Plan | None:
-        """Also for operators that no rule lists: their bytes count."""
-        plan = super()._plan(func)
-        if plan is None and isinstance(func, torch._ops.OpOverload):
-            plan = self._plans[func] = Plan(func, (), None, False)
-        return plan
+    def _look_up(self, func: Any) -> OverloadInfo | None:
+        """Look up operators that no rule lists too, because their bytes count."""
+        overload = super()._look_up(func)
+        if overload is None and isinstance(func, torch._ops.OpOverload):
+            overload = self._overloads[func] = OverloadInfo(func)
+        return overload
 
     def _intercept(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
     ) -> Any:
         tally = self._tally
-        tally.called.add(plan.func._schema.name)
-        if plan.composite and plan.override is None:
-            # The operators that it is made of are counted.
-            return super()._intercept(plan, args, kwargs, traced=traced)
+        tally.called.add(overload.func._schema.name)
+        if overload.composite and overload.override is None:
+            # The operators that it calls are counted instead.
+            return super()._intercept(overload, args, kwargs, traced=traced)
         module, tally.acted = tally.module(), None
-        result = super()._intercept(plan, args, kwargs, traced=traced)
-        cost = tally.acted or Cost.of(self._floor(plan.func).bytes(args, kwargs, result), 0)
+        # As in a trace nothing is launched, so that no substitute is unavailable.
+        result = super()._intercept(overload, args, kwargs, traced=True)
+        cost = tally.acted or Cost.of(self._floor(overload.func).bytes(args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
 
-    def _act(
-        self,
-        plan: Plan,
-        row: FamilyRule | None,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        traced: bool,
-    ) -> Any:
-        asked = "allow" if self._memory.allows(plan.names) else plan.override
-        would = self._would(row, asked, flag_is_on=FLAG.chosen()[0])
-        if would is None:
-            return plan.func(*args, **kwargs)
-        record, *_ = self._recorder.count(plan, row, would, call, self._memory)
-        cost_of_row = self._tally.rows.setdefault(_key(record), Cost())
-        held = _held(call.tensors[0]) if plan.variant == "inplace" else 0
+    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
+        """Make the call as PyTorch makes it without its flag, and count what it costs."""
+        assert call.site is not None
+        overload, action = call.overload, decision.action
+        cost_of_row = self._tally.rows.setdefault(
+            (overload.name, action, call.site.site.text), Cost()
+        )
+        held = _held(call.tensors[0]) if overload.variant == "inplace" else 0
         with deterministic_flag(False):
-            result = plan.func(*args, **kwargs)
-        floor = self._floor(plan.func)
-        if floor.allocates and would in ("native", "substitute"):
+            result = call.run()
+        floor = self._floor(call.func)
+        if floor.allocates and action in ("native", "substitute"):
             filled = _held(result) - held
             self._tally.fill_bytes += filled
             cost = Cost.of(0, filled)
         else:
-            moved = floor.bytes(args, kwargs, result)
-            cost = Cost.of(moved, _extra(row, would, moved))
+            moved = floor.bytes(call.args, call.kwargs, result)
+            cost = Cost.of(moved, _extra(call.row, action, moved))
         cost_of_row.add(cost)
         self._tally.acted = cost
         return result
@@ -178,41 +176,26 @@ class Audit(DeterministicMode):
             floor = self._floors[func] = Floor(func)
         return floor
 
-    def _would(self, row: FamilyRule | None, asked: str | None, *, flag_is_on: bool) -> str | None:
-        """What the mode would do with a call; ``None`` where it would let it pass."""
-        if asked in ("allow", "native", "warn", "error"):
-            return asked
-        if row is None:
-            # An override asks for a substitute, and no row says how.
-            return None
-        action = row.rule.action
-        if isinstance(action, Substitute):
-            if self._substitute or asked == "substitute":
-                return "substitute"
-            action = row.rule.without_substitute
-        if isinstance(action, Native) and flag_is_on:
-            return "native"
-        return "warn" if self._warn_only or row.rule.alert is None or not flag_is_on else "error"
-
     def _would_on_cuda(self, row: FamilyRule) -> str:
-        """What the mode would do with a call of the row's operator that meets the row."""
+        """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
-        plan = (self._plans.get(func) or self._plan(func)) if func is not None else None
-        return self._would(row, plan.override if plan else None, flag_is_on=True) or "allow"
+        overload = (self._overloads.get(func) or self._look_up(func)) if func is not None else None
+        override = overload.override if overload else None
+        return decide(row.rule, self._policy, override=override).action
 
 
 def _key(record: ReportRow) -> tuple[str, str, str]:
-    """What tells a report's rows apart."""
+    """Return the fields that identify a row of a report."""
     return record.overload, record.action, record.site
 
 
 def _held(tensor: torch.Tensor) -> int:
-    """The bytes of memory that a tensor has; sparse ones are not filled."""
+    """Return the bytes of a tensor's storage; 0 for sparse tensors, which are not filled."""
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def _extra(row: FamilyRule | None, would: str, moved: int) -> int | None:
-    """The bytes that determinism adds to a call that moves ``moved``."""
+    """Return the bytes that determinism adds to a call that moves ``moved`` bytes."""
     if would == "native":
         return None
     action = row.rule.action if row else None

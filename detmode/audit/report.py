@@ -1,27 +1,28 @@
-"""What an audit found: the rows, what determinism adds to them, and what no audit sees."""
+"""The report of an audit: the rows, the cost of determinism, and what the audit cannot see."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from detmode.audit.blind_spots import Unseen, listing_of, text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report, ReportRow, read_json
+from detmode.reports.terminal import table
 
 _MODULES_SHOWN = 10
 
 
 @dataclass
 class Cost:
-    """What calls move.
+    """The memory traffic of some calls.
 
     Args:
-        calls: how many.
+        calls: the number of calls.
         bytes: the floor: their inputs read once and their outputs written once.
-        extra_bytes: what determinism adds to that, as far as it has been counted.
-        uncounted_bytes: the floor of those calls of which it has not.
+        extra_bytes: the bytes that determinism adds, as far as they have been counted.
+        uncounted_bytes: the floor of the calls whose extra bytes have not been counted.
     """
 
     calls: int = 0
@@ -31,7 +32,7 @@ class Cost:
 
     @classmethod
     def of(cls, moved: int, extra: int | None, *, calls: int = 1) -> Cost:
-        """The cost of calls; ``extra`` is None where it has not been counted."""
+        """Return the cost of calls; ``extra`` is None if it has not been counted."""
         return cls(calls, moved, extra or 0, moved if extra is None else 0)
 
     def add(self, other: Cost) -> None:
@@ -41,18 +42,19 @@ class Cost:
 
 
 class AuditReport(Report):
-    """What a CUDA run would meet, with an estimate of what determinism adds to it.
+    """The report of an audit: the mode's actions in a CUDA run, and an estimate of their cost.
 
-    The estimate is a count of bytes, and no measurement.
+    The estimate counts bytes; it measures nothing.
 
     Attributes:
         records: the rows, a tuple of :class:`~detmode.reports.report.ReportRow`.
         costs: the :class:`Cost` of each row, in the same order.
-        modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` where none is known;
-            calls that no rule lists are in it too.
+        modules: the :class:`Cost` of all calls by ``nn.Module`` path, ``""`` if none is known;
+            includes calls that no rule lists.
         total: the :class:`Cost` of all calls.
-        fill_bytes: what the fill of uninitialized memory writes; in ``total.extra_bytes`` too. It
-            counts ``torch.empty`` and its like, and not what ATen allocates inside its kernels.
+        fill_bytes: the bytes that filling uninitialized memory writes, also included in
+            ``total.extra_bytes``. Counts ``torch.empty`` and similar operators, and not what ATen
+            allocates inside its kernels.
         unseen: what the audit could not see, a tuple of :class:`Unseen`.
     """
 
@@ -65,8 +67,9 @@ class AuditReport(Report):
         fill_bytes: int,
         unseen: Iterable[Unseen],
         first_calls: Iterable[tuple[int, str | None]] = (),
+        head: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(records, first_calls)
+        super().__init__(records, first_calls, head)
         self.costs = tuple(costs)
         self.modules = dict(modules)
         self.total = total
@@ -75,78 +78,72 @@ class AuditReport(Report):
 
     @property
     def total_bytes(self) -> int:
-        """The floor of all calls."""
+        """The floor of all calls, in bytes."""
         return self.total.bytes
 
     @property
     def extra_bytes(self) -> int:
-        """What determinism adds to it, as far as it has been counted; the fill is a part of it."""
+        """The bytes that determinism adds, as far as they have been counted, with the fill."""
         return self.total.extra_bytes
 
     @property
     def raises(self) -> bool:
-        """Whether a call would raise."""
+        """True if a call would raise."""
         return any(record.action == "error" for record in self.records)
 
-    def __str__(self) -> str:
-        """The rows, the estimate, the modules where determinism adds most, and what is unseen."""
-        estimate = "\n".join(self._estimate())
-        parts = [super().__str__(), estimate, self._where(), text_of(self.unseen)]
+    def text(self, *, long: bool = False, width: int | None = None) -> str:
+        """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
+        rows = super().text(long=long, width=width)
+        parts = [rows, "\n".join(self._estimate()), self._where(), text_of(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
-        """What is shown: a mode's page with the bytes of each row, the modules, and the unseen."""
+        """Return a mode's page with the bytes of each row, the modules, and what is not seen."""
         page = super().page()
         costs = {id(record): cost for record, cost in zip(self.records, self.costs)}
         rows = tuple(
             replace(row, cells=(*row.cells, *_bytes_of(costs[id(record)])))
             for row, record in zip(page.table.rows, self.ordered())
         )
-        refused = sum(record.count for record in self.records if record.action == "error")
-        verdict = f"On CUDA {plural(refused, 'call')} would raise." if refused else page.verdict
         columns, modules = self._modules()
         listings = [Listing("Where the bytes are moved", columns, modules)] if modules else []
         return replace(
             page,
-            title="What a CUDA run would meet",
-            verdict=verdict,
-            facts=self._estimate(),
+            title="Audit of a CUDA run",
+            facts=(*page.facts, *self._estimate()),
             table=Table((*page.table.columns, "moves", "added"), rows),
             listings=(*listings, *map(listing_of, self.unseen)),
         )
 
     def _estimate(self) -> tuple[str, ...]:
-        """The totals in words."""
+        """Return the totals in words."""
         total = self.total
         share = total.extra_bytes / total.bytes if total.bytes else 0.0
         uncounted = (
-            f"Not counted is what it adds to calls that move {_size(total.uncounted_bytes)}: "
-            "PyTorch's own deterministic paths, and substitutes without a count.",
+            f"Not counted: what it adds to calls that move {_size(total.uncounted_bytes)} "
+            "(PyTorch's own deterministic paths, and substitutes without a count).",
         )
         return (
-            f"{plural(total.calls, 'call')} move {_size(total.bytes)} at least: inputs read once, "
+            f"{plural(total.calls, 'call')} move at least {_size(total.bytes)}: inputs read once, "
             "outputs written once.",
             f"Determinism adds at most about {share:.1%} to that: substitutes "
             f"{_size(total.extra_bytes - self.fill_bytes)}, the fill of uninitialized memory "
             f"{_size(self.fill_bytes)}.",
             *(uncounted if total.uncounted_bytes else ()),
-            "Bytes are counted, time is not measured; operators bound by arithmetic make the share "
-            "smaller.",
+            "This counts bytes and measures no time; for operators bound by arithmetic the share "
+            "is smaller.",
         )
 
     def _where(self) -> str:
-        """A table of the modules to which determinism adds most."""
+        """Return a table of the modules to which determinism adds most."""
         columns, rows = self._modules()
         if not rows:
             return ""
-        from tabulate import tabulate  # a table is printed once, and detmode imported always
-
-        table = str(tabulate(rows[:_MODULES_SHOWN], headers=columns, disable_numparse=True))
-        more = len(rows) - _MODULES_SHOWN
-        return f"{table}\nand {more} modules more" if more > 0 else table
+        shown, more = table(columns, rows[:_MODULES_SHOWN]), len(rows) - _MODULES_SHOWN
+        return f"{shown}\nand {more} more modules" if more > 0 else shown
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-        """Columns and rows: the modules, those first to which determinism adds most."""
+        """Return columns and rows for the modules, the costliest first."""
 
         def weight(item: tuple[str, Cost]) -> tuple[int, int]:
             return item[1].extra_bytes, item[1].bytes
@@ -156,25 +153,21 @@ class AuditReport(Report):
             (path or "(none)", str(cost.calls), _size(cost.bytes), _size(cost.extra_bytes))
             for path, cost in costliest
         )
-        return ("module", "calls", "move", "determinism adds"), rows if any(self.modules) else ()
+        return ("module", "calls", "moves", "determinism adds"), rows if any(self.modules) else ()
 
-    def to_full_json(self) -> str:
-        """A JSON object: the rows, and all that an audit knows beside them.
+    def _as_dict(self) -> dict[str, Any]:
+        """Return a report's object with everything else that the audit found.
 
-        ``rows`` has the fields of :class:`~detmode.ReportRow`, ``bytes`` and ``extra_bytes``,
-        which is null where it has not been counted; ``modules`` and ``unseen`` are lists of objects
-        with the fields of :class:`Cost` and :class:`Unseen`; beside them stand the totals.
+        ``rows`` also has ``bytes``, and ``extra_bytes``, which is null if it has not been counted.
+        ``modules`` and ``unseen`` are lists of objects with the fields of :class:`Cost` and
+        :class:`Unseen`. The other fields are the totals.
         """
-        rows = [
-            {
-                **asdict(record),
-                "bytes": cost.bytes,
-                "extra_bytes": None if cost.uncounted_bytes else cost.extra_bytes,
-            }
-            for record, cost in zip(self.records, self.costs)
-        ]
-        whole = {
-            "rows": rows,
+        whole = super()._as_dict()
+        for row, cost in zip(whole["rows"], self.costs):
+            extra = None if cost.uncounted_bytes else cost.extra_bytes
+            row |= {"bytes": cost.bytes, "extra_bytes": extra}
+        return {
+            **whole,
             "modules": [{"module": path, **asdict(cost)} for path, cost in self.modules.items()],
             "unseen": [asdict(unseen) for unseen in self.unseen],
             "calls": self.total.calls,
@@ -184,17 +177,16 @@ class AuditReport(Report):
             "fill_bytes": self.fill_bytes,
             "raises": self.raises,
         }
-        return json.dumps(whole, indent=2)
 
-    @classmethod
-    def from_full_json(cls, text: str) -> AuditReport:
-        """The report that :meth:`to_full_json` wrote.
+    @staticmethod
+    def from_json(text: str) -> AuditReport:
+        """Read the report that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: the text is not such a report.
+            ValueError: the text is not such a report, or one of another version.
         """
+        whole = read_json(text)
         try:
-            whole = json.loads(text)
             records, costs, modules = [], [], {}
             for row in whole["rows"]:
                 moved, extra = row.pop("bytes"), row.pop("extra_bytes")
@@ -207,15 +199,20 @@ class AuditReport(Report):
                 whole[name] for name in ("calls", "total_bytes", "extra_bytes", "uncounted_bytes")
             )
             unseen = [Unseen.from_dict(entry) for entry in whole["unseen"]]
-            return cls(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen)
+            head = {name: whole[name] for name in ("detmode", "torch", "command")}
+            return AuditReport(
+                *(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen), head=head
+            )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
-                "not the report of an audit, as AuditReport.to_full_json writes"
+                "not a report of an audit as written by AuditReport.to_json"
             ) from error
+
+    to_full_json, from_full_json = Report.to_json, from_json  # their first names
 
 
 def _size(count: int) -> str:
-    """``"1.5 MB"``."""
+    """Return a size such as ``"1.5 MB"``."""
     amount, units = float(count), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while amount >= 1000 and unit != "TB":

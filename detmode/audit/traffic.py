@@ -1,18 +1,18 @@
-"""The bytes that a call moves at least: its inputs read once and its outputs written once."""
+"""The fewest bytes that a call can move: its inputs read once and its outputs written once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.runs.overloads import Overload
+from detmode.runs.difference import SPARSE_PARTS
 from detmode.table.call import Signature, tensors_in
+from detmode.table.overload_info import OverloadInfo
 
-# In-place operators that do not read what they write, beside those that draw random numbers.
+# In-place operators that do not read what they write, besides those that draw random numbers.
 _OVERWRITING = frozenset(
     f"aten::{name}" for name in ("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_")
 )
@@ -42,16 +42,16 @@ _CHOOSING = frozenset(
 
 
 class Floor:
-    """What is known of an overload: which of its arguments and results it reads and writes."""
+    """The arguments and results that an overload reads and writes."""
 
     __slots__ = ("_chooses", "_overload", "_read", "_results", "_signature", "_still")
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema, tags = func._schema, func.tags
         namespace, _, name = schema.name.partition("::")
-        self._overload = Overload(func)
+        self._overload = OverloadInfo(func)
         self._signature = Signature(func)
-        # zeros_like and new_zeros take a tensor for its shape and dtype alone.
+        # zeros_like and new_zeros use only the shape and the dtype of their tensor.
         shaped = namespace == "aten" and (name.startswith("new_") or name.endswith("_like"))
         overwrites = schema.name in _OVERWRITING or self._overload.seeded
         self._read = [
@@ -62,7 +62,7 @@ class Floor:
         self._results = [result.alias_info is None for result in schema.returns]
         self._chooses = schema.name in _CHOOSING
         gives_tensors = any("Tensor" in str(result.type) for result in schema.returns)
-        # What reads no data: views, allocations, and questions about shapes and strides.
+        # Operators that read no data: views, allocations, and queries of shapes and strides.
         self._still = (
             func.is_view
             or schema.name == "aten::_unsafe_view"
@@ -73,14 +73,14 @@ class Floor:
 
     @property
     def allocates(self) -> bool:
-        """Whether the overload gives memory which nobody has written."""
+        """True if the overload returns uninitialized memory."""
         return self._overload.allocates
 
     def bytes(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
-        """The bytes of one call that has been made.
+        """Return the bytes of one finished call.
 
-        Every tensor argument counts as read, whether or not the kernel needs it; an expanded one
-        with the elements that it has in memory. An in-place operator reads and writes its tensor.
+        Every tensor argument counts as read, whether or not the kernel needs it; an expanded tensor
+        counts the elements that it has in memory. An in-place operator reads and writes its tensor.
         """
         if self._still:
             return 0
@@ -93,31 +93,21 @@ class Floor:
             return sum(map(size_of, [*read, *written, *made]))
         first, others = read[0], [*read[1:], *made]
         touched = max((tensor.numel() for tensor in others), default=0) * first.itemsize
-        # Its one read, and its one write where it is written in place.
+        # One read, and one write if it is written in place.
         passes = 1 + sum(tensor is first for tensor in written)
         return passes * min(size_of(first), touched) + sum(map(size_of, others))
 
 
 def size_of(tensor: Tensor) -> int:
-    """The bytes of the elements that a tensor has in memory, an expanded dimension counted once."""
+    """Return the bytes of a tensor's elements in memory; an expanded dimension counts once."""
     if tensor.is_nested:
         # It has no shape and no strides.
         return tensor.numel() * tensor.itemsize
     if tensor.layout is torch.strided:
         held = (size for size, step in zip(tensor.shape, tensor.stride()) if step or not size)
         return math.prod(held) * tensor.itemsize
-    return sum(map(size_of, _parts(tensor)))
-
-
-def _parts(tensor: Tensor) -> Iterable[Tensor]:
-    """The strided tensors that a sparse one is made of; none of a layout that hides them."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()
+    # None of a layout that hides its parts.
+    return sum(size_of(getattr(tensor, name)()) for name in SPARSE_PARTS.get(tensor.layout, ()))
 
 
 def _is_written(argument: torch._C.Argument) -> bool:

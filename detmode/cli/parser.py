@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import detmode
 from detmode.cli.commands import UsageError, programs, tables
-from detmode.environment import log_level
+from detmode.environment import log
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
 
@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"see 'detmode {command.__name__} --help'"
             )
         try:
-            log_level.from_environment()
+            log.level()
+            log.formatter()
         except ValueError as error:
             raise UsageError(str(error)) from error
         return command(options, arguments)
@@ -76,13 +77,13 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     program, simulation, under, inside = _program(), _simulation(), _mode(), _deterministic()
-    files, report, form = _files(), _report(), _format()
+    files, report, form, shown = _files(), _report(), _format(), _shown()
 
     about = "run an unchanged script or module under the mode"
-    add("run", programs.run, about, under, simulation, report, files, program)
+    add("run", programs.run, about, under, simulation, shown, report, files, program)
 
     about = "run a script on the CPU and report what it would meet on CUDA"
-    add("audit", programs.audit, about, under, form, files, program)
+    add("audit", programs.audit, about, under, shown, files, program)
 
     about = "run a script and record every call, for diff"
     record = add("record", programs.record, about, inside, simulation, program)
@@ -98,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         "repeatable",
     )
 
-    diff = add("diff", tables.diff, "where two recorded runs part", form, files)
+    diff = add("diff", tables.diff, "where two recorded runs diverge", form, files)
     diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")
     diff.add_argument("second", type=Path, metavar="RUN")
 
@@ -116,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     rules = add("rules", tables.rules, "print the rule table", form)
+    rules.add_argument("--long", action="store_true", help="a paragraph a row, with the reason")
     rules.add_argument("--torch", metavar="VERSION", help="only rows that hold for that PyTorch")
     rules.add_argument(
         "--op",
@@ -146,6 +148,11 @@ def _parser() -> argparse.ArgumentParser:
 def _mode() -> _Parser:
     options = _Parser(add_help=False)
     options.add_argument("--warn-only", action="store_true", help="warn instead of raising")
+    options.add_argument(
+        "--strict",
+        action="store_true",
+        help="also raise on calls that may vary and on which PyTorch is silent",
+    )
     options.add_argument(
         "--no-substitute", action="store_true", help="PyTorch's behaviour: native path, warn, raise"
     )
@@ -216,7 +223,20 @@ def _files() -> _Parser:
 
 def _format() -> _Parser:
     options = _Parser(add_help=False)
+    _add_format(options)
+    return options
+
+
+def _shown() -> _Parser:
+    options = _Parser(add_help=False)
+    how = options.add_mutually_exclusive_group()
+    how.add_argument("--quiet", action="store_true", help="print the verdict alone")
+    how.add_argument("--long", action="store_true", help="print all that is known of each row")
+    _add_format(how)
+    return options
+
+
+def _add_format(options: argparse._ActionsContainer) -> None:
     options.add_argument(
         "--format", choices=["table", "json"], default="table", help="default: table"
     )
-    return options

@@ -30,7 +30,7 @@ class Program:
     Raises:
         OSError: the script cannot be read.
         ImportError: there is no such module, or nothing in it to run.
-        SyntaxError, ValueError: what was found is no Python.
+        SyntaxError, ValueError: the target is not Python code.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Program:
         self._argv = [path if is_module else "-c" if is_code else target, *arguments]
 
     def become_main(self) -> None:
-        """Have its arguments and its module in place, as exit functions expect them too."""
+        """Set ``sys.argv`` and ``__main__`` to the program's, as exit functions also expect."""
         sys.argv[:] = self._argv
         sys.modules["__main__"] = self.module
 
@@ -112,7 +112,7 @@ def _find(target: str, *, is_container: bool) -> tuple[importlib.machinery.Modul
 
 
 def exit_status(error: BaseException | None) -> int:
-    """What ``python`` would exit with after ``error``, having said on stderr what it would say.
+    """Print ``error`` on stderr as ``python`` would, and return its exit status.
 
     Frames of detmode are left out of the traceback, unless ``DETMODE_LOG`` is ``debug``.
     """

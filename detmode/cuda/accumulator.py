@@ -11,10 +11,10 @@ _MAX_HEADROOM = 36
 
 
 def headroom(addends: int) -> int:
-    """The bits that the sum of `addends` addends can carry over: `ceil(log2(addends + 1))`.
+    """Return the bits that a sum of `addends` addends can carry: `ceil(log2(addends + 1))`.
 
     Args:
-        addends: no less than the number of addends of any destination.
+        addends: an upper bound of the number of addends of any destination.
 
     Raises:
         ValueError: `addends` is negative, or 2^36 or more.
@@ -30,7 +30,7 @@ def headroom(addends: int) -> int:
 def accumulator_buffers(
     destinations: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
-    """Zeroed keys and sums for `destinations` elements of `dtype`, as accumulator.cuh wants them.
+    """Return zeroed keys and sums for `destinations` elements of `dtype`, as accumulator.cuh needs.
 
     Returns:
         Keys, int32 `[destinations * components]`, and sums, int64 `[destinations * components *

@@ -1,8 +1,8 @@
-"""Compiled code that is kept between processes, and verified each time it is taken.
+"""The cache of compiled code, which is verified at each load.
 
-What is kept is run. So nobody but this user and root may be able to write a folder or a file that
-is taken from, and a file's digest is kept beside it: one that was cut off or changed is made again.
-Where no such folder can be had, code is kept in a private one until the process ends.
+Cached files are executed, so only this user and root may be able to write the folder and the file.
+Each file has a digest; a truncated or changed file is compiled again. If there is no such folder,
+code is kept in a private one until the process ends.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = ["Kept", "take"]
 
 _DIGEST = ".digest"
 _REMEDY = "set DETMODE_CACHE to a folder that only you can write"
-_PRIVATE = f"What is compiled is kept in a private folder until this process ends; {_REMEDY}"
-# A link in the place of a file is not followed, and a pipe not waited for.
+_PRIVATE = f"Compiled code is kept in a private folder until this process ends; {_REMEDY}"
+# Do not follow a link in place of a file, and do not block on a pipe.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class _Folder:
-    """A folder that nobody but this user and root may write, held open.
+    """A folder that only this user and root may write, held open.
 
-    Files are reached through the descriptor, where the system can: whoever may rename a folder
-    above this one cannot put another in its place. A library that is loaded holds its folder.
+    Files are accessed through the descriptor if the system supports it, so that a user who may
+    rename a parent folder cannot replace this one. A loaded library holds its folder.
 
     Raises:
-        OSError: there is none, or others may write it.
+        OSError: the folder does not exist, or others may write it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,11 +59,11 @@ class _Folder:
                 os.close(self._descriptor)
 
     def at(self, name: str) -> str:
-        """The path of a file, for this process only."""
+        """Return the path of a file, valid in this process only."""
         return os.path.join(self._at, name)
 
     def find(self, name: str) -> str | None:
-        """The note that is kept with a file; None where there is no such file, or not as it was."""
+        """Return the note stored with a file; None if the file is missing or has changed."""
         content, record = self._read(name), self._read(name + _DIGEST)
         if content is None or record is None:
             return None
@@ -71,7 +71,7 @@ class _Folder:
         return note if digest == _digest(name, note, content) else None
 
     def keep(self, name: str, content: bytes, note: str) -> None:
-        """Write a file, its digest and its note; another process sees each whole or not at all."""
+        """Write a file, its digest and its note, each atomically."""
         self._write(name, content)
         self._write(name + _DIGEST, f"{_digest(name, note, content)}\n{note}".encode())
 
@@ -84,12 +84,12 @@ class _Folder:
                     return file.read() if stat.S_ISREG(status.st_mode) else None
         except OSError:
             return None
-        _warn(f"{self.path / name} is not used, and compiled again: {problem}")
+        _warn(f"{self.path / name} is not used, but compiled again: {problem}")
         return None
 
     def _write(self, name: str, content: bytes) -> None:
-        # Beside the file, so that renaming does not copy. Others may read it where the umask lets
-        # them: the cache may be shared.
+        # In the same folder, so that renaming does not copy. Others may read it if the umask
+        # allows, because the cache may be shared.
         written = self.at(f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
             with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
@@ -103,12 +103,12 @@ class _Folder:
 
 @dataclass(frozen=True)
 class Kept:
-    """A file of the cache, verified.
+    """A verified file of the cache.
 
     Args:
-        folder: holds the file.
-        path: of the file.
-        note: what was kept with it.
+        folder: the folder that holds the file.
+        path: the file's path.
+        note: the note that was stored with it.
     """
 
     folder: _Folder
@@ -117,23 +117,23 @@ class Kept:
 
     @property
     def loaded_from(self) -> str:
-        """The path by which this process loads the file that was verified, while this lives."""
+        """The path from which this process loads the verified file while this object lives."""
         return self.folder.at(self.path.name)
 
 
 def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
-    """The file `name` of the cache's folder `kind`, made where the cache does not have it.
+    """Return the file `name` of the cache's folder `kind`, created if the cache does not have it.
 
-    A cache that cannot be read or written, or that others may write, is said once, in a
-    RuntimeWarning; the file is then kept in a private folder until the process ends.
+    If the cache cannot be read or written, or others may write it, a RuntimeWarning says so once,
+    and the file is kept in a private folder until the process ends.
 
     Args:
         kind: `"cuda"` or `"host"`.
-        name: of the file; a hash of all that the content depends on is in it.
-        make: gives the content, and a text to keep with it.
+        name: the file's name, with a hash of everything that the content depends on.
+        make: returns the content, and a note to store with it.
 
     Raises:
-        CompileError: no folder can be written at all, or `make` raises it.
+        CompileError: no folder can be written, or `make` raises it.
     """
     shared = _shared(kind)
     private = _private(kind) if _private_root is not None else None
@@ -159,10 +159,10 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
 
 
 def _shared(kind: str) -> _Folder | None:
-    """The cache's folder, where it can be used."""
+    """Return the cache's folder, or None if it cannot be used."""
     try:
         directory = _root() / kind
-        # Whatever the umask, others do not write it.
+        # Others cannot write it, whatever the umask.
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         return _Folder(directory)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
@@ -171,7 +171,7 @@ def _shared(kind: str) -> _Folder | None:
 
 
 def _root() -> Path:
-    """`$DETMODE_CACHE`, else `detmode` in the user's cache directory."""
+    """Return `$DETMODE_CACHE`, else `detmode` in the user's cache directory."""
     chosen = os.environ.get("DETMODE_CACHE")
     if chosen:
         return Path(chosen)
@@ -180,15 +180,15 @@ def _root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detmode"
 
 
-# Of this process, and of those that it forks.
+# Shared by this process and those that it forks.
 _private_root: Path | None = None
 
 
 def _private(kind: str) -> _Folder:
-    """The folder of this process alone, removed when it ends."""
+    """Return the private folder of this process, which is removed when the process ends."""
     global _private_root
     root = _private_root
-    # It may be gone: with the process that forked this one, or with old temporary files.
+    # It may have been removed by the parent process, or by a cleanup of temporary files.
     if root is None or not root.is_dir():
         root = _private_root = Path(tempfile.mkdtemp(prefix="detmode-"))
         atexit.register(_remove, root, os.getpid())
@@ -198,14 +198,14 @@ def _private(kind: str) -> _Folder:
 
 
 def _remove(root: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process may still leave by the same door
+    if os.getpid() == owner:  # a forked process inherits the exit hook
         shutil.rmtree(root, ignore_errors=True)
 
 
 def _problem(status: os.stat_result) -> str | None:
-    """Why nothing may be taken from a folder or file; None where it may."""
+    """Return the reason why a folder or file must not be used; None if it may be."""
     if os.name != "posix":
-        return None  # owners and modes mean nothing there
+        return None  # owners and modes have no meaning there
     if status.st_uid not in (0, os.geteuid()):
         return f"it belongs to another user (uid {status.st_uid})"
     mode = stat.S_IMODE(status.st_mode)

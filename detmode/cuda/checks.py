@@ -1,4 +1,4 @@
-"""What the launchers of several families ask of their tensors, in PyTorch's words."""
+"""Checks of tensors that the launchers of several families share, with PyTorch's messages."""
 
 from __future__ import annotations
 
@@ -9,32 +9,26 @@ from torch import Tensor
 
 
 def check_implemented(name: str, tensor: Tensor, dtypes: Collection[torch.dtype]) -> None:
-    """That ATen's CUDA kernel ``name`` takes the dtype of ``tensor``.
+    """Raise NotImplementedError unless ATen's CUDA kernel ``name`` takes the dtype of ``tensor``.
 
-    Raises:
-        NotImplementedError: it does not.
+    Args:
+        name: the kernel's name in the message.
+        tensor: the tensor to check.
+        dtypes: the dtypes that the kernel takes.
     """
     if tensor.dtype not in dtypes:
         raise NotImplementedError(f'"{name}" not implemented for {tensor.dtype}')
 
 
 def check_scalar_type(dtype: torch.dtype, *tensors: Tensor | None) -> None:
-    """That the tensors that there are have ``dtype``.
-
-    Raises:
-        RuntimeError: one has another.
-    """
+    """Raise RuntimeError unless all tensors that are given have ``dtype``."""
     for tensor in tensors:
         if tensor is not None and tensor.dtype != dtype:
             raise RuntimeError(f"expected scalar type {dtype} but found {tensor.dtype}")
 
 
 def check_devices(name: str, *tensors: Tensor) -> None:
-    """That the tensors of a call of ``name`` are on one device.
-
-    Raises:
-        RuntimeError: they are not.
-    """
+    """Raise RuntimeError unless the tensors of a call of ``name`` are on one device."""
     *devices, last = (tensor.device for tensor in tensors)
     if any(device != last for device in devices):
         raise RuntimeError(

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import struct
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from detmode.cuda.cache import Kept, take
+from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 from detmode.cuda.undo import Lock
 
@@ -28,7 +26,7 @@ _SHARED_DEFAULT = 48 * 1024
 
 
 def extra() -> str:
-    """The extra that fits this PyTorch: `"cuda12"` or `"cuda13"`, by the major of its CUDA.
+    """Return the extra for this PyTorch, `"cuda12"` or `"cuda13"`, by its CUDA's major version.
 
     CuPy and PyTorch then share one major version of the CUDA runtime and NVRTC, and one driver
     serves both. A PyTorch without CUDA gives the newer.
@@ -38,9 +36,9 @@ def extra() -> str:
 
 
 def unavailable() -> str | None:
-    """Why launches do not work on this machine's GPUs, with the remedy; None where they work."""
+    """Return why launches do not work on this machine's GPUs, with the remedy; None if they do."""
     if torch.version.cuda is None:
-        return "PyTorch is built without CUDA; install a CUDA build of PyTorch (pytorch.org)."
+        return "PyTorch was built without CUDA; install a CUDA build of PyTorch (pytorch.org)."
     if not torch.cuda.is_available():
         return "PyTorch finds no usable GPU; check the driver with nvidia-smi."
     remedy = f"run pip install 'detmode[{extra()}]'"
@@ -64,11 +62,11 @@ def unavailable() -> str | None:
 
 
 def _arch(capability: tuple[int, int]) -> str:
-    """Machine code for this GPU where NVRTC knows it, else PTX of the nearest older one."""
+    """Return the target: machine code for this GPU if NVRTC supports it, else older PTX."""
     from cupy.cuda import nvrtc
 
     number = capability[0] * 10 + capability[1]
-    # CuPy 13 does not list them; NVRTC then says itself what it does not know.
+    # CuPy 13 does not list them; NVRTC then reports an unknown one itself.
     listed = getattr(nvrtc, "getSupportedArchs", None)
     supported = tuple(int(arch) for arch in listed()) if listed is not None else (number,)
     if number in supported:
@@ -102,32 +100,30 @@ def _kept(source: Source, entry: str, arch: str) -> Kept:
 
 
 class _Slots(threading.local):
-    """One thread's argument values of one entry, 8 bytes each, and the pointers to them."""
+    """One thread's argument values of one entry, in words of 8 bytes, and the pointers to them."""
 
-    def __init__(self, count: int) -> None:
-        self.values = (ctypes.c_ulonglong * max(count, 1))()
-        address = ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_void_p * max(count, 1))(
-            *(address + 8 * i for i in range(max(count, 1)))
-        )
+    def __init__(self, signature: KernelSignature) -> None:
+        self.values = (ctypes.c_ulonglong * max(signature.n_words, 1))()
+        first = ctypes.addressof(self.values)
+        addresses = [first + 8 * offset for offset in signature.offsets]
+        self.pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self.address = ctypes.addressof(self.pointers)
 
 
 class _Kernel:
     """One entry on one device, loaded."""
 
-    def __init__(self, source: Source, entry: str, index: int, count: int) -> None:
+    def __init__(self, source: Source, entry: str, index: int) -> None:
         import cupy
 
         arch = _arch(torch.cuda.get_device_capability(index))
         kept = _kept(source, entry, arch)
-        self.where = f"{source.path.name}: {entry}"
         # RawModule keeps the machine code loaded for as long as this object lives.
         self.raw = cupy.RawModule(path=kept.loaded_from).get_function(kept.note)
         self.function: int = self.raw.kernel.ptr
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
-        self.count = count
-        self.slots = _Slots(count)
+        self.signature = source.signature(entry)
+        self.slots = _Slots(self.signature)
         self.set_device: Any = cupy.cuda.runtime.setDevice
         self.launch_kernel: Any = cupy.cuda.driver.launchKernel
 
@@ -135,42 +131,18 @@ class _Kernel:
         self,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        arguments: Sequence[object],
+        bound: Bound,
         shared: int,
         stream: int,
     ) -> None:
-        if len(arguments) != self.count:
-            raise ValueError(
-                f"{self.where}: {self.count} arguments at the first launch, now {len(arguments)}"
-            )
-        formats = ["="]
-        values: list[int | float] = []
-        for argument in arguments:
-            if isinstance(argument, Tensor):
-                formats.append("Q")
-                values.append(argument.data_ptr())
-            elif isinstance(argument, float):
-                formats.append("d")
-                values.append(argument)
-            elif isinstance(argument, int):
-                formats.append("q")
-                values.append(argument)
-            elif argument is None:
-                formats.append("Q")
-                values.append(0)
-            else:
-                raise TypeError(
-                    f"{self.where}: arguments are Tensor, None, bool, int or float, but got "
-                    f"{type(argument).__name__}"
-                )
         slots = self.slots
-        struct.pack_into("".join(formats), slots.values, 0, *values)
+        self.signature.pack_into(slots.values, bound)
         if shared > self.shared:
             _lock.run(self._raise_limit, shared)
         self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
 
     def _raise_limit(self, shared: int) -> None:
-        # Another thread may have raised the limit further by now; it is not to sink.
+        # Another thread may have raised the limit further by now; it must not be lowered.
         if shared > self.shared:
             self.raw.max_dynamic_shared_size_bytes = shared
             self.shared = shared
@@ -185,7 +157,7 @@ def launch_blocks(
     entry: str,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    arguments: Sequence[object],
+    bound: Bound,
     shared: int,
     device: torch.device,
 ) -> None:
@@ -197,42 +169,40 @@ def launch_blocks(
         RuntimeError: launching is impossible here (see `detmode.cuda.unavailable`), or a first
             launch is inside a CUDA graph capture.
         CompileError: NVRTC rejects the file.
-        TypeError: an argument of another type.
     """
     index = device.index if device.index is not None else torch.cuda.current_device()
     if index != torch.cuda.current_device():
         with torch.cuda.device(index):
-            launch_blocks(source, entry, grid, block, arguments, shared, device)
+            launch_blocks(source, entry, grid, block, bound, shared, device)
         return
     known = _kernels.get((id(source), entry, index))
     if known is None:
-        known = _load(source, entry, index, len(arguments))
+        known = _load(source, entry, index)
     kernel = known[1]
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
     stream = torch.cuda.current_stream(index).cuda_stream
-    kernel.launch(grid, block, arguments, shared, stream)
+    kernel.launch(grid, block, bound, shared, stream)
 
 
-def _load(source: Source, entry: str, index: int, count: int) -> tuple[Source, _Kernel]:
+def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
     problem = unavailable()
     if problem is not None:
         raise RuntimeError(f"{source.path.name}: {entry} cannot be launched. {problem}")
-    source.position(entry)
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{source.path.name}: {entry} is launched for the first time inside a CUDA graph "
-            "capture, where no code can be loaded; run what is captured once before the capture"
+            "capture, where no code can be loaded; run the captured code once before the capture"
         )
-    return _lock.run(_load_once, source, entry, index, count)
+    return _lock.run(_load_once, source, entry, index)
 
 
-def _load_once(source: Source, entry: str, index: int, count: int) -> tuple[Source, _Kernel]:
+def _load_once(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
     key = (id(source), entry, index)
     known = _kernels.get(key)
     if known is None:
         import cupy
 
         cupy.cuda.runtime.setDevice(index)
-        known = _kernels[key] = (source, _Kernel(source, entry, index, count))
+        known = _kernels[key] = (source, _Kernel(source, entry, index))
     return known

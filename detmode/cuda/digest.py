@@ -1,9 +1,9 @@
 """A 128-bit digest of a tensor's bytes, the same on every device and for every stride.
 
-The bytes in row-major order are cut into 64-bit words, the last one filled up with zeros. Each word
-is mixed with its position, twice in different ways, and the mixed words are added up modulo 2^64:
-two sums, which do not depend on the order of the additions. It sees what a sum of values does not:
-permutations, flipped signs, -0.0 against 0.0, the payload of a NaN. It is no cryptographic hash.
+The bytes in row-major order are cut into 64-bit words, the last one padded with zeros. Each word is
+mixed with its position in two different ways, and the mixed words are added modulo 2^64. The two
+sums do not depend on the order of the additions. Unlike a sum of values, the digest detects
+permutations, flipped signs, -0.0 in place of 0.0, and NaN payloads. It is not cryptographic.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _POSITION = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _THIRD = 0xD6E8FEB86659FD93
-# Words that stay in a CPU's second-level cache with what is made of them.
+# Words that fit into a CPU's second-level cache, together with the temporaries.
 _CHUNK = 1 << 14
 _Words: TypeAlias = NDArray[np.uint64]
-# Bytes from which more blocks are worth their atomics.
+# Bytes per thread that make an additional block worth its atomics.
 _BYTES_PER_THREAD = 64
 _MOST_THREADS = 1 << 18
 
 
 def add_digest(sums: Tensor, tensor: Tensor) -> None:
-    """Add the digest of ``tensor`` to ``sums``, on the tensor's device and without waiting for it.
+    """Add the digest of ``tensor`` to ``sums``, on the tensor's device and without waiting.
 
     Args:
         sums: int64 of shape (2,), contiguous, on the device of ``tensor``; zero for a new digest.
         tensor: strided, of any dtype.
     """
     data = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Of one element the stride may be anything, and only a stride of 1 can be viewed as bytes.
+    # The stride of a single element may be anything, but only stride 1 can be viewed as bytes.
     data = data.as_strided((data.numel(),), (1,)).view(torch.uint8)
     if data.numel() == 0:
         return
     if data.is_cuda:
         threads = min(-(-data.numel() // _BYTES_PER_THREAD), _MOST_THREADS)
-        launch(SOURCE, "digest", threads, data, sums, data.numel())
+        launch(SOURCE, "digest", threads, bytes=data, sums=sums, n_bytes=data.numel())
         return
     words = _words(data)
     of_chunk = _of_positions(np.arange(min(len(words), _CHUNK), dtype=np.uint64))
@@ -64,12 +64,12 @@ def add_digest(sums: Tensor, tensor: Tensor) -> None:
 
 
 def add_digests(sums: Tensor, words: Tensor, lengths: Tensor) -> None:
-    """Add the digests of many tensors whose words lie one after the other, on the CPU.
+    """Add the digests of many tensors whose words are concatenated, on the CPU.
 
     Args:
         sums: int64 of shape (n, 2).
         words: int64, the words of all tensors.
-        lengths: int64 of shape (n,): how many words each tensor has.
+        lengths: int64 of shape (n,), the number of words of each tensor.
     """
     filled = lengths > 0
     counts = lengths[filled].numpy()
@@ -82,7 +82,7 @@ def add_digests(sums: Tensor, words: Tensor, lengths: Tensor) -> None:
 
 
 def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
-    """The digests of sums, each with the number of bytes that went into it.
+    """Return the digests of sums, each combined with its number of bytes.
 
     Args:
         sums: int64 of shape (n, 2), on the CPU.
@@ -91,7 +91,7 @@ def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
     Returns:
         int64 of shape (n, 2): 16 bytes for each digest.
     """
-    # One more, so that the digest of no bytes is not zero, which stands for undefined ones.
+    # Plus one, so that the digest of no bytes is not zero, which stands for undefined digests.
     x = sums + (n_bytes[:, None] + 1) * torch.tensor([_signed(_FIRST), _signed(_SECOND)])
     x = (x ^ _shifted(x, 32)) * _signed(_THIRD)
     return x ^ _shifted(x, 29)
@@ -99,7 +99,7 @@ def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
 
 def _words(data: Tensor) -> _Words:
     n_words = -(-data.numel() // 8)
-    # A copy where a view would not be aligned, and for the last bytes.
+    # Copied if a view would not be aligned, or if the last word is incomplete.
     if data.numel() % 8 or data.data_ptr() % 8:
         padded = torch.zeros(n_words * 8, dtype=torch.uint8)
         padded[: data.numel()] = data
@@ -108,12 +108,12 @@ def _words(data: Tensor) -> _Words:
 
 
 def _of_positions(positions: _Words) -> _Words:
-    """What is added to the words at these positions."""
+    """Return the numbers that are added to the words at these positions."""
     return (positions + np.uint64(1)) * np.uint64(_POSITION)
 
 
 def _mixed(words: _Words, of_positions: _Words) -> Iterator[_Words]:
-    """The lanes of each word, one after the other; NumPy's arithmetic wraps as the kernel's."""
+    """Yield the two lanes of all words; NumPy's arithmetic wraps like the kernel's."""
     x = words + of_positions
     x ^= x >> np.uint64(32)
     x *= np.uint64(_FIRST)
@@ -129,5 +129,5 @@ def _signed(value: int) -> int:
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
-    """Right shift that fills with zeros, as of uint64."""
+    """Shift right and fill with zeros, as for uint64."""
     return values.bitwise_right_shift(bits) & ((1 << (64 - bits)) - 1)

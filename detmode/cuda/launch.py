@@ -11,6 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import device as gpu
 from detmode.cuda import host
+from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
 __all__ = [
@@ -69,6 +70,7 @@ def index_ctype(*counts: int) -> str:
     return "int32_t" if max(counts) <= SHORT else "int64_t"
 
 
+@functools.lru_cache(maxsize=4096)
 def magic_numbers(*divisors: int) -> tuple[int, ...]:
     """The magic number of each of ``divisors``, the second argument of `divisor<index_t>`.
 
@@ -92,23 +94,21 @@ def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _device(arguments: Sequence[object]) -> torch.device:
-    found: torch.device | None = None
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            if found is None:
-                found = argument.device
-            elif argument.device != found:
-                raise ValueError(
-                    f"all tensors of a launch must be on one device, but got {found} and "
-                    f"{argument.device}"
-                )
-    if found is None:
+def _device(bound: Bound) -> torch.device:
+    values, tensors, _ = bound
+    if not tensors:
         raise ValueError("a launch needs at least one tensor: its device decides where it runs")
+    found: torch.device = values[tensors[0]].device
+    for i in tensors:
+        if values[i].device != found:
+            raise ValueError(
+                f"all tensors of a launch must be on one device, but got {found} and "
+                f"{values[i].device}"
+            )
     return found
 
 
-def launch(source: Source, entry: str, threads: int, *arguments: object) -> None:
+def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> None:
     """Launches `entry` with at least `threads` threads in one dimension, 256 to a block.
 
     The grid is capped, so the kernel runs a grid-stride loop:
@@ -118,20 +118,21 @@ def launch(source: Source, entry: str, threads: int, *arguments: object) -> None
         source: the `.cu` file.
         entry: one of `source.entries`.
         threads: how many threads.
-        arguments: a Tensor passes its data pointer, None a null pointer, a bool `bool`, an int
-            `int64_t`, a float `double`. All tensors are on one device. CUDA: the launch goes to
-            torch's current stream and returns at once. CPU: the host runner runs it to its end.
+        arguments: one for each parameter of the kernel, by its name, in any order. A pointer takes
+            a Tensor or None, `bool` a bool, `int64_t` an int, `double` a float, a struct a
+            NamedTuple with its members' names in their order. All tensors are on one device. CUDA:
+            the launch goes to torch's current stream and returns at once. CPU: the host runner runs
+            it to its end.
 
     Raises:
-        ValueError: `threads` is negative, `entry` unknown, or the tensors' devices differ.
+        ValueError: `threads` is negative, `entry` unknown, a parameter has no argument or an
+            argument no parameter, a number is beyond its parameter, or the tensors' devices differ.
+        TypeError: an argument is of another kind than its parameter.
         RuntimeError: launching is impossible here (see `unavailable`).
         detmode.cuda.host.LaunchError: on the host, see there.
     """
     if threads < 0:
         raise ValueError(f"launch(): threads must not be negative, but got {threads}")
-    if threads == 0:
-        source.position(entry)
-        return
     grid = min((threads + BLOCK - 1) // BLOCK, MAX_GRID)
     _launch(source, entry, (grid, 1, 1), (BLOCK, 1, 1), arguments, 0)
 
@@ -141,8 +142,9 @@ def launch_blocks(
     entry: str,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    *arguments: object,
+    /,
     shared: int = 0,
+    **arguments: object,
 ) -> None:
     """Launches `entry` with an explicit grid and block. Otherwise as `launch`.
 
@@ -151,8 +153,8 @@ def launch_blocks(
         entry: one of `source.entries`.
         grid: blocks, an int or up to three sizes. A zero size launches nothing.
         block: threads of a block, an int or up to three sizes, at most 1024 together and 64 in z.
-        arguments: as for `launch`.
         shared: bytes of dynamic shared memory, `dynamic_shared<T>()` in the kernel.
+        arguments: as for `launch`.
 
     Raises:
         ValueError: sizes that no GPU launches, otherwise as `launch`.
@@ -168,9 +170,6 @@ def launch_blocks(
             f"launch_blocks(): grid must be below 2**31 along x, at most 65535 along y and z, but "
             f"got {blocks}"
         )
-    if 0 in blocks:
-        source.position(entry)
-        return
     _launch(source, entry, blocks, threads, arguments, shared)
 
 
@@ -179,14 +178,18 @@ def _launch(
     entry: str,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    arguments: Sequence[object],
+    arguments: dict[str, object],
     shared: int,
 ) -> None:
-    device = _device(arguments)
+    signature = source.signatures.get(entry) or source.signature(entry)
+    bound = signature.bind(arguments)
+    if 0 in grid:
+        return
+    device = _device(bound)
     if device.type == "cpu":
-        host.launch_blocks(source, entry, grid, block, arguments, shared)
+        host.launch_blocks(source, entry, grid, block, bound, shared)
     elif device.type == "cuda":
-        gpu.launch_blocks(source, entry, grid, block, arguments, shared, device)
+        gpu.launch_blocks(source, entry, grid, block, bound, shared, device)
     else:
         raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
 
@@ -231,9 +234,9 @@ def empty_like(
 
 @functools.cache
 def unavailable(device_type: str) -> str | None:
-    """Why launches do not work here on `"cuda"` or `"cpu"`: a sentence with the remedy, or None.
+    """Return why launches do not work on `"cuda"` or `"cpu"`, with the remedy; None if they do.
 
-    Asked once for each device type; never raises.
+    The answer is cached for each device type; never raises.
     """
     if device_type == "cpu":
         return host.unavailable()

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
+
 __all__ = ["CompileError", "Source", "compile_for"]
 
 INCLUDE_DIRECTORY = Path(__file__).parent / "include"
@@ -63,14 +65,47 @@ class Source:
         self.path = Path(anchor).parent / name
         self.entries: tuple[str, ...] = tuple(entries)
         self.positions: dict[str, int] = {entry: i for i, entry in enumerate(self.entries)}
+        self.signatures: dict[str, KernelSignature] = {}
 
     def __repr__(self) -> str:
         return f"Source({str(self.path)!r}, {len(self.entries)} entries)"
 
     @functools.cached_property
     def text(self) -> str:
-        """The file with its includes expanded, each at most once."""
-        return expand(self.path)
+        """The file with its includes expanded, each at most once, and the sizes of what it takes.
+
+        Both compilers refuse a struct of another size than a launch packs.
+        """
+        text = expand(self.path)
+        parameters = (each for kernel in kernels_of(text).values() for each in kernel)
+        sizes = {each.kind: 8 * len(each.members) for each in parameters if each.members}
+        asserted = (
+            f'static_assert(sizeof({name}) == {size}, "{name} has hidden members or padding");\n'
+            for name, size in sorted(sizes.items())
+        )
+        return text + "".join(asserted)
+
+    @functools.cached_property
+    def kernels(self) -> dict[str, tuple[Parameter, ...]]:
+        """The parameters of each `__global__` function of the text."""
+        return kernels_of(self.text)
+
+    def signature(self, entry: str) -> KernelSignature:
+        """The parameters of `entry`, read from the text once.
+
+        Raises:
+            ValueError: `entry` is unknown, the text does not declare its kernel, or a parameter is
+                of a type that no launch passes.
+        """
+        known = self.signatures.get(entry)
+        if known is None:
+            self.position(entry)
+            kernel = entry.partition("<")[0]
+            where = f"{self.path.name}: {entry}"
+            if kernel not in self.kernels:
+                raise ValueError(f"{where}: the file declares no __global__ function {kernel!r}")
+            known = self.signatures[entry] = KernelSignature(where, self.kernels[kernel])
+        return known
 
     def position(self, entry: str) -> int:
         """The place of `entry` in `entries`.
@@ -158,7 +193,7 @@ def compile_for(source: Source, arch: str, entries: Sequence[str] | None = None)
 def compile_entries(
     source: Source, arch: str, entries: Sequence[str]
 ) -> tuple[bytes, dict[str, str]]:
-    """As `compile_for`, with the name in the machine code (the lowered name) of each entry."""
+    """Compile like `compile_for`, and also return each entry's name in the machine code."""
     if not re.fullmatch(r"(sm|compute)_\d+[a-z]?", arch):
         raise ValueError(f"arch must be like 'sm_90' or 'compute_90', but got {arch!r}")
     for entry in entries:
@@ -184,7 +219,7 @@ def compile_entries(
 
 
 def whole_elf(code: bytes) -> bytes:
-    """The CUBIN with what is missing at its end.
+    """Return the CUBIN with its missing last byte.
 
     CuPy takes a CUBIN for a string and cuts its last byte off. It is the highest one of the
     alignment in the last program header, so zero; tools that check the headers refuse the file.

@@ -1,9 +1,12 @@
-"""Locks, blocks and calls that neither a fork nor an interrupt leaves half done.
+"""Locks, blocks and calls that neither a fork nor an interrupt leaves in an inconsistent state.
 
-The handler of a signal may raise, as Ctrl-C does, after any call of a C function and where any
-Python function begins: also before the first line of an ``__exit__``, which is not called again.
-What must end in spite of that is tied to an object that the interpreter alone holds while a
-``with`` statement or a call lasts, and drops at its end, however it ends.
+A signal handler may raise, as for Ctrl-C, after any call of a C function and at the start of any
+Python function, even before the first line of an ``__exit__``, which is not called again. Cleanup
+that must happen anyway is tied to an object that only the interpreter holds while a ``with``
+statement or a call lasts, and that it drops at the end, however the end comes about.
+
+It lies in the lowest folder because the host runner and the launches need its locks, and a folder
+imports only those below it.
 """
 
 from __future__ import annotations
@@ -21,34 +24,31 @@ _get_thread = threading.get_ident
 
 
 class Lock:
-    """A lock that a forked child finds free, and that no interrupt leaves taken.
-
-    One thread may take it several times over.
-    """
+    """A reentrant lock that is free in a forked child and that no interrupt leaves locked."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         _locks.add(self)
 
     def run(self, section: Callable[..., R], *args: Any) -> R:
-        """Call ``section(*args)`` while the lock is taken."""
-        # One line: a debugger or a profiler that raises at lines finds none to raise at between
-        # the taking and the call, nor before the release.
+        """Call ``section(*args)`` while holding the lock."""
+        # On one line, so that a debugger or profiler that raises at line events cannot raise
+        # between acquiring and the call, or before the release.
         with self._lock: return section(*args)  # fmt: skip  # noqa: E701
 
     def _forked(self) -> None:
-        # Whoever held it is no more.
+        # The thread that held it does not exist in the child.
         self._lock = threading.RLock()
 
 
 class Undo:
-    """What puts a block's changes back: steps that may be made twice, or without their change.
+    """The steps that undo a block's changes; each may run twice, or without its change.
 
     A step is noted before the change that it undoes.
 
     Attributes:
-        thread: the one that entered the block.
-        is_done: whether the steps have been made.
+        thread: the thread that entered the block.
+        is_done: true once the steps have run.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Undo:
         self._end: weakref.ref[Any] | None = None
 
     def note(self, step: Callable[[], object]) -> None:
-        """Make ``step`` first, before those noted earlier."""
+        """Add a step, to run before those noted earlier."""
         self._steps.append(step)
 
     def run(self) -> None:
-        """Make all steps. An interrupt in the midst of them is raised when all are made."""
+        """Run all steps; an interrupt during them is raised after all have run."""
         try:
             self._run()
         except BaseException:
@@ -76,11 +76,11 @@ class Undo:
             step()
 
     def run_at_end_of(self, exit: Any) -> None:
-        """Run when ``exit``, which a ``with`` statement holds, is dropped, unless it ran before."""
+        """Run when ``exit``, which a ``with`` statement holds, is dropped, unless already run."""
         self._end = weakref.ref(exit, self._run_in_its_thread)
 
     def _run_in_its_thread(self, _: object) -> None:
-        # What a thread has entered is not another one's to leave.
+        # Only the thread that entered a block may leave it.
         if _get_thread() == self.thread:
             self.run()
 
@@ -93,10 +93,11 @@ _latest = _Latest()
 
 
 class leaving:
-    """``__exit__`` of a class: a function that leaves the block, in an object for each ``with``.
+    """The ``__exit__`` of a class, which creates a separate object for each ``with`` statement.
 
     Args:
-        leave: called with the block, and type, value and traceback of what was raised in it.
+        leave: leaves the block; called with the block, and type, value and traceback of the
+            exception.
     """
 
     def __init__(self, leave: Callable[..., None]) -> None:
@@ -106,8 +107,8 @@ class leaving:
     def __get__(self, block: Any, owner: type) -> Callable[..., None]:
         if block is None:
             return self._leave
-        # A frame that an interrupt ends stays in its traceback, with its arguments, but this does
-        # not: a partial has no frame.
+        # A partial has no frame. A function's frame, ended by an interrupt, would stay in the
+        # traceback with its arguments.
         exit = functools.partial(_leave, self._leave, block, [])
         _latest.exit = weakref.ref(exit)
         return exit
@@ -116,16 +117,16 @@ class leaving:
 def _leave(
     leave: Callable[..., None], block: object, undo: list[Undo], *error: BaseException | None
 ) -> None:
-    # The garbage collector may drop what belongs to a generator before it ends the generator.
+    # The garbage collector may drop a generator's objects before it closes the generator.
     if not (undo and undo[0].is_done):
         leave(block, *error)
 
 
 def undone_at_end(block: object, undo: Undo) -> Undo:
-    """Have ``undo`` run when the ``with`` statement that is entering ``block`` ends.
+    """Run ``undo`` when the ``with`` statement that is entering ``block`` ends.
 
-    Called in ``__enter__``: the statement has looked ``__exit__`` up right before. Where
-    ``__enter__`` was called by hand nothing follows.
+    Call it in ``__enter__``, right before which the statement has looked up ``__exit__``. It has no
+    effect if ``__enter__`` was called by hand.
     """
     exit = _latest.exit() if _latest.exit is not None else None
     _latest.exit = None
@@ -138,7 +139,7 @@ def undone_at_end(block: object, undo: Undo) -> Undo:
 class _Call(weakref.ref["functools.partial[Any]"]):
     __slots__ = ("thread",)
     thread: int
-    # Told apart by identity: a reference itself cannot be hashed once its object is gone.
+    # Compared by identity: a weak reference cannot be hashed once its object is gone.
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
@@ -151,26 +152,28 @@ class Calls:
         _registries.add(self)
 
     def made(self, function: Callable[..., R]) -> Callable[..., R]:
-        """``function``, to be called at once and kept nowhere: in progress until it is dropped."""
+        """Return ``function``, to be called at once: in progress until it is dropped."""
         call = functools.partial(function)
-        # The set's own method, in C: no signal is looked for in it.
+        # The set's own method is in C, where no signal handler runs.
         known = _Call(call, self._calls.discard)
         known.thread = _get_thread()
         self._calls.add(known)
         return call
 
     def here(self) -> bool:
-        """Whether the calling thread is in one."""
+        """Return whether the current thread is in one of the calls."""
         thread = _get_thread()
         return any(call.thread == thread for call in tuple(self._calls))
 
     def elsewhere(self) -> bool:
-        """Whether another thread is in one."""
+        """Return whether another thread is in one of the calls."""
+        if not self._calls:
+            return False
         thread = _get_thread()
         return any(call.thread != thread for call in tuple(self._calls))
 
     def _forked(self) -> None:
-        # Calls of threads that are no more would never end.
+        # Calls of threads that no longer exist would never end.
         self._calls = {call for call in self._calls if call.thread == _get_thread()}
 
 

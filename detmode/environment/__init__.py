@@ -1,4 +1,4 @@
-"""What a program's bits depend on besides its code: PyTorch's settings, seeds, NCCL, versions.
+"""Everything besides its code that a program's bits depend on: settings, seeds, NCCL, versions.
 
 It may import :mod:`detmode.cuda`. It knows neither rules nor calls.
 """

@@ -1,4 +1,4 @@
-"""The state of PyTorch's dispatcher in which a mode makes the calls that it was handed."""
+"""The state of PyTorch's dispatcher in which a mode makes the calls that it receives."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-_CONJUGATE = torch._C.DispatchKey.Conjugate
-_NEGATIVE = torch._C.DispatchKey.Negative
+# The two halves of resolve_views, for who cannot spare a call in Python.
+resolve_conjugates = functools.partial(_set_excluded, torch._C.DispatchKey.Conjugate, False)
+resolve_negatives = functools.partial(_set_excluded, torch._C.DispatchKey.Negative, False)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Autocast's keys, by the type of device.
 _AUTOCAST = {
@@ -21,33 +22,33 @@ _AUTOCAST = {
 
 
 def resolve_views() -> None:
-    """Have conjugate and negative views resolved in all that a ``__torch_dispatch__`` calls.
+    """Resolve conjugate and negative views in all calls that a ``__torch_dispatch__`` makes.
 
-    PyTorch hands a call to a mode with every key above ``Python`` excluded. A kernel that
-    conjugates a tensor and calls another operator with it, as ``torch.linalg.pinv`` does, would go
-    on with numbers that are not conjugated (pytorch#198118).
+    PyTorch passes a call to a mode with every key above ``Python`` excluded. A kernel that
+    conjugates a tensor and calls another operator with it, such as ``torch.linalg.pinv``, would
+    continue with numbers that are not conjugated (pytorch#198118).
 
-    Nothing is put back: PyTorch's guard, which excluded the keys, ends when the mode's call does,
-    or, where another mode made the call while it was handed one, when that mode's call does.
+    Nothing is restored here: PyTorch's guard, which excluded the keys, ends with the mode's call,
+    or with the call of the outer mode that made it.
     """
-    _set_excluded(_CONJUGATE, False)
-    _set_excluded(_NEGATIVE, False)
+    resolve_conjugates()
+    resolve_negatives()
 
 
 class _Thread(threading.local):
     is_cast: bool = False
-    """Whether the thread is in an operator whose arguments autocast has cast."""
+    """True while the thread is in an operator whose arguments autocast has cast."""
 
 
 _thread = _Thread()
 
 
 class autocast_inside(Undo):
-    """Have autocast act in a composite operator that came whole, as it does without a mode.
+    """Apply autocast inside a composite operator, as it applies without a mode.
 
-    In inference mode a composite operator comes whole, and autocast's keys are among those that
-    are excluded: what ``torch.einsum`` calls would not be cast. An operator that autocast itself
-    knows was cast before it came, and what it is made of is not cast again.
+    In inference mode a mode receives composite operators whole, with autocast's keys excluded, so
+    the calls inside ``torch.einsum`` would not be cast. An operator that autocast itself lists was
+    cast before the mode received it, and its inner calls are not cast again.
     """
 
     def __init__(self, func: torch._ops.OpOverload) -> None:

@@ -1,4 +1,4 @@
-"""What the environment lets NCCL do."""
+"""The algorithms that the environment allows NCCL to use."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import ctypes
 import os
 
 REDUCING = ("allreduce", "reducescatter", "reduce")
-"""NCCL's functions that reduce, as NCCL_ALGO names them; a name before those that it contains."""
+"""NCCL's reducing functions, as NCCL_ALGO names them; a name precedes those that it contains."""
 
 EXCLUDING = "^NVLS,NVLSTree"
-"""The value of NCCL_ALGO that keeps every function of NCCL from reducing inside the switch."""
+"""The value of NCCL_ALGO that keeps all of NCCL's functions from reducing inside the switch."""
 
 _FUNCTIONS = {*REDUCING, "broadcast", "allgather"}
 _ALGORITHMS = {"tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"}
 
 
 def algorithms() -> str | None:
-    """``NCCL_ALGO`` as NCCL sees it: PyTorch sets it for C only, past ``os.environ``."""
+    """Return ``NCCL_ALGO`` as NCCL sees it: PyTorch sets it for C only, not in ``os.environ``."""
     return _c_environment("NCCL_ALGO")
 
 
 def nvls_is_excluded(function: str | None = None) -> bool:
-    """Whether NCCL is kept from reducing inside the NVLink switch, where sums are in any order.
+    """Return whether NCCL cannot reduce inside the NVLink switch, which adds in any order.
 
-    Two algorithms do so: NVLS, and across nodes NVLSTree. NCCL compares whole names, so that
-    ``^NVLS``, which PyTorch sets, leaves NVLSTree: it is enough where all ranks are known to be on
-    one node, as NCCL then never takes NVLSTree.
+    Two algorithms reduce there: NVLS, and across nodes NVLSTree. NCCL compares whole names, so
+    ``^NVLS``, which PyTorch sets, still allows NVLSTree. It is enough if all ranks are known to be
+    on one node, because NCCL then never uses NVLSTree.
 
     Args:
         function: one of :data:`REDUCING`; all of them if not given.
@@ -38,11 +38,11 @@ def nvls_is_excluded(function: str | None = None) -> bool:
 
 
 def _possible(function: str, setting: str) -> set[str]:
-    """The algorithms that a value of NCCL_ALGO leaves to a function; all where NCCL refuses it.
+    """Return the algorithms that a value of NCCL_ALGO allows; all if NCCL rejects the value.
 
-    Since NCCL 2.24 a value is a list of algorithms, then lists for single functions, each after
-    ``;``: ``ring,tree;allreduce:^nvls``. The last list for a function counts, ``^`` means all but
-    the listed, names are whole ones in any case, and without a list everything is possible.
+    Since NCCL 2.24 a value is a list of algorithms, followed by lists for single functions, each
+    after ``;``: ``ring,tree;allreduce:^nvls``. The last list for a function counts, ``^`` means all
+    but the listed ones, names are whole and ignore case, and without a list everything is allowed.
     """
     possible = _ALGORITHMS
     for place, entry in enumerate(filter(None, setting.lower().split(";"))):
@@ -57,7 +57,7 @@ def _possible(function: str, setting: str) -> set[str]:
 
 
 def _on_one_node() -> bool:
-    """Whether the program's starter, such as ``torchrun``, says that no other node takes part."""
+    """Return whether the launcher, such as ``torchrun``, put all ranks on one node."""
     ranks = os.environ.get("WORLD_SIZE")
     return ranks is not None and ranks == os.environ.get("LOCAL_WORLD_SIZE")
 

@@ -1,4 +1,4 @@
-"""Random numbers that are the same in two runs: seeds, data loader workers, saved generators."""
+"""Reproducible random numbers: seeds, data loader workers, saved generator states."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import torch
 from torch.utils.data import get_worker_info
 
 _LARGEST = 2**32 - 1
-"""Of the seeds that NumPy takes; Python and PyTorch take these too."""
+"""The largest seed that NumPy accepts; Python and PyTorch accept it too."""
 
 _ALWAYS = ("python", "torch")
 _WHERE_PRESENT = ("numpy", "cuda")
 
 
 def seed_everything(seed: int) -> torch.Generator:
-    """Seed the global generators of Python, NumPy and PyTorch, the last on all devices.
+    """Seed the global generators of Python, NumPy and PyTorch (on all devices).
 
-    NumPy is seeded where it can be imported, whether or not the program has imported it yet. CUDA
-    is not initialised: PyTorch keeps the seed until it is. What has a state of its own cannot be
-    reached: a ``numpy.random.Generator``, a ``random.Random``, a ``torch.Generator``.
+    NumPy is seeded if it can be imported, whether or not the program has imported it yet. CUDA is
+    not initialised: PyTorch keeps the seed until it is. Generators that the program creates (a
+    ``numpy.random.Generator``, a ``random.Random``, a ``torch.Generator``) are not seeded.
 
     Args:
         seed: 0 to 2**32 - 1.
 
     Returns:
-        A new CPU generator, seeded with ``seed``, for a ``DataLoader`` or a sampler. What is drawn
-        from it does not move PyTorch's global generator.
+        A new CPU generator, seeded with ``seed``, for a ``DataLoader`` or a sampler. Drawing from
+        it does not advance PyTorch's global generator.
 
     Raises:
         TypeError: ``seed`` is not an integer.
@@ -50,8 +50,8 @@ def seed_worker(worker_id: int) -> None:
     """Seed Python's and NumPy's global generators in a worker of a ``DataLoader``.
 
     For ``DataLoader(worker_init_fn=seed_worker)``. The seed is the one that PyTorch gave the
-    worker: drawn from the loader's generator once for each epoch, plus ``worker_id``. A worker that
-    is a thread shares the global generators with the whole process; they are left alone there.
+    worker: a number drawn from the loader's generator once per epoch, plus ``worker_id``. A worker
+    that is a thread shares the process's global generators, which are left unchanged.
 
     Args:
         worker_id: as ``DataLoader`` passes it.
@@ -75,17 +75,17 @@ def seed_worker(worker_id: int) -> None:
 
 
 def dataloader_kwargs(seed: int) -> dict[str, Any]:
-    """The arguments with which a ``DataLoader`` gives the same batches in every run.
+    """Return arguments with which a ``DataLoader`` gives the same batches in every run.
 
-    ``DataLoader(data, shuffle=True, num_workers=4, **dataloader_kwargs(0))``: the order of samples
-    and the seeds of workers then come from a generator that nothing else draws from.
+    With ``DataLoader(data, shuffle=True, num_workers=4, **dataloader_kwargs(0))`` the order of
+    samples and the seeds of workers come from a generator that nothing else uses.
 
     Args:
-        seed: 0 to 2**32 - 1. Ranks of a distributed run need different ones.
+        seed: 0 to 2**32 - 1. Ranks of a distributed run need different seeds.
 
     Returns:
         ``worker_init_fn``, which is :func:`seed_worker`, and ``generator``, a new CPU generator.
-        Two loaders with the same generator disturb each other: call it for each.
+        Two loaders with the same generator would affect each other, so call it for each loader.
 
     Raises:
         TypeError: ``seed`` is not an integer.
@@ -95,15 +95,15 @@ def dataloader_kwargs(seed: int) -> dict[str, Any]:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of every global generator, to be put back with :func:`set_rng_state`.
+    """Return the state of every global generator, to restore with :func:`set_rng_state`.
 
-    It holds tensors, numbers, strings, tuples, lists and dictionaries only, so that
+    It holds only tensors, numbers, strings, tuples, lists and dictionaries, so that
     ``torch.load(..., weights_only=True)`` reads it from a checkpoint.
 
     Returns:
-        By name: ``"python"``, ``"torch"`` (the CPU), ``"numpy"`` where NumPy can be imported, and
-        ``"cuda"``, one state for each device, where CUDA is initialised. Generators of other
-        devices are not in it.
+        By name: ``"python"``, ``"torch"`` (the CPU), ``"numpy"`` if NumPy can be imported, and
+        ``"cuda"``, one state for each device, if CUDA is initialised. Generators of other
+        devices are not included.
     """
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy_random = _numpy_random()
@@ -115,13 +115,13 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Put every global generator back to where it was.
+    """Restore the state of every global generator.
 
-    A generator that ``state`` does not hold stays as it is; a key can be deleted for that. CUDA is
-    initialised if ``state`` holds its generators.
+    A generator that is not in ``state`` is left unchanged, so delete a key to skip a generator.
+    CUDA is initialised if ``state`` holds its generators.
 
     Args:
-        state: what :func:`rng_state` gave. Its tensors may have been loaded to any device.
+        state: the result of :func:`rng_state`. Its tensors may have been loaded to any device.
 
     Raises:
         TypeError: ``state`` is not a mapping.
@@ -151,7 +151,7 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(words), gauss))
     torch.set_rng_state(state["torch"].cpu())
     if on_cuda:
-        # At its initialisation PyTorch seeds last: a state that waits for it would be lost.
+        # Initialisation seeds CUDA's generators, so a state set before it would be lost.
         torch.cuda.init()
         torch.cuda.set_rng_state_all([each.cpu() for each in on_cuda])
 
@@ -165,7 +165,7 @@ def _checked(seed: int) -> int:
         raise TypeError(f"seed must be an int, not {type(seed).__name__}") from None
     if not 0 <= value <= _LARGEST:
         raise ValueError(
-            f"seed must be from 0 to 2**32 - 1, which Python, NumPy and PyTorch all take, "
+            f"seed must be from 0 to 2**32 - 1, which Python, NumPy and PyTorch all accept, "
             f"but is {value}"
         )
     return value
@@ -191,9 +191,9 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _numpy_random() -> ModuleType | None:
-    """``numpy.random``, where there is NumPy.
+    """Return ``numpy.random``, or ``None`` without NumPy.
 
-    It is imported if it was not: imported later, its global generator would begin anywhere.
+    It is imported here if necessary: imported later, its global generator would be unseeded.
     """
     try:
         return importlib.import_module("numpy.random")
@@ -202,14 +202,14 @@ def _numpy_random() -> ModuleType | None:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy state without NumPy's types."""
+    """Convert a NumPy state to plain types."""
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _with_arrays(value: Any) -> Any:
-    """The same with arrays again; bit generators convert them to the words that they have."""
+    """Convert the lists back to arrays; bit generators convert them to their own word size."""
     if isinstance(value, Mapping):
         return {name: _with_arrays(each) for name, each in value.items()}
     if isinstance(value, list):

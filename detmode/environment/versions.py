@@ -1,4 +1,4 @@
-"""PyTorch's versions: those that are supported, and how they are written."""
+"""PyTorch's versions: the supported range, and parsing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ SUPPORTED = ((2, 8), (2, 15))
 """The oldest and the newest PyTorch that the rule table was checked against."""
 
 VERSIONS = " to ".join(f"{major}.{minor}" for major, minor in SUPPORTED)
-"""``SUPPORTED`` as people read it."""
+"""``SUPPORTED`` as text."""
 
 
 def parse_version(version: str) -> tuple[int, int]:
-    """``"2.13.0+cpu"`` as ``(2, 13)``.
+    """Parse ``"2.13.0+cpu"`` as ``(2, 13)``.
 
     Raises:
         ValueError: the text does not begin with ``major.minor``.
@@ -24,7 +24,7 @@ def parse_version(version: str) -> tuple[int, int]:
 
 
 def version_range(since: str | None, until: str | None) -> str:
-    """``"2.8 to 2.10"``, ``"2.11 and newer"``, ``"2.10 and older"``, or nothing for any version."""
+    """Return ``"2.8 to 2.10"``, ``"2.11 and newer"``, ``"2.10 and older"``, or ""."""
     if since and until:
         return f"{since} to {until}"
     if since:

@@ -12,11 +12,11 @@ from detmode.table.names import Operator, text_of
 
 
 class allow(ContextDecorator):
-    """Inside, the named operators run as PyTorch would run them without its flag.
+    """Run the named operators inside a block as PyTorch runs them without its flag.
 
-    So do their backward operators when backward runs later, outside the block: autograd nodes are
-    told by their sequence number. A context manager and a decorator, re-entrant; it concerns the
-    thread that enters it.
+    So do their backward operators when backward runs later, outside the block; they are recognised
+    by the sequence numbers of autograd nodes. A re-entrant context manager and decorator, which
+    affects only the thread that enters it.
 
     Args:
         operators: operator or overload names (``"aten::histc"``, ``"aten::put_.default"``),

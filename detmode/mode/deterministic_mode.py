@@ -1,4 +1,4 @@
-"""DeterministicMode: look up, match, act, record."""
+"""DeterministicMode: look up, bind, decide, count, perform."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
-from detmode.environment.dispatch import autocast_inside, resolve_views
+from detmode.environment.dispatch import autocast_inside, resolve_conjugates, resolve_negatives
 from detmode.environment.settings import (
     FLAG,
     choose_for_block,
@@ -27,21 +27,23 @@ from detmode.environment.settings import (
     with_native_settings,
 )
 from detmode.mode import messages
+from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
 from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_arguments, check_overrides, logger_for, means_unlisted
-from detmode.mode.plan import Plan
-from detmode.mode.row_counter import RowCounter
+from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.validation import validate, validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.lines import in_compiled_function
 from detmode.sites.observers import observer
-from detmode.table.call import Call, tensors_in
+from detmode.table.call import tensors_in
 from detmode.table.call_site import Site
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import Overrides, matches, names_of
-from detmode.table.rule import Allow, Refuse, Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable, resolve
+from detmode.table.overload_info import COMPOSITE, OverloadInfo
+from detmode.table.rule import Allow, Substitute
+from detmode.table.rule_table import RuleTable, resolve
 from detmode.table.variants import run_substitute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,8 +52,8 @@ _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _local = threading.local()
 _registries: dict[str, dict[Any, Any]] = {}
-_is_composite = torch._C._dispatch_has_kernel_for_dispatch_key
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_get_mode = torch._C._get_dispatch_mode
+_count_modes = torch._C._len_torch_dispatch_stack
 _FILES = 1 << 10
 
 
@@ -59,11 +61,10 @@ _FILES = 1 << 10
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
 class DeterminismWarning(UserWarning):
-    """A call whose result may vary was let pass; given once for each site."""
+    """A call ran whose result may vary between runs; given once for each site."""
 
 
 class DeterministicMode(TorchDispatchMode):
@@ -72,18 +73,21 @@ class DeterministicMode(TorchDispatchMode):
     A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
     exception-safe: every setting it touches is restored. It acts in the thread that enters it and
     in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
-    turns on, still alerts. Copied or pickled outside of its block, it is another mode with the same
-    arguments, which has seen nothing yet.
+    turns on, still alerts. A copy or a pickle made outside its block is a new mode with the same
+    arguments and no records.
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
-            warn nor raise, and native paths run in their strict form.
+            warn nor raise, and native paths run as without it: PyTorch itself would leave some of
+            them to vary.
+        strict: also raise on calls that may vary and on which PyTorch is silent; without it they
+            only warn. Only an override or an ``allow`` region exempts a call.
         substitute: ``False`` is exactly PyTorch's behaviour: native path, warning, error.
         rules: the rule table; ``default_rules()`` if left out.
         overrides: operators or overloads, by name or as in ``torch.ops``, or globs of names, to
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
-            a glob. They concern calls that may vary: a call that a rule knows not to vary passes
-            as ever, and a glob over ``aten`` means the operators that the table lists.
+            a glob. They apply to calls that may vary: a call that does not vary according to its
+            rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
             the block; ``None`` leaves it as it is.
         simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
@@ -93,16 +97,25 @@ class DeterministicMode(TorchDispatchMode):
 
     Raises:
         TypeError: an argument has the wrong type, in PyTorch's words where it has them.
-        ValueError: an argument has an impossible value.
-        RuntimeError: inside the block: PyTorch's standard message, for a call that is refused.
+        ValueError: an argument has an impossible value, or both ``warn_only`` and ``strict`` are
+            given.
+        RuntimeError: inside the block: PyTorch's standard message, for a call that is refused; in
+            detmode's own words where PyTorch has none.
     """
 
     supports_higher_order_operators = True
+
+    # Modes of tests and modes that only observe override these.
+    _told: ClassVar[Container[str]] = ("warn", "error")
+    """The actions that give a warning or an error."""
+    _known: Callable[[InterceptedCall], bool] | None = None
+    """Returns whether a call that would raise may run."""
 
     def __init__(
         self,
         warn_only: bool = False,
         *,
+        strict: bool = False,
         substitute: bool = True,
         rules: RuleTable | None = None,
         overrides: Overrides | None = None,
@@ -112,14 +125,13 @@ class DeterministicMode(TorchDispatchMode):
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
-            warn_only, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
+            warn_only, strict, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
         )
         if rules is None:
             from detmode.rules import default_rules
 
             rules = default_rules()
-        self._warn_only = warn_only
-        self._substitute = substitute
+        self._policy = Policy(warn_only=warn_only, strict=strict, substitute=substitute)
         self._table = rules
         self._overrides = check_overrides(overrides, rules)
         self._fill = fill_uninitialized_memory
@@ -129,12 +141,12 @@ class DeterministicMode(TorchDispatchMode):
         self._begin()
 
     def _begin(self) -> None:
-        """Make what belongs to the mode's own calls: a copy begins anew."""
+        """Create the state of the mode's calls; a copy starts with a new one."""
         TorchDispatchMode.__init__(self)
-        self._plans: dict[Any, Plan | None] = {}
-        # What overloads without a plan call: an overload itself is hashed and called in Python.
+        self._overloads: dict[Any, OverloadInfo | None] = {}
+        # What overloads without one call: an overload itself is hashed and called in Python.
         self._unlisted: set[Any] = set()
-        self._recorder = RowCounter(self._logger, self._tell_of_compile)
+        self._counter = RowCounter(self._logger, self._tell_of_compile)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
         self._innermost = True
@@ -156,7 +168,7 @@ class DeterministicMode(TorchDispatchMode):
     def _enter(self, undo: Undo) -> None:
         register_passthrough(type(self))
         level = self._level_for(undo)
-        choose_for_block(self._warn_only, self._fill, undo)
+        choose_for_block(self._policy.warn_only, self._fill, undo)
         Detours(_prefers_plain_operator, _meets, undo)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
@@ -171,9 +183,9 @@ class DeterministicMode(TorchDispatchMode):
         TorchDispatchMode.__enter__(level)
 
     def _level_for(self, undo: Undo) -> DeterministicMode:
-        """What goes on the stack: a mode that is on one already gets a twin.
+        """Return the object to push: a mode that is already on a stack gets a twin.
 
-        Each level is told apart, and the records are one.
+        Each level is a separate object; they share the records.
         """
         undo.note(functools.partial(_discard, self._entered, undo))
         self._entered.append(undo)
@@ -199,7 +211,7 @@ class DeterministicMode(TorchDispatchMode):
     __exit__ = leaving(_exit)
 
     def __call__(self, function: F) -> F:
-        """As a decorator: every call of ``function`` runs inside the mode."""
+        """Decorate ``function``: each of its calls runs inside the mode."""
         if not callable(function):
             raise TypeError(
                 f"DeterministicMode decorates a function, got {type(function).__name__}"
@@ -224,7 +236,7 @@ class DeterministicMode(TorchDispatchMode):
 
     @property
     def is_entered(self) -> bool:
-        """Whether a block of this mode is open, in any thread."""
+        """True if a block of this mode is open, in any thread."""
         return bool(self._entered)
 
     # Copies
@@ -249,12 +261,12 @@ class DeterministicMode(TorchDispatchMode):
 
     @property
     def records(self) -> tuple[ReportRow, ...]:
-        """The rows so far, in the order in which they were first met."""
+        """The rows so far, in the order of their first calls."""
         return self.report().records
 
     def report(self) -> Report:
-        """The rows so far, as a table (``print``) or JSON (``to_json``)."""
-        return self._recorder.report()
+        """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
+        return self._counter.report()
 
     # One call
 
@@ -268,21 +280,22 @@ class DeterministicMode(TorchDispatchMode):
                 # A subclass desugars first; the mode then sees the operators that it is made of.
                 return NotImplemented
             traced = kind == _TRACED
-        resolve_views()
+        resolve_conjugates()
+        resolve_negatives()
         operator: Any = getattr(func, "_op", None)
         if operator in self._unlisted:
             return operator(*args, **kwargs) if kwargs else operator(*args)
-        plan = self._plans.get(func, _UNSEEN)
-        if plan is _UNSEEN:
-            plan = self._plan(func)
-            if plan is None and type(func) is torch._ops.OpOverload:
+        overload = self._overloads.get(func, _UNSEEN)
+        if overload is _UNSEEN:
+            overload = self._look_up(func)
+            if overload is None and type(func) is torch._ops.OpOverload:
                 self._unlisted.add(operator)
-        if plan is None or not self._innermost:
+        if overload is None or not self._innermost:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self._intercept(plan, args, kwargs or {}, traced=traced)
+        return self._intercept(overload, args, kwargs or {}, traced=traced)
 
     def _kind_of(self, types: Iterable[type]) -> int:
-        """The most foreign kind among the tensors' types."""
+        """Return the most foreign kind among the tensors' types."""
         found = _PLAIN
         for cls in types:
             kind = self._kinds.get(cls)
@@ -297,8 +310,9 @@ class DeterministicMode(TorchDispatchMode):
             found = max(found, kind)
         return found
 
-    def _plan(self, func: Any) -> Plan | None:
-        plan = None
+    def _look_up(self, func: Any) -> OverloadInfo | None:
+        """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
+        overload = None
         if isinstance(func, torch._ops.OpOverload):
             rows = self._table.get(func)
             known_not_to_vary = rows and all(isinstance(row.rule.action, Allow) for row in rows)
@@ -315,157 +329,110 @@ class DeterministicMode(TorchDispatchMode):
                 ),
                 None,
             )
-            # TorchScript's own operators have no dispatcher entry to ask.
-            composite = (
-                not rows and func.namespace != "prim" and _is_composite(func.name(), _COMPOSITE)
-            )
-            if rows or override or composite or self._table.is_forward(func):
-                plan = Plan(func, rows, override, composite)
+            found = OverloadInfo(func, rows, override)
+            if rows or override or found.composite or self._table.is_forward(func):
+                overload = found
         self._tell_of_compile()
         Detours.look_again()
-        self._plans[func] = plan
-        return plan
+        self._overloads[func] = overload
+        return overload
 
     def _intercept(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
     ) -> Any:
-        func = plan.func
-        if plan.composite and plan.override is None:
-            return self._decompose(plan, args, kwargs)
-        call = Call(func, plan.signature.bind(args, kwargs), self._simulate)
+        """Decide on a call, count it, warn or raise, and carry out the decision."""
+        if overload.composite and overload.override is None:
+            return self._decompose(overload, args, kwargs)
+        traced = traced or _get_mode(_FAKE) is not None
+        call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
-                    call.place = self._memory.remember_call(plan.names, self._recorder.paths)
+                    self._memory.remember_call(call, self._counter.paths)
                     break
-        row: FamilyRule | None = None
-        for candidate in plan.rows:
-            if candidate.rule.when(call):
-                row = candidate
-                break
-        if row is None:
-            if plan.override is None:
-                return func(*args, **kwargs)
-        elif isinstance(row.rule.action, Allow):
-            return func(*args, **kwargs)
-        return self._act(plan, row, call, args, kwargs, traced=traced)
+        rule = call.row.rule if call.row else None
+        if overload.override is None if rule is None else isinstance(rule.action, Allow):
+            # The most frequent decision, for which nothing else is looked up.
+            return call.run()
+        is_allowed = self._memory.allows(call)
+        if call.site is None:
+            self._memory.find_site(call, self._counter.paths)
+        decision = decide(
+            rule,
+            self._policy,
+            override=overload.override,
+            is_allowed=is_allowed,
+            is_flag_on=FLAG.chosen()[0],
+            unavailable=launcher_missing(call),
+            is_known=self._known is not None and self._known(call),
+        )
+        if decision.action == "pass":
+            return call.run()
+        if decision.unavailable is not None:
+            self._say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
+        is_new = self._counter.count(call, decision)
+        if decision.action in self._told and (is_new or decision.action == "error"):
+            self._tell(call, decision)
+        return self.perform(call, decision)
 
-    def _decompose(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a composite operator under the mode: in inference mode they come whole.
+    def _decompose(
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a composite operator under the mode, which receives it whole in inference mode.
 
-        It is ATen's form that runs: PyTorch has some in Python as well, for tracing, which round in
-        another way or draw other random numbers. Some have kernels besides (``silu_backward``;
-        ``linear``, for nested tensors): ATen runs those.
+        ATen's decomposition runs. PyTorch also has some in Python, for tracing, which round
+        differently or draw other random numbers. Some composites have kernels as well
+        (``silu_backward``; ``linear``, for nested tensors), which ATen runs.
         """
-        if plan.kernels:
+        if overload.kernels:
             for tensor in tensors_in((*args, *kwargs.values())):
-                if (tensor.device.type, tensor.is_nested) in plan.kernels:
-                    return plan.func(*args, **kwargs)
-        with _acting(self), autocast_inside(plan.func):
-            return plan.func._op_dk(_COMPOSITE, *args, **kwargs)
+                if (tensor.device.type, tensor.is_nested) in overload.kernels:
+                    return overload.func(*args, **kwargs)
+        with _acting(self), autocast_inside(overload.func):
+            return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
-    def _act(
-        self,
-        plan: Plan,
-        row: FamilyRule | None,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        traced: bool,
-    ) -> Any:
-        """Decide what happens with a call that may vary, record it, and do it."""
-        func = plan.func
-        rule = row.rule if row else None
-        asked = "allow" if self._memory.allows(plan.names) else plan.override
-        if asked == "allow":
-            self._recorder.count(plan, row, "allow", call, self._memory)
-            with deterministic_flag(False):
-                return func(*args, **kwargs)
-        if asked == "native":
-            return self._run_native(plan, row, call, args, kwargs)
-        if asked in ("warn", "error"):
-            return self._refuse(plan, row, call, args, kwargs, warn=asked == "warn")
-        if rule is None:
-            # An override asks for a substitute, and no row says how.
-            return func(*args, **kwargs)
-        action, unavailable = rule.action, None
-        if isinstance(action, Substitute):
-            if self._substitute or asked == "substitute":
-                where = None if traced or _is_active(_FAKE) else _where_to_launch(call)
-                if where is None:
-                    self._recorder.count(plan, row, "substitute", call, self._memory)
-                    # Tracing needs the shapes only, and tracing rules alert under the flag.
-                    with deterministic_flag(False):
-                        return func(*args, **kwargs)
-                unavailable = _unavailable(where) if action.launches else None
-                if unavailable is None:
-                    self._recorder.count(plan, row, "substitute", call, self._memory)
-                    with no_memory_fill():
-                        validate(func, call.arguments)
-                        seen_by = observer()
-                        if seen_by is None:
-                            return run_substitute(action, func, call.arguments)
-                        run = functools.partial(_substitute, plan, action)
-                        return seen_by.observe(func, args, kwargs, run)
-                self._say_once(unavailable, f"no substitutes here: {unavailable}")
-            action = rule.without_substitute
-        is_flag_on, _ = FLAG.chosen()
-        if isinstance(action, Refuse):
-            warn = self._warn_only or rule.alert is None or not is_flag_on
-            return self._refuse(plan, row, call, args, kwargs, warn=warn, unavailable=unavailable)
-        if not is_flag_on:
-            return self._refuse(plan, row, call, args, kwargs, warn=True)
-        return self._run_native(plan, row, call, args, kwargs)
+    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
+        """Carry out the decision; a mode that only observes does less.
 
-    def _run_native(
-        self,
-        plan: Plan,
-        row: FamilyRule | None,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        self._recorder.count(plan, row, "native", call, self._memory)
-        return with_native_settings(plan.func)(*args, **kwargs)
+        Returns:
+            The result of the call.
+        """
+        match decision.action:
+            case "native":
+                return with_native_settings(call.func)(*call.args, **call.kwargs)
+            case "substitute" if call.launches_on is not None:
+                assert call.row is not None
+                action = call.row.rule.action
+                assert isinstance(action, Substitute)
+                with no_memory_fill():
+                    validate(call.func, call.arguments)
+                    # Without an outer mode there is no observer.
+                    seen_by = observer() if _count_modes() else None
+                    if seen_by is None:
+                        return run_substitute(action, call.func, call.arguments)
+                    run = functools.partial(_substitute, call.overload, action)
+                    return seen_by.observe(call.func, call.args, call.kwargs, run)
+            case _:
+                # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
+                # own would repeat it at every call.
+                with deterministic_flag(False):
+                    return call.run()
 
-    def _refuse(
-        self,
-        plan: Plan,
-        row: FamilyRule | None,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        warn: bool,
-        unavailable: str | None = None,
-    ) -> Any:
-        action = "warn" if warn else "error"
-        record, place, is_new = self._recorder.count(plan, row, action, call, self._memory)
-        if is_new or not warn:
-            rule = row.rule if row else None
-            is_flag_on, _ = FLAG.chosen()
-            if record.alert is not None and is_flag_on:
-                text = messages.alert_text(record.alert, warn=warn)
-            elif rule is not None and not is_flag_on:
-                text = messages.own_text(plan.name, rule, why=messages.flag_is_off(rule))
-            else:
-                text = messages.own_text(plan.name, rule)
-            remedy = messages.remedy(
-                plan.func._schema.name,
-                warned=warn,
-                overridden=plan.override,
-                substitute_exists=rule is not None and isinstance(rule.action, Substitute),
-                unavailable=unavailable,
-            )
-            message = messages.with_place(text, place.site.text, place.module, remedy)
-            if not warn:
-                raise RuntimeError(message)
-            self._logger.warning("%s", message)
-            _warn_at(message, place.site)
-        # The warning is given; PyTorch's own would repeat it at every call.
-        with deterministic_flag(False):
-            return plan.func(*args, **kwargs)
+    def _tell(self, call: InterceptedCall, decision: Decision) -> None:
+        """Raise or warn about a call that may vary, with all that the user needs to know."""
+        assert call.site is not None
+        overload, (site, module) = call.overload, call.site
+        rule, warned = call.row.rule if call.row else None, decision.action == "warn"
+        alert = rule.alert_for(overload.variant) if rule and FLAG.chosen()[0] else None
+        if alert is not None:
+            text = messages.alert_text(alert, warn=warned)
+        else:
+            text = messages.own_text(overload.name, decision.why)
+        message = messages.with_place(text, site.text, module, remedy_for(call, decision))
+        if not warned:
+            raise RuntimeError(message)
+        self._logger.warning("%s", message)
+        _warn_at(message, site)
 
     def _tell_of_compile(self) -> None:
         if "torch.compile" not in self._said and in_compiled_function():
@@ -489,7 +456,7 @@ def _stack() -> list[DeterministicMode]:
 
 
 def current_mode() -> DeterministicMode | None:
-    """The innermost mode that acts in this thread, an autograd thread included."""
+    """Return the innermost mode that acts in this thread, or in this autograd thread."""
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if isinstance(mode, DeterministicMode):
             return mode
@@ -497,9 +464,9 @@ def current_mode() -> DeterministicMode | None:
 
 
 def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
-    """Whether a detour is left out, because the mode has a substitute for the plain backward."""
+    """Return whether the plain operator replaces a detour, as its backward has a substitute."""
     mode = current_mode()
-    if mode is None or not mode._substitute:
+    if mode is None or not mode._policy.substitute:
         return False
     if input.is_meta:
         return mode._simulate is not None
@@ -513,9 +480,9 @@ def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
 
 
 def _meets(alert: str) -> bool:
-    """Whether an alert in Python is passed over: a shape function's, which runs nothing.
+    """Return whether to skip an alert in Python, such as that of a shape function.
 
-    Or one of torchvision's for an operator that the mode itself meets.
+    Also skip torchvision's alert for an operator that the mode itself handles.
     """
     if validations.here():
         return True
@@ -537,9 +504,9 @@ def _leave(level: DeterministicMode, stack: list[DeterministicMode]) -> None:
 
 
 def _take_off(level: DeterministicMode, found: list[TorchDispatchMode]) -> None:
-    """Take the level off PyTorch's stack, which gives up the topmost one only.
+    """Remove the level from PyTorch's stack, which only pops the topmost one.
 
-    A block that another one was entered in may end first: in a generator, or in a task.
+    An outer block may end before an inner one, in a generator or a task.
 
     Args:
         level: need not be on it: entering may have failed.
@@ -556,7 +523,7 @@ def _take_off(level: DeterministicMode, found: list[TorchDispatchMode]) -> None:
 
 
 class _acting:
-    """The level acts again, inside a call that it handles."""
+    """Make the level act again, inside a call that it handles."""
 
     __slots__ = ("_level", "_undo")
 
@@ -574,34 +541,9 @@ class _acting:
     __exit__ = leaving(_leave)
 
 
-def _substitute(plan: Plan, action: Substitute, *args: Any, **kwargs: Any) -> Any:
+def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(action, plan.func, plan.signature.bind(args, kwargs))
-
-
-def _is_active(key: torch._C._TorchDispatchModeKey) -> bool:
-    """Whether one of PyTorch's own tracing modes gets the calls after this mode."""
-    return torch._C._get_dispatch_mode(key) is not None
-
-
-def _unavailable(where: str) -> str | None:
-    """Why a kernel cannot be launched, with the remedy; ``None`` where it can."""
-    if _is_active(_PROXY):
-        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
-    return cuda.unavailable(where)
-
-
-def _where_to_launch(call: Call) -> str | None:
-    """``"cuda"`` or ``"cpu"``; ``None`` when the tensors have no data to run on."""
-    where = None
-    for tensor in call.tensors:
-        if tensor.is_meta:
-            return None
-        if tensor.is_cuda:
-            where = "cuda"
-        elif where is None:
-            where = "cpu"
-    return where
+    return run_substitute(action, overload.func, overload.signature.bind(args, kwargs))
 
 
 def _warn_at(message: str, site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The places where Python looks at the flag: slow decompositions, and torchvision's alerts.
+"""The Python code that reads the flag: slow decompositions, and torchvision's alerts.
 
 ``F.interpolate``, ``F.pad(mode="replicate")`` and ``F.max_pool3d(return_indices=True)`` look their
 decomposition up as an attribute of ``torch._decomp.decompositions`` when they are called. While a
@@ -7,8 +7,7 @@ table instead of a decomposition whose backward goes through index_put.
 ``torchvision.ops.roi_align`` does the same with an attribute of its own module.
 
 Since 0.29 torchvision alerts in Python, above the dispatcher, before it calls the operator. In a
-mode that lists the operator that alert is passed over: the mode meets the call right after it, and
-substitutes, refuses or allows it. Elsewhere it is PyTorch's.
+mode that lists the operator the alert is skipped, because the mode handles the call right after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The texts: PyTorch's own, to the letter, and what detmode adds on lines of its own."""
+"""The messages: PyTorch's own, verbatim, and the lines that detmode adds."""
 
 from __future__ import annotations
 
-from detmode.table.rule import CUBLAS, Rule
+from detmode.table.rule import CUBLAS, Rule, Substitute
 
 _ERROR = (
     "{caller} does not have a deterministic implementation, but you set "
@@ -28,41 +28,53 @@ _CUBLAS = (
 
 
 def alert_text(caller: str, *, warn: bool) -> str:
-    """PyTorch's message for a caller name: the error's, or the warning's under ``warn_only``."""
+    """Return PyTorch's message for a caller name: the error, or under ``warn_only`` the warning."""
     if caller == CUBLAS:
         return _CUBLAS
     return (_WARNING if warn else _ERROR).format(caller=caller)
 
 
-def own_text(overload: str, rule: Rule | None, *, why: str | None = None) -> str:
-    """Our own words for a call that varies, or may vary, without an alert of PyTorch's."""
-    if why is None and rule is None:
-        why = "an override asks to be told of it"
-    elif why is None and rule is not None:
-        why = rule.because
-    return f"{overload} may differ from run to run, and PyTorch gives no alert: {why}"
+def own_text(overload: str, why: str) -> str:
+    """Return detmode's message for a call that may vary without an alert of PyTorch's."""
+    return f"{overload} may vary between runs, and PyTorch gives no alert: {why}"
 
 
 def flag_is_off(rule: Rule) -> str:
-    """Why nothing guards the call: the program turned the flag off inside the block."""
+    """Say that nothing guards the call, as the program turned the flag off in the block."""
     return f"torch.use_deterministic_algorithms was turned off inside the block ({rule.because})"
 
 
-def with_place(text: str, site: str, module: str | None, remedy: str) -> str:
-    """The message whole: PyTorch's text first, so that what matches on it goes on matching."""
+def with_place(text: str, site: str, module: str | None, remedy: str | None) -> str:
+    """Return the whole message, PyTorch's text first, so that code that matches it still does."""
     where = f"{site} ({module})" if module else site
     return f"{text}\n  at {where}\n  {remedy}"
 
 
 def remedy(
     name: str,
+    action: str,
+    rule: Rule | None,
     *,
-    warned: bool,
+    silent: bool,
     overridden: str | None,
-    substitute_exists: bool,
     unavailable: str | None,
-) -> str:
-    """What the user can do about a refused call of the operator ``name``."""
+) -> str | None:
+    """Return advice on a row; ``None`` if its calls need nothing.
+
+    Args:
+        name: the operator.
+        action: the action for its calls.
+        rule: the rule that matches them, if any.
+        silent: PyTorch gives no alert, so that only ``strict=True`` makes it an error.
+        overridden: the action that ``overrides`` give it.
+        unavailable: why the rule's substitute cannot run here.
+    """
+    substitute_exists = rule is not None and isinstance(rule.action, Substitute)
+    if action == "allow":
+        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "warns about it"
+        return f"allowed by name; without the allow region or the override detmode {otherwise}"
+    if action == "substitute" or (action == "native" and overridden is None):
+        return None
     if overridden is not None:
         return f"overrides asks for it: {overridden!r}"
     if unavailable is not None:
@@ -70,9 +82,9 @@ def remedy(
     if substitute_exists:
         return "detmode has a deterministic kernel for it: leave substitute=True to run it"
     allow = f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
-    if warned:
+    if action == "warn":
         return f"To accept it without a warning, backward included: {allow}"
     return (
         f"To let it run as it is, backward included: {allow}; "
-        "to get warnings instead of errors: warn_only=True"
+        f"to get warnings instead of errors: {'strict=False' if silent else 'warn_only=True'}"
     )

@@ -18,16 +18,22 @@ ACTIONS = ("allow", "warn", "error", "native", "substitute")
 
 def check_arguments(
     warn_only: object,
+    strict: object,
     substitute: object,
     rules: object,
     fill_uninitialized_memory: object,
     simulate: object,
     schedule_seed: object,
 ) -> None:
-    """Refuse what has a wrong type (``TypeError``) or an impossible value (``ValueError``)."""
+    """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
-    if not isinstance(substitute, bool):
-        raise TypeError(f"substitute must be bool, not {type(substitute).__name__}")
+    for name, value in (("strict", strict), ("substitute", substitute)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be bool, not {type(value).__name__}")
+    if warn_only and strict:
+        raise ValueError(
+            "warn_only=True asks for warnings and strict=True for errors; leave one of them out"
+        )
     if rules is not None and not isinstance(rules, RuleTable):
         raise TypeError(
             f"rules must be a RuleTable, not {type(rules).__name__}; "
@@ -50,7 +56,7 @@ def check_arguments(
 
 
 def check_bool(name: str, value: object) -> None:
-    """Refuse what is no bool, in the words of ``torch.use_deterministic_algorithms``."""
+    """Raise PyTorch's TypeError unless the value is a bool."""
     if not isinstance(value, bool):
         raise TypeError(
             f"_set_deterministic_algorithms(): argument '{name}' must be bool, not "
@@ -59,7 +65,7 @@ def check_bool(name: str, value: object) -> None:
 
 
 def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, str]:
-    """The overrides as a dict by name; ``ValueError`` for what no call could ever meet."""
+    """Return the overrides as a dict by name; raise ValueError for one that can match no call."""
     if overrides is None:
         return {}
     if not isinstance(overrides, Mapping):
@@ -90,17 +96,17 @@ def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, 
 
 
 def means_unlisted(name: str) -> bool:
-    """Whether an override also means operators that are in no rule: aten's the table knows."""
+    """Return whether an override covers operators without a rule; the table knows all of aten's."""
     return not is_glob(name) or not fnmatchcase("aten", name.split("::")[0])
 
 
 def is_glob(name: str) -> bool:
-    """Whether a name has wildcards of :mod:`fnmatch`."""
+    """Return whether a name has wildcards of :mod:`fnmatch`."""
     return any(wildcard in name for wildcard in "*?[")
 
 
 def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
-    """Refuse a name or a glob that means nothing; one in a namespace that is not loaded passes.
+    """Refuse an unknown name or glob; names in a namespace that is not loaded are accepted.
 
     Args:
         where: the argument that has the name.
@@ -151,7 +157,7 @@ def check_operator(where: str, name: str, table: RuleTable | None = None) -> Non
 
 
 def _is_taken_apart(base: str, overload: str) -> bool:
-    """Whether autograd replaces an operator by others (``CompositeImplicitAutograd``)."""
+    """Return whether autograd replaces an operator by others (``CompositeImplicitAutograd``)."""
     func = resolve(f"{base}.{overload}")
     try:
         return func is not None and bool(func._can_decompose())
@@ -170,7 +176,7 @@ def _check_substitute(name: str, table: RuleTable) -> None:
 
 
 def logger_for(log: logging.Logger | int | str | None) -> logging.Logger:
-    """The logger that the argument ``log`` means; a level is set on the logger ``detmode``."""
+    """Return the logger for the argument ``log``; a level is set on the logger ``detmode``."""
     if isinstance(log, logging.Logger):
         return log
     logger = logging.getLogger("detmode")

@@ -8,16 +8,18 @@ from dataclasses import replace
 
 import torch
 
-from detmode.mode.plan import Plan
+from detmode.environment.settings import FLAG
+from detmode.mode import messages
+from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
-from detmode.sites.forward_memory import ForwardMemory
+from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
-from detmode.sites.observers import is_repeated
-from detmode.table.call import Call
-from detmode.table.call_site import CallSite
+from detmode.sites.observers import repetition
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.rule import Native, Rule
-from detmode.table.rule_table import FamilyRule
 
+_LINES = 10
+"""How many calls of a row are logged."""
 _FIRST_CALLS = 10_000
 """How many calls are remembered in their order, for a report's timeline."""
 
@@ -26,7 +28,7 @@ class RowCounter:
     """The rows of one mode.
 
     Args:
-        logger: gets a DEBUG line for each call.
+        logger: gets a DEBUG line for each call, up to ten for each row.
         when_new: called after each new row.
 
     Attributes:
@@ -39,57 +41,93 @@ class RowCounter:
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         self._first_calls: list[tuple[ReportRow, str | None]] = []
+        self._calls = 0
 
     def report(self) -> Report:
-        """The rows so far, copied, in the order in which they were first met."""
+        """Return a copy of the rows so far, in the order of their first calls."""
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
         return Report(map(replace, rows), calls)
 
-    def count(
-        self, plan: Plan, row: FamilyRule | None, action: str, call: Call, memory: ForwardMemory
-    ) -> tuple[ReportRow, CallSite, bool]:
-        """Count the call in its row; the row, where the call is made, whether the row is new."""
-        place = call.place or memory.place_of_call(self.paths)
-        site, module = place
-        line = (plan.name, action, site.text)
+    def count(self, call: InterceptedCall, decision: Decision) -> bool:
+        """Count the call in the row of its overload, action and site; return whether it is new."""
+        assert call.site is not None
+        overload, action, (site, module) = call.overload, decision.action, call.site
+        line = (overload.name, action, site.text)
         record = self._rows.get(line)
         is_new = record is None
         if record is None:
-            rule = row.rule if row else None
+            rule = call.row.rule if call.row else None
             record = self._rows[line] = ReportRow(
-                overload=plan.name,
-                family=row.family if row else None,
+                overload=overload.name,
+                family=call.row.family if call.row else None,
                 action=action,
                 guarantee=guarantee_of(rule, action),
-                alert=rule.alert_for(plan.variant) if rule else None,
+                alert=rule.alert_for(overload.variant) if rule else None,
                 count=0,
                 site=site.text,
                 module=None,
+                because=rule.because if rule else None,
+                remedy=remedy_for(call, decision),
+                outer_site=outer_site(site, self.paths),
             )
             self._when_new()
-        if is_repeated():
-            return record, place, is_new
+        if repetition.now:
+            return is_new
         record.count += 1
         if module is not None:
             record.modules[module] = record.modules.get(module, 0) + 1
         if len(self._first_calls) < _FIRST_CALLS:
             self._first_calls.append((record, module))
-        if self._logger.isEnabledFor(logging.DEBUG):
+        self._calls += 1
+        if record.count <= _LINES + 1 and self._logger.isEnabledFor(logging.DEBUG):
+            self._log(call, decision, record)
+        return is_new
+
+    def _log(self, call: InterceptedCall, decision: Decision, record: ReportRow) -> None:
+        if record.count > _LINES:
             self._logger.debug(
-                "%s %s [%s] %s at %s",
-                plan.name,
-                action,
-                record.family,
-                ", ".join(_describe(tensor) for tensor in call.tensors),
-                record.site,
+                "%s %s at %s: further calls are not logged",
+                *(record.overload, record.action, record.site),
             )
-        return record, place, is_new
+            return
+        shapes = [_describe(tensor) for tensor in call.tensors]
+        assert call.site is not None
+        fields = {
+            "call": self._calls,
+            "overload": record.overload,
+            "action": record.action,
+            "family": record.family,
+            "guarantee": record.guarantee,
+            "site": record.site,
+            "nn_module": call.site.module,
+            "shapes": shapes,
+            "reason": decision.why,
+        }
+        self._logger.debug(
+            "%d %s %s [%s] %s at %s: %s",
+            *(self._calls, record.overload, record.action, record.family),
+            *(", ".join(shapes), record.site, decision.why),
+            extra=fields,
+        )
+
+
+def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
+    """Return advice on a call, or on the row that it starts."""
+    rule = call.row.rule if call.row else None
+    return messages.remedy(
+        call.func._schema.name,
+        decision.action,
+        rule,
+        silent=rule is None or rule.alert is None or not FLAG.chosen()[0],
+        overridden=call.overload.override,
+        unavailable=decision.unavailable,
+    )
 
 
 def guarantee_of(rule: Rule | None, action: str) -> str | None:
-    """How far the bits of a call reach that a rule means, after what was done with it."""
+    """Return the guarantee of a call under a rule, given the action taken."""
     if rule is None or rule.guarantee is None:
         return None
     if action == "substitute":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,7 @@ _ABOUT_INDICES = (
 
 
 def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
-    """Raise what ATen raises for these arguments, before a substitute runs in its place.
+    """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
 
     ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
     is remembered by them.
@@ -32,7 +32,7 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
     Raises:
         Exception: ATen's, with its own type and words.
     """
-    key = (func, *(_shape_of(value) for value in arguments.values()))
+    key = (func, _shapes_of(arguments.values()))
     if key in _valid:
         return
     outputs = out_names(func)
@@ -81,12 +81,16 @@ def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -
         func(**metas)
 
 
-def _shape_of(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype
-    if isinstance(value, (list, tuple)):
-        return tuple(_shape_of(item) for item in value)
-    return type(value), value
+def _shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
+    shapes: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            shapes.append((value.shape, value.stride(), value.dtype))
+        elif isinstance(value, (list, tuple)):
+            shapes.append(_shapes_of(value))
+        else:
+            shapes.append((type(value), value))
+    return tuple(shapes)
 
 
 def _to_meta(value: Any, is_output: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""What every report shows, as data; and how it becomes text, SARIF and an HTML page.
+"""The content of reports as data, and its conversion to text, SARIF and HTML.
 
-It may import :mod:`detmode.sites` and what is below. It does not know how its rows came about.
+It may import :mod:`detmode.sites` and what is below. It does not know where its rows come from.
 """

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from detmode.reports.timeline import Timeline
+from detmode.table.call_site import installed_part
 
 LEVELS = ("error", "warning", "note", "none")
 """How much something matters, the most first; the words are SARIF's."""
@@ -19,7 +20,7 @@ LEVELS = ("error", "warning", "note", "none")
 
 @dataclass(frozen=True)
 class Group:
-    """What rows can be filtered by: an action of the mode, a way in which calls differ.
+    """A group to filter rows by: an action of the mode, or a way in which calls differ.
 
     Args:
         name: a word.
@@ -43,6 +44,8 @@ class TableRow:
         message: the line as a sentence.
         site: "file:line", or what is known instead.
         modules: the ``nn.Module`` paths of its calls; ``None`` for calls in no module.
+        outer_site: the line of the user's own program that leads to ``site``, if it is another.
+        more: what is too long for a column: names and texts.
     """
 
     cells: tuple[str, ...]
@@ -51,6 +54,8 @@ class TableRow:
     message: str
     site: str
     modules: tuple[str | None, ...] = (None,)
+    outer_site: str | None = None
+    more: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,25 +65,10 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
 
-    def text(self, *, without: Sequence[str] = (), widths: Mapping[str, int] | None = None) -> str:
-        """The table for a terminal.
-
-        Args:
-            without: columns to leave out.
-            widths: at how many characters the cells of some columns are wrapped.
-        """
-        from tabulate import tabulate  # a table is printed once, and detmode imported always
-
-        shown = [place for place, name in enumerate(self.columns) if name not in without]
-        columns = [self.columns[place] for place in shown]
-        return str(
-            tabulate(
-                [[shortened(row.cells[place]) for place in shown] for row in self.rows],
-                headers=columns,
-                disable_numparse=True,
-                maxcolwidths=[widths.get(name) for name in columns] if widths else None,
-            )
-        )
+    def cells(self, columns: Sequence[str]) -> list[list[str]]:
+        """The texts of some columns, a list for each row; files as they are shown."""
+        places = [self.columns.index(name) for name in columns]
+        return [[shortened(row.cells[place]) for place in places] for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -91,7 +81,7 @@ class Fact:
 
     @property
     def differs(self) -> bool:
-        """Whether the runs disagree in it."""
+        """True if the two runs have different values."""
         return self.first != self.second
 
 
@@ -156,7 +146,7 @@ class Page:
     listings: tuple[Listing, ...] = ()
 
     def level(self, group: str) -> str:
-        """How much the rows of a group matter."""
+        """Return the level of a group's rows."""
         return next(each.level for each in self.groups if each.name == group)
 
 
@@ -194,8 +184,12 @@ def listed(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def shortened(site: str) -> str:
-    """A site with its file relative to the working directory, where it is in it."""
-    return site.removeprefix(os.path.join(os.getcwd(), ""))
+    """A site with its file relative to the working directory, or to where packages are installed.
+
+    What is in neither is shown as it is.
+    """
+    installed = installed_part(site) if os.path.isabs(site) else None
+    return installed or site.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,15 +1,19 @@
-"""What a mode intercepted: records, and the report as a table or JSON."""
+"""The report of a mode: its rows, the verdict on them, as text or JSON."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+import detmode
 from detmode.reports.modules import agreed
-from detmode.reports.page import Group, Page, Table, TableRow, plural
+from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
+from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width, wrapped
 from detmode.reports.timeline import timeline_of
 
 ERROR = Group("error", "error", "the call is refused, with PyTorch's message")
@@ -25,25 +29,38 @@ ACTIONS = (
 
 _NAMES = tuple(group.name for group in ACTIONS)
 _COLUMNS = ("count", "overload", "action", "guarantee", "family", "alert", "site", "module")
-_EMPTY = "detmode intercepted no call."
+_SHOWN = tuple(name for name in _COLUMNS if name != "alert")
+_NARROW = 120
+"""In fewer columns a row takes two lines."""
+
+VERSION = 2
+"""The version of the JSON."""
+
+REPRODUCIBLE = "reproducible"
+ON_THIS_MODEL = "reproducible on this GPU model"
 
 
 @dataclass
 class ReportRow:
-    """One row: the calls of one overload that met one action at one site.
+    """One row: the calls of one overload with one action at one site.
 
     Args:
         overload: ``"aten::put_.default"``.
-        family: the family of the rule, ``"user"`` for rules given by the user, ``None`` where
-            only an override or an allow region spoke.
+        family: the family of the rule, ``"user"`` for rules given by the user, ``None`` if only
+            an override or an allow region applied.
         action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``.
         guarantee: ``"run_to_run"``, ``"gpu_to_gpu"`` or ``None``.
         alert: PyTorch's caller name, or ``None``.
-        count: how many calls.
+        count: the number of calls.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
         module: the ``nn.Module`` path of those calls, or ``None``; where they have several, a
             pattern, in which ``*`` stands for one name: ``"Net.layers.*"``.
         modules: how many of the calls each path has; calls in no module are in none.
+        because: why ATen's result varies, or why it does not.
+        remedy: advice on the row; ``None`` if nothing needs to be done.
+        outer_site: "file:line" of the program's own line, outside installed packages, that led to
+            the first call at ``site``; for a backward operator, to the forward call.
+        ranks: the ranks of a distributed run whose calls these are; empty for one process.
     """
 
     overload: str
@@ -55,9 +72,24 @@ class ReportRow:
     site: str
     module: str | None
     modules: dict[str, int] = field(default_factory=dict)
+    because: str | None = None
+    remedy: str | None = None
+    outer_site: str | None = None
+    ranks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.module, self.modules = agreed(self.module, self.modules, self.count)
+        self.ranks = list(self.ranks)
+
+    @property
+    def varies(self) -> bool:
+        """True if the calls may vary between runs, because nothing guarantees their bits."""
+        return self.guarantee is None
+
+    @property
+    def fills_memory(self) -> bool:
+        """True if the calls only fill new memory, with the same bits on any GPU."""
+        return self.family == "uninitialized_memory" and not self.varies
 
 
 Record = ReportRow
@@ -65,88 +97,165 @@ Record = ReportRow
 
 
 class Report(Shown):
-    """The rows of one mode, in the order in which they were first met.
+    """The rows of one mode, in the order of their first calls.
 
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
-        first_calls: of the first calls in their order, the position of the row and the module.
+        first_calls: for each of the first calls, in order, the position of its row and its module.
+        head: what made the report: the versions of detmode and PyTorch, and the command.
 
     Args:
         records: the rows.
-        first_calls: of the first calls in their order, the position of the row and the module.
+        first_calls: for each of the first calls, in order, the position of its row and its module.
+        head: what made the report; this process if left out.
     """
 
     def __init__(
-        self, records: Iterable[ReportRow], first_calls: Iterable[tuple[int, str | None]] = ()
+        self,
+        records: Iterable[ReportRow],
+        first_calls: Iterable[tuple[int, str | None]] = (),
+        head: Mapping[str, Any] | None = None,
     ) -> None:
+        import torch  # whoever makes a report has it; whoever names the class need not
+
         self.records = tuple(records)
         self.first_calls = tuple(first_calls)
+        self.head = {
+            "detmode": detmode.__version__,
+            "torch": torch.__version__,
+            "command": list(sys.orig_argv),
+            **(head or {}),
+        }
+
+    @property
+    def verdict(self) -> str:
+        """One line: where the bits are the same, or how many calls may vary at how many lines."""
+        varying = [record for record in self.records if record.varies]
+        if varying:
+            calls = sum(record.count for record in varying)
+            lines = len({record.site for record in varying})
+            return f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
+        weighed = {each.guarantee for each in self.records if not each.fills_memory}
+        return REPRODUCIBLE if weighed <= {"gpu_to_gpu"} else ON_THIS_MODEL
+
+    @property
+    def next_step(self) -> str:
+        """The most useful next step after this run, as a command or a line of code."""
+        if not self.records:
+            return "detmode intercepted no call; `detmode audit` says what would happen on CUDA"
+        worst = min(
+            (record for record in self.records if record.varies),
+            key=lambda record: (_NAMES.index(record.action), -record.count),
+            default=None,
+        )
+        if worst is not None:
+            remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
+            where = shortened(worst.outer_site or worst.site)
+            return f"at {where}, {worst.overload}: {remedy}"
+        if self.verdict == ON_THIS_MODEL:
+            return "`detmode doctor` lists what must stay the same besides the GPU model"
+        return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
 
     def __str__(self) -> str:
-        """A table: what needs attention first, files relative to the working directory."""
-        if not self.records:
-            return _EMPTY
-        return self.page().table.text(without=("alert",))
+        """Return the report as text, as wide as the terminal on stdout."""
+        return self.text(width=terminal_width(sys.stdout))
+
+    def text(self, *, long: bool = False, width: int | None = None) -> str:
+        """Return the verdict, the next step, and a table, with urgent rows first.
+
+        Files are relative to the working directory, or to where packages are installed.
+
+        Args:
+            long: every row, as a paragraph with all that is known of it. Otherwise rows that only
+                fill new memory are one line together.
+            width: the columns of the terminal. Below 120, or where the table does not fit, each
+                row takes two lines. ``None`` is as wide as the table is.
+        """
+        parts = [f"{self.verdict}\n{wrapped('next: ', self.next_step, width)}"]
+        page = self.page().table
+        pairs = list(zip(self.ordered(), page.rows))
+        rows = tuple(row for record, row in pairs if long or not record.fills_memory)
+        if rows:
+            parts.append(_text(Table(page.columns, rows), long=long, width=width))
+        filling = [] if long else [record for record, _ in pairs if record.fills_memory]
+        if filling:
+            calls = sum(record.count for record in filling)
+            lines = len({record.site for record in filling})
+            parts.append(
+                f"{plural(calls, 'more call')} at {plural(lines, 'line')} only "
+                f"{'fill' if calls > 1 else 'fills'} new memory"
+            )
+        return "\n\n".join(parts)
 
     def ordered(self) -> list[ReportRow]:
-        """The records, what needs attention first."""
+        """Return the records, those that need attention first."""
         return sorted(self.records, key=lambda record: _NAMES.index(record.action))
 
     def page(self) -> Page:
-        """What is shown: a row a record, what needs attention first."""
-        verdict, severity = self._verdict()
+        """Return the page: a row for each record, those that need attention first."""
+        actions = {record.action for record in self.records}
+        varies = any(record.varies for record in self.records)
         calls = [(module, self.records[row].action) for row, module in self.first_calls]
         total = sum(record.count for record in self.records)
         what = "calls" if len(calls) == total else f"calls, the first of {total:,}"
         return Page(
             title="What the mode intercepted",
-            verdict=verdict,
-            severity=severity,
+            verdict=self.verdict,
+            severity=ERROR.level if ERROR.name in actions else WARN.level if varies else "note",
             groups=ACTIONS,
             table=Table(_COLUMNS, tuple(map(_row, self.ordered()))),
+            facts=(f"Next: {self.next_step}.",),
             timeline=timeline_of(calls, len(calls), _NAMES, what) if calls else None,
         )
-
-    def _verdict(self) -> tuple[str, str]:
-        if not self.records:
-            return _EMPTY, "note"
-        counts = Counter[str]()
-        for record in self.records:
-            counts[record.action] += record.count
-        for group, what in ((ERROR, "Refused"), (WARN, "Warned of, since they may vary")):
-            if counts[group.name]:
-                return f"{what}: {plural(counts[group.name], 'call')}.", group.level
-        fine = plural(counts["substitute"] + counts["native"], "call")
-        if counts["allow"]:
-            allowed = plural(counts["allow"], "call")
-            return f"Allowed to vary by name: {allowed}. Made deterministic: {fine}.", "warning"
-        return f"Made deterministic: {fine}. No other was met that may vary.", "note"
 
     def __len__(self) -> int:
         return len(self.records)
 
     def to_json(self) -> str:
-        """A JSON list of objects with the fields of :class:`ReportRow`."""
-        return json.dumps([asdict(record) for record in self.records], indent=2)
+        """Return JSON: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
+
+        ``rows`` is a list of objects with the fields of :class:`ReportRow`.
+        """
+        return json.dumps(self._as_dict(), indent=2)
+
+    def _as_dict(self) -> dict[str, Any]:
+        rows = [asdict(record) for record in self.records]
+        return {"version": VERSION, **self.head, "verdict": self.verdict, "rows": rows}
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """The report that :meth:`to_json` wrote.
+        """Read the report that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: the text is not such a report.
+            ValueError: the text is not such a report, or one of another version.
         """
-        names = {field.name for field in fields(ReportRow)}
-        rows = json.loads(text)
-        if not isinstance(rows, list) or any(
-            not isinstance(row, dict) or set(row) != names for row in rows
-        ):
-            raise ValueError(f"not a report: expected a JSON list of objects with {sorted(names)}")
-        return Report(ReportRow(**row) for row in rows)
+        whole = read_json(text)
+        try:
+            head = {name: whole[name] for name in ("detmode", "torch", "command")}
+            return Report([ReportRow(**row) for row in whole["rows"]], head=head)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError("not a report of detmode, as Report.to_json writes it") from error
+
+
+def read_json(text: str) -> dict[str, Any]:
+    """Read the JSON object of a report.
+
+    Raises:
+        ValueError: the text is not JSON, not a report, or of another version; has the remedy.
+    """
+    whole = json.loads(text)
+    # Before there was a version, a report was the list of its rows.
+    version = whole.get("version") if isinstance(whole, dict) else 1
+    if version != VERSION:
+        raise ValueError(
+            f"not a report of version {VERSION}, which detmode {detmode.__version__} reads: "
+            "make it again with this detmode (--report FILE.json, or report.to_json())"
+        )
+    return dict(whole)
 
 
 def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
-    """The rows of several modes as those of one: one for each overload, action and site."""
+    """Merge the rows of several modes: one row for each overload, action and site."""
     rows: dict[tuple[str, str, str], ReportRow] = {}
     for record in records:
         key = (record.overload, record.action, record.site)
@@ -162,6 +271,13 @@ def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
 def _row(record: ReportRow) -> TableRow:
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
     outside = (None,) if sum(record.modules.values()) < record.count else ()
+    outer = record.outer_site if record.outer_site != record.site else None
+    more = {
+        "outer_site": outer and shortened(outer),
+        "because": record.because,
+        "remedy": record.remedy,
+        "ranks": ", ".join(map(str, record.ranks)),
+    }
     return TableRow(
         cells=tuple(str(getattr(record, name) or "") for name in _COLUMNS),
         group=record.action,
@@ -169,4 +285,33 @@ def _row(record: ReportRow) -> TableRow:
         message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}.",
         site=record.site,
         modules=(*record.modules, *outside),
+        outer_site=outer,
+        more=tuple((name, text) for name, text in more.items() if text),
     )
+
+
+def _text(shown: Table, *, long: bool, width: int | None) -> str:
+    """Return the rows of a report as text, with a paragraph, a line or two lines for each."""
+    added = shown.columns[len(_COLUMNS) :]
+    if long:
+        columns = ("overload", "count", *_COLUMNS[2:], *added)
+        return "\n\n".join(
+            paragraphs(
+                (*columns, *(name for name, _ in row.more)),
+                [[*cells, *(text for _, text in row.more)]],
+                width,
+            )
+            for row, cells in zip(shown.rows, shown.cells(columns))
+        )
+    wide = (*_SHOWN, *added)
+    text = table(wide, shown.cells(wide))
+    if width is None or (width >= _NARROW and not is_wider(text, width)):
+        return text
+    lines = ["count  action      overload", "       guarantee   site  module"]
+    lines.append("-----  ----------  " + "-" * min(width - 19, 44))
+    columns = ("count", "action", "overload", "guarantee", "site", "module", *added)
+    for count, action, overload, guarantee, *where in shown.cells(columns):
+        places = [*where[:2], *(f"{name} {cell}" for name, cell in zip(added, where[2:]))]
+        lines.append(f"{count:>5}  {action:10}  {overload}")
+        lines.append(f"{'':5}  {guarantee:10}  {'  '.join(filter(None, places))}")
+    return "\n".join(lines)

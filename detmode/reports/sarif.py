@@ -18,9 +18,11 @@ _SCHEMA = (
 
 
 def to_sarif(page: Page) -> str:
-    """The rows as results: a rule an operator, a location a site.
+    """The rows as results: a rule an operator, a location a line of the program.
 
-    Files in the working directory are named relative to it, as ``%SRCROOT%``.
+    A call in an installed package is at the program's own line that leads to it: services show what
+    lies in the repository. Its site is a related location. Files in the working directory are named
+    relative to it, as ``%SRCROOT%``.
     """
     rules = {row.rule: index for index, row in reversed(list(enumerate(page.table.rows)))}
     names = sorted(rules)
@@ -39,8 +41,9 @@ def to_sarif(page: Page) -> str:
                 "ruleIndex": positions[row.rule],
                 "level": page.level(row.group),
                 "message": {"text": row.message},
-                "locations": _locations(row),
-                "properties": dict(zip(page.table.columns, row.cells)),
+                "locations": _locations(row.outer_site or row.site, row.modules),
+                "relatedLocations": _locations(row.site) if row.outer_site else [],
+                "properties": dict((*zip(page.table.columns, row.cells), *row.more)),
             }
             for row in page.table.rows
         ],
@@ -56,8 +59,8 @@ def _rule(page: Page, row: TableRow) -> dict[str, Any]:
     }
 
 
-def _locations(row: TableRow) -> list[dict[str, Any]]:
-    file, _, line = writable(row.site).rpartition(":")
+def _locations(site: str, modules: tuple[str | None, ...] = ()) -> list[dict[str, Any]]:
+    file, _, line = writable(site).rpartition(":")
     location: dict[str, Any] = {}
     if file and line.isdecimal() and len(line) <= _MOST_DIGITS and os.path.isabs(file):
         path = Path(file)
@@ -68,8 +71,8 @@ def _locations(row: TableRow) -> list[dict[str, Any]]:
             artifact = {"uri": path.as_uri()}
         region = {"startLine": max(int(line), 1)}
         location["physicalLocation"] = {"artifactLocation": artifact, "region": region}
-    if any(row.modules):
+    if any(modules):
         location["logicalLocations"] = [
-            {"fullyQualifiedName": module, "kind": "module"} for module in row.modules if module
+            {"fullyQualifiedName": module, "kind": "module"} for module in modules if module
         ]
     return [location] if location else []

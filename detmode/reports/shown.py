@@ -10,7 +10,7 @@ class Shown:
     """A report that can be shown: one that gives a :class:`Page`."""
 
     def page(self) -> Page:
-        """What is shown."""
+        """Return the content of the report."""
         raise NotImplementedError
 
     def to_json(self) -> str:

@@ -80,7 +80,7 @@ class TimelineBuilder:
         counts[self._rank[group]] += count
 
     def timeline(self, unit: str) -> Timeline:
-        """What was gathered."""
+        """Return the timeline of the calls so far."""
         lanes = tuple(self._lane(name, bins) for name, bins in _merged(self._cells).items())
         calls = sum(count for lane in lanes for _, count in lane.counts)
         return Timeline(lanes, calls, unit)
@@ -105,7 +105,7 @@ class TimelineBuilder:
 
 
 def _merged(cells: dict[str, dict[int, list[int]]]) -> dict[str, dict[int, list[int]]]:
-    """The lanes, the deepest modules put into those that hold them until there are few enough."""
+    """Merge the deepest modules into their parents until there are few enough lanes."""
     deepest = max((name.count(".") + 1 for name in cells), default=1)
 
     def lane_of(name: str, depth: int) -> str:

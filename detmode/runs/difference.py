@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_PARTS = {
+SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+"""The methods that give the strided tensors a sparse one is made of, by its layout."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 def parts(tensor: Tensor) -> dict[str, Tensor]:
     """Return a tensor's strided components by name; "" for a tensor that is strided itself."""
-    if tensor.layout in _PARTS:
-        return {name.lstrip("_"): getattr(tensor, name)() for name in _PARTS[tensor.layout]}
+    if tensor.layout in SPARSE_PARTS:
+        return {name.lstrip("_"): getattr(tensor, name)() for name in SPARSE_PARTS[tensor.layout]}
     if tensor.is_nested:
         return {"sizes": tensor._nested_tensor_size(), "values": tensor.contiguous().values()}
     if tensor.is_quantized:

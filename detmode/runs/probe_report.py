@@ -11,6 +11,7 @@ from tabulate import tabulate
 from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Table, TableRow, plural
 from detmode.reports.shown import Shown
+from detmode.reports.terminal import table
 
 CONDITIONS = {
     "again": "nothing was changed",
@@ -138,8 +139,9 @@ class ProbeReport(Shown):
     def __str__(self) -> str:
         """Return a table, operators without a rule first, and the number of calls probed."""
         page = self.page()
-        table = page.table.text(widths={"differing": 40}) if self.rows else page.verdict
-        parts = [table, f"Probed {self.probed} calls, each repeated {self._times()}."]
+        widths = [40 if name == "differing" else None for name in page.table.columns]
+        varied = table(_COLUMNS, page.table.cells(_COLUMNS), widths) if self.rows else page.verdict
+        parts = [varied, f"Probed {self.probed} calls, each repeated {self._times()}."]
         if self.passed_over:
             totals = self._passed_over()
             parts[-1] += f" Skipped {sum(totals.values())}:"

@@ -17,7 +17,6 @@ from detmode.mode.options import check_operator
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference
 from detmode.runs.disturbance import Disturbance
-from detmode.runs.overloads import UNDEFINED_OUTPUTS, Overload
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
 from detmode.runs.tensors import has_data, is_capturing, is_foreign
@@ -26,6 +25,7 @@ from detmode.sites.observers import Observer, repeated
 from detmode.table.call import Call, Signature, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
+from detmode.table.overload_info import UNDEFINED_OUTPUTS, OverloadInfo
 
 _logger = logging.getLogger("detmode")
 _COLLECTIVES = frozenset(
@@ -72,7 +72,7 @@ class Probe(Observer):
                     f"skip: {name!r} must be an operator such as 'aten::histc', or a glob"
                 )
             check_operator("skip", name)
-        self._overloads: dict[Any, tuple[Overload, str | None]] = {}
+        self._overloads: dict[Any, tuple[OverloadInfo, str | None]] = {}
         self._disturbance = Disturbance()
         self._probed = 0
         self._passed_over: dict[tuple[str, str], int] = {}
@@ -118,7 +118,7 @@ class Probe(Observer):
         with self._lock:
             known = self._overloads.get(func)
             if known is None:
-                known = self._overloads[func] = Overload(func), self._why_never(func)
+                known = self._overloads[func] = OverloadInfo(func), self._why_never(func)
             overload, reason = known
             place = self._places.of_call(inputs)
             reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
@@ -133,7 +133,7 @@ class Probe(Observer):
     def _probe(
         self,
         func: torch._ops.OpOverload,
-        overload: Overload,
+        overload: OverloadInfo,
         place: CallSite,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -169,7 +169,7 @@ class Probe(Observer):
     def _repeat(
         self,
         func: torch._ops.OpOverload,
-        overload: Overload,
+        overload: OverloadInfo,
         place: CallSite,
         made: tuple[tuple[Any, ...], dict[str, Any], Any],
         run: Callable[..., Any],
@@ -211,7 +211,7 @@ class Probe(Observer):
     def _count(
         self,
         func: torch._ops.OpOverload,
-        overload: Overload,
+        overload: OverloadInfo,
         place: CallSite,
         made: tuple[tuple[Any, ...], dict[str, Any], Any],
         found: dict[str, Difference],
@@ -248,7 +248,7 @@ class Probe(Observer):
             return "skipped"
         if func.namespace in _COLLECTIVES:
             return "collectives"
-        if Overload(func).allocates:
+        if OverloadInfo(func).allocates:
             return "allocations"
         if schema.name in _REBINDING or torch.Tag.inplace_view in func.tags:
             return "views"
@@ -288,7 +288,7 @@ def probe(
     return probing.report()
 
 
-def _why_not(overload: Overload, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
+def _why_not(overload: OverloadInfo, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
     """Return the reason, found in its arguments, why a call is not probed; ``None`` if it is."""
     if is_capturing():
         return "CUDA graph"

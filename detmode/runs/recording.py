@@ -24,12 +24,12 @@ from detmode.mode.higher_order import register_passthrough
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
-from detmode.runs.overloads import Overload
 from detmode.runs.tensors import form_of, has_data, is_capturing, is_foreign
 from detmode.runs.trace_file import Writer
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
 from detmode.table.call import tensors_in
+from detmode.table.overload_info import OverloadInfo
 
 NO_DUMP = "detmode.record: no dump of"
 """The beginning of the warning that a call of ``dump`` was not written."""
@@ -73,7 +73,7 @@ class record(Observer):
         self._writer: Writer | None = None
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
-        self._plans: dict[Any, Overload] = {}
+        self._plans: dict[Any, OverloadInfo] = {}
         # The storages that have not been written since their allocation. A weak reference keeps
         # the address from being reused for another storage.
         self._undefined: dict[int, StorageWeakRef] = {}
@@ -154,7 +154,7 @@ class record(Observer):
         with self._lock:
             plan = self._plans.get(func)
             if plan is None:
-                plan = self._plans[func] = Overload(func)
+                plan = self._plans[func] = OverloadInfo(func)
             inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
             seeded = _generator_state(inputs, kwargs) if plan.seeded else None
             if self._pending and not plan.waits:

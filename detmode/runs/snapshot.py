@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.runs.difference import SPARSE_PARTS
 from detmode.table.call import tensors_in
 
 _ALIGNMENT = 512
@@ -85,7 +86,7 @@ class Snapshot:
         self._sparse: dict[int, Tensor] = {}
         together: dict[int, list[Tensor]] = {}
         for tensor in tensors_in((*args, *kwargs.values())):
-            if tensor.layout != torch.strided and _is_sparse(tensor):
+            if tensor.layout in SPARSE_PARTS:
                 self._sparse[id(tensor)] = tensor.clone()
             elif tensor.layout != torch.strided or tensor.is_quantized:
                 raise CannotCopyError(f"{tensor.layout} tensor of {tensor.dtype}")
@@ -142,15 +143,6 @@ class Snapshot:
 def _frozen(value: Any) -> Any:
     """Copy a list or tuple, since the caller may change its own."""
     return type(value)(value) if type(value) in (list, tuple) else value
-
-
-def _is_sparse(tensor: Tensor) -> bool:
-    return tensor.is_sparse or tensor.layout in (
-        torch.sparse_csr,
-        torch.sparse_csc,
-        torch.sparse_bsr,
-        torch.sparse_bsc,
-    )
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:

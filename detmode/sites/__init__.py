@@ -1,5 +1,4 @@
-"""Where a call comes from: the user's line, the module, and in backward the line of forward.
+"""The origin of a call: the user's line, the module, and in backward the line of forward.
 
-It may import :mod:`detmode.table` and what is below. It knows no rule, and nothing of what is done
-with a call.
+It may import :mod:`detmode.table` and what is below. It knows no rule and no action.
 """

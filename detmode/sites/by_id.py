@@ -1,4 +1,4 @@
-"""What is kept for objects by their identity, for as long as they live."""
+"""Values kept for objects by identity, for as long as the objects live."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class ById(dict[int, T]):
-    """Values by the ``id`` of their objects; one is forgotten with its object.
+    """Values by the ``id`` of their objects; a value is dropped with its object.
 
-    So no object is kept alive, and none has what belonged to another one at its address. A
-    ``weakref.WeakKeyDictionary`` takes functions of the same source for one, and is slower to ask.
+    No object is kept alive, and an object never gets the value of an earlier one at its address. A
+    ``weakref.WeakKeyDictionary`` treats code objects of the same source as equal, and is slower.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class ById(dict[int, T]):
         self._references: dict[int, weakref.ref[object]] = {}
 
     def keep(self, key: object, value: T) -> T:
-        """Set the value of ``key``, which must be an object that takes weak references."""
+        """Set and return the value of ``key``, an object that supports weak references."""
         address = id(key)
 
         def forget(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Where each call is made, for those who look on: recordings and probes."""
+"""The site of each call, for recordings and probes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _current_node = torch._C._current_autograd_node
 
 
 class CallSites:
-    """The place of each call that is made from now on in this thread and in its backward."""
+    """Finds the sites of the calls made from now on in this thread and in its backward."""
 
     def __init__(self) -> None:
         self._memory = forward_memory()
@@ -24,10 +24,10 @@ class CallSites:
         self._paths = ModulePaths()
 
     def of_call(self, inputs: Iterable[Tensor]) -> CallSite:
-        """Where the call is made that is being dispatched; of a backward operator, its forward.
+        """Return the site of the call being dispatched; in backward, that of the forward call.
 
         Args:
-            inputs: the call's tensors, by which it is seen whether backward will come back to it.
+            inputs: the call's tensors, which tell whether a backward will refer to it.
         """
         place = self._place()
         if any(tensor.requires_grad for tensor in inputs):
@@ -41,6 +41,6 @@ class CallSites:
             return self._memory.current_place() or CallSite(backward_site(), None)
         if modules:
             return CallSite(site_of(frame), self._paths.of(modules, recomputed=in_backward))
-        # A function's own backward, and a hook: of the module whose forward made the node.
+        # A Python function's backward, or a hook, belongs to the module of the forward call.
         forward = self._memory.current_place() if in_backward else None
         return CallSite(site_of(frame), forward.module if forward is not None else None)

@@ -1,8 +1,8 @@
-"""What a thread remembers of its forward calls, for their backward.
+"""The forward calls that a thread remembers for their backward.
 
 Backward runs without the user's frames, so the forward call is remembered by the sequence number of
-the autograd node that it makes; backward gives the number back. Everything is kept for each thread
-apart, as sequence numbers are.
+the autograd node that it makes; backward gives the number back. Each thread has its own memory,
+because sequence numbers belong to threads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 import torch
@@ -18,7 +19,8 @@ import torch
 from detmode.cuda.undo import Undo
 from detmode.sites.lines import backward_site, here
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite
+from detmode.table.call_site import CallSite, Note
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import matches
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ _current_node = torch._C._current_autograd_node
 _COPY_SLICES = "CopySlices"
 _NOTES = 1 << 16
 _INTERVALS = 1 << 12
+_NAMES = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +38,8 @@ class Region:
     """An open ``allow`` region.
 
     Args:
-        block: what was entered.
-        patterns: what is allowed.
+        block: the block that was entered.
+        patterns: the operators that are allowed.
         start: the number that the first autograd node made in it would have.
         undo: ends it.
     """
@@ -47,17 +50,8 @@ class Region:
     undo: Undo
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What is remembered of the forward call that made an autograd node."""
-
-    place: CallSite
-    names: tuple[str, ...]
-    allowed: tuple[tuple[str, ...], ...]
-
-
 class ByNode(Generic[T]):
-    """What is kept for autograd nodes, by their numbers; the oldest go first.
+    """Values for autograd nodes, by their numbers; the oldest are dropped first.
 
     Numbers belong to the thread that makes the node: those of autograd's own threads
     (recomputation, double backward) may repeat this thread's.
@@ -70,12 +64,12 @@ class ByNode(Generic[T]):
 
     @property
     def mine(self) -> dict[int, T]:
-        """What is kept for the nodes that the calling thread makes."""
+        """The values for the nodes that the current thread makes."""
         return self._own if threading.get_ident() == self._thread else self.foreign
 
     @property
     def repeats(self) -> bool:
-        """Whether numbers of the calling thread may come again: several threads share them."""
+        """True if the current thread's numbers may repeat, because several threads share them."""
         return self.mine is self.foreign
 
     def keep(self, number: int, value: T) -> None:
@@ -87,30 +81,31 @@ class ByNode(Generic[T]):
         values[number] = value
 
     def of(self, number: int) -> list[T]:
-        """What may be the node's: one, or two where numbers repeat."""
-        return [values[number] for values in (self._own, self.foreign) if number in values]
+        """Return the candidates for a node's value: one, or two if numbers repeat."""
+        return list(filter(None, (self._own.get(number), self.foreign.get(number))))
 
 
 class ForwardMemory:
-    """What one thread remembers: forward calls, open allow regions and past ones."""
+    """The memory of one thread: forward calls, and open and past allow regions."""
 
     def __init__(self) -> None:
         self._notes: ByNode[Note] = ByNode()
-        # Kept apart from the notes, which decide what is allowed: who only looks on must not
-        # change them.
+        # Separate from the notes, which decide what is allowed: observers must not change those.
         self._places: ByNode[CallSite] = ByNode()
         self._active: list[Region] = []
+        self._had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
     def open_region(self, block: object, patterns: tuple[str, ...], undo: Undo) -> None:
-        """A region begins in which ``patterns`` are allowed; it ends when ``undo`` runs."""
+        """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
         region = Region(block, patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._remember, region))
+        self._had_regions = True
         self._active.append(region)
 
     def close_region(self, block: object) -> None:
-        """The innermost open region of ``block`` ends; the nodes made in it are remembered.
+        """Close the innermost open region of ``block``; the nodes made in it are remembered.
 
         Raises:
             RuntimeError: this thread has none.
@@ -132,64 +127,71 @@ class ForwardMemory:
             del self._past[: _INTERVALS // 4]
         self._active.remove(region)
 
-    def current_note(self) -> Note | None:
-        """The note of the autograd node whose backward runs now."""
-        node = _current_node()
-        notes = self._notes_of(node) if node is not None else []
-        return notes[0] if notes else None
-
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
-        """The notes of the calls that may have made ``node``: a graph can be another thread's."""
+        """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
         number, name = node._sequence_nr(), node.name()
         if name.endswith(_COPY_SLICES):
             # Writing to a view: this node is made right after the one of the operator itself.
             return self._notes.of(number - 1)
-        notes = self._notes.of(number)
-        return [note for note in notes if _may_be_made_by(note.names[0], name)]
+        return [note for note in self._notes.of(number) if _may_be_made_by(note.names[0], name)]
 
-    def place_of_call(self, paths: ModulePaths) -> CallSite:
-        """Where the call is made that is being dispatched; of a backward operator, its forward."""
-        place = here(paths)
-        if place is None or (place.module is None and _current_node() is not None):
-            place = _with_note(place, self.current_note())
-        return place or CallSite(backward_site(), None)
+    def find_site(
+        self, call: InterceptedCall, paths: ModulePaths, *, in_backward: bool = True
+    ) -> None:
+        """Set ``call.site`` to the place where the call is made that is being dispatched.
 
-    def remember_call(self, names: tuple[str, ...], paths: ModulePaths) -> CallSite | None:
-        """Note place and allow regions of a forward call, for the backward of the node it makes.
+        Args:
+            call: of a backward operator it is the site of its forward.
+            paths: those of the modules.
+            in_backward: of a backward whose forward is not known, it is where that was called.
+        """
+        node = _current_node()
+        if call.notes is None:
+            call.notes = [] if node is None else self._notes_of(node)
+        site = here(paths)
+        if call.notes and (site is None or site.module is None):
+            forward = call.notes[0].site
+            # A Python function's backward, or a hook, belongs to the module of the forward call.
+            site = forward if site is None else CallSite(site.site, forward.module)
+        if site is None and in_backward:
+            site = CallSite(backward_site(), None)
+        call.site = site
+
+    def remember_call(self, call: InterceptedCall, paths: ModulePaths) -> None:
+        """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
-        allowed where that backward comes from. The place is given back where it was looked up.
+        allowed where that backward comes from.
         """
         number = _get_sequence_nr() - 1
         if not self._notes.repeats and number in self._notes.mine:
             # Made by an earlier call: this one (empty_like, detach) makes none.
-            return None
-        node = _current_node()
+            return
+        self.find_site(call, paths, in_backward=False)
+        if call.site is None:
+            return
         allowed = [region.patterns for region in self._active]
-        note = None
+        node = _current_node()
         if node is not None:
-            notes = self._notes_of(node)
-            note = notes[0] if notes else None
+            notes = call.notes or []
             # What holds for all that the node may be.
             allowed += [
                 patterns
-                for patterns in (note.allowed if note is not None else ())
-                if all(patterns in other.allowed for other in notes)
+                for patterns in (notes[0].allowed if notes else ())
+                if all(patterns in note.allowed for note in notes)
             ]
             if not self._notes.foreign:
                 allowed += self._allowed_in(node._sequence_nr())
-        place = _with_note(here(paths), note)
-        if place is not None:
-            self._notes.keep(number, Note(place, names, tuple(dict.fromkeys(allowed))))
-        return place
+        note = Note(call.site, call.overload.names, tuple(dict.fromkeys(allowed)))
+        self._notes.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
-        """Note where the call is made that makes the newest autograd node, if it has one.
+        """Note the site of the call that makes the newest autograd node, if it makes one.
 
         Args:
             place: of the call.
-            since: the number of the first node that may be meant; who looks on has not seen how
-                older ones were made.
+            since: the number of the first node to consider; an observer has not seen the calls
+                that made older ones.
         """
         number = _get_sequence_nr() - 1
         if not self._places.repeats:
@@ -201,7 +203,7 @@ class ForwardMemory:
             self._places.keep(number, place)
 
     def current_place(self) -> CallSite | None:
-        """Where the forward call was made whose backward runs now."""
+        """Return the site of the forward call whose backward is running."""
         node = _current_node()
         if node is None:
             return None
@@ -212,50 +214,48 @@ class ForwardMemory:
         places = self._places.of(number)
         if places:
             return places[0]
-        note = self.current_note()
-        return None if note is None else note.place
+        notes = self._notes_of(node)
+        return notes[0].site if notes else None
 
-    def allows(self, names: tuple[str, ...]) -> bool:
-        """Whether an allow region means the call: an open one, or one that its node was made in."""
-        if self._active and any(matches(names, region.patterns) for region in self._active):
+    def allows(self, call: InterceptedCall) -> bool:
+        """Return whether an allow region covers the call: open now, or when the node was made."""
+        if not self._had_regions:
+            return False
+        names = call.overload.names
+        active = [region.patterns for region in self._active]
+        if matches(names, chain(*active)):
             return True
         node = _current_node()
         if node is None:
             return False
-        number = node._sequence_nr()
-        notes = self._notes_of(node)
+        if call.notes is None:
+            call.notes = self._notes_of(node)
         # Where numbers repeat, a past region holds only for nodes that have a note of their own.
-        past = [] if self._notes.foreign else self._allowed_in(number)
-        if not notes:
+        past = [] if self._notes.foreign else self._allowed_in(node._sequence_nr())
+        if not call.notes:
             # torch.func hides which calls make a node; the backward's name tells the forward's.
             names += tuple(
                 name[: -len("_backward")] for name in names if name.endswith("_backward")
             )
-            active = [region.patterns for region in self._active]
-            return any(matches(names, patterns) for patterns in active + past)
-        if all(
-            any(
-                matches(note.names, patterns) or matches(names, patterns)
-                for patterns in note.allowed
-            )
-            for note in notes
-        ):
+            past += active
+        elif all(matches((*note.names, *names), chain(*note.allowed)) for note in call.notes):
             return True
-        return any(matches(names, patterns) for patterns in past)
+        return matches(names, chain(*past))
 
     def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
-        """The patterns of the past regions in which the node was made."""
+        """Return the patterns of the past regions in which the node was made."""
         position = bisect_right(self._past, sequence_number, key=lambda region: region[0])
         return [
             patterns for _, start, patterns in self._past[position:] if start <= sequence_number
         ]
 
 
+@functools.lru_cache(_NAMES)
 def _may_be_made_by(operator: str, node: str) -> bool:
-    """Whether a call of ``operator`` may have made a node of the name ``node``.
+    """Return whether a call of ``operator`` may have made a node named ``node``.
 
     PyTorch names a node after its operator: ``MaxPool2DWithIndicesBackward0``. Nodes of C++ and of
-    registered operators have names of other kinds, which tell nothing.
+    registered operators have other names, which say nothing.
     """
     if "::" in node or node.startswith("GeneratedBackwardFor"):
         return True
@@ -267,16 +267,8 @@ _local = threading.local()
 
 
 def forward_memory() -> ForwardMemory:
-    """What the calling thread remembers."""
+    """Return the memory of the current thread."""
     found: ForwardMemory | None = getattr(_local, "memory", None)
     if found is None:
         found = _local.memory = ForwardMemory()
     return found
-
-
-def _with_note(place: CallSite | None, note: Note | None) -> CallSite | None:
-    """Where a call is made, with what the note of its forward call knows beside it."""
-    if note is None or (place is not None and place.module is not None):
-        return place
-    # A function's own backward, and a hook: of the module whose forward made the node.
-    return note.place if place is None else CallSite(place.site, note.place.module)

@@ -1,6 +1,6 @@
 """The line of the user's code that makes a call, and the modules around it.
 
-The stack is read at each call: neither hooks nor wrappers stand in the program's way.
+The stack is read at each call, so the program needs neither hooks nor wrappers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import detmode
 from detmode.sites.by_id import ById
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite, Site
+from detmode.table.call_site import CallSite, Site, installed_part
 
 _current_node = torch._C._current_autograd_node
 _INTERNAL_DIRECTORIES = tuple(
@@ -25,22 +25,23 @@ _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = tuple(
     os.path.join(_STANDARD_LIBRARY, name, "") for name in ("site-packages", "dist-packages")
 )
+_SCRIPTS = os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin", "")
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 _EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
 _HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
 _FILES = 1 << 12
 
-# Of each code object, by instruction.
+# For each code object, by instruction.
 _sites: ById[dict[int, Site]] = ById()
 
 
 def here(paths: ModulePaths) -> CallSite | None:
-    """Where the user's code makes a call; ``None`` in a backward that autograd runs.
+    """Return where the user's code makes a call; ``None`` in a backward that autograd runs.
 
-    For calls that cost little themselves: the stack is read only as far as to the innermost module
-    that is being called, be it below the user's line or around it. A module that stands at several
-    places of the model has the path by which it was met first.
+    To be fast, it reads the stack only up to the innermost module being called, which may be below
+    or above the user's line. A module that occurs at several places of the model has the path under
+    which it was first called.
     """
     user: FrameType | None = None
     module: torch.nn.Module | None = None
@@ -66,16 +67,35 @@ def here(paths: ModulePaths) -> CallSite | None:
         path = paths.known.get(id(module))
         if path is None:
             path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
-    return CallSite(site_of(user), path)
+    site = site_of(user)
+    if site.text not in paths.own_lines:
+        paths.own_lines[site.text] = own_line(user)
+    return CallSite(site, path)
+
+
+def own_line(frame: FrameType | None) -> str | None:
+    """Return the program's own nearest line, from a frame outwards, as "file:line"."""
+    while frame is not None:
+        if _is_own(frame.f_code.co_filename):
+            return site_of(frame).text
+        frame = frame.f_back
+    return None
+
+
+def outer_site(site: Site, paths: ModulePaths) -> str | None:
+    """Return the program's own line that first led to a site; ``None`` if it is not known."""
+    if site.file is not None and _is_own(site.file):
+        return site.text
+    return paths.own_lines.get(site.text)
 
 
 def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
-    """The nearest frame of the user's code, and the modules being called, the outermost first.
+    """Return the nearest frame of the user's code, and the modules being called, outermost first.
 
-    In a backward, only what it calls itself: a recomputed forward, a Python function's backward.
-    The stack is read rather than hooks registered with every module: global hooks are of all
-    threads, lead each call of a module through another path, and are looked at by other tools,
-    while looking on must change nothing.
+    In a backward, only modules that the backward itself calls: a recomputed forward, or the
+    backward of a Python function. The stack is read because hooks would change the program: global
+    module hooks apply to all threads, send every module call through another path, and are visible
+    to other tools.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
@@ -94,7 +114,7 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
 
 
 def caller_of_backward() -> FrameType | None:
-    """The user's frame that called ``backward``, where this thread has one."""
+    """Return the user's frame that called ``backward``, if this thread has one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -102,7 +122,7 @@ def caller_of_backward() -> FrameType | None:
 
 
 def site_of(frame: FrameType) -> Site:
-    """The site of a user's frame."""
+    """Return the site of a user's frame."""
     code = frame.f_code
     sites = _sites.get(id(code))
     if sites is None:
@@ -116,30 +136,35 @@ def site_of(frame: FrameType) -> Site:
 
 
 def backward_site() -> Site:
-    """What is known of a call in a backward whose forward call is not."""
+    """Return the site of a backward call whose forward call is unknown."""
     node = _current_node()
     frame = caller_of_backward()
     if frame is None:
         return Site(f"<{node.name()}>" if node is not None else "<unknown>")
-    # The line that called backward.
     return site_of(frame)
 
 
 def in_compiled_function() -> bool:
-    """Whether the call runs inside a function that the user gave to ``torch.compile``."""
+    """Return whether the call runs inside a function that the user passed to ``torch.compile``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code, frame = frame.f_code, frame.f_back
         if code.co_name == "compile_wrapper" and code.co_filename.endswith(_EVAL_FRAME):
-            # torch.cond and its kin compile themselves, to no loss under a mode.
+            # torch.cond and similar operators compile themselves, which a mode does not affect.
             return frame is None or _HIGHER_ORDER not in frame.f_code.co_filename
     return False
 
 
 @lru_cache(_FILES)
 def _is_users(file: str) -> bool:
-    """Whether a file holds the user's code; what a program generates may name ever new files."""
+    """Return whether a file holds the user's code; bounded, since generated files may be many."""
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
         return False
-    # Loading a batch or copying a model is the user's line, not multiprocessing's or copy's.
+    # A call inside multiprocessing or copy belongs to the user's line, not to the library's.
     return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
+
+
+@lru_cache(_FILES)
+def _is_own(file: str) -> bool:
+    """Return whether a file is the program's own, not Python's or an installed package's."""
+    return _is_users(file) and not (installed_part(file) or file.startswith(_SCRIPTS))

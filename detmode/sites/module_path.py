@@ -10,7 +10,7 @@ from detmode.sites.by_id import ById
 
 
 def _step(parent: Module, child: Module) -> str:
-    """The names that lead from a module down to one that it calls, the fewest."""
+    """Return the shortest path of names from a module down to one that it calls."""
     level, seen = [("", parent)], {parent}
     while level:
         below = []
@@ -26,7 +26,7 @@ def _step(parent: Module, child: Module) -> str:
 
 
 class _Node:
-    """A module that was called by those above it."""
+    """A module that was called, below the modules that called it."""
 
     __slots__ = ("children", "path")
 
@@ -38,25 +38,28 @@ class _Node:
 class ModulePaths:
     """The paths of one run's modules, each looked up once.
 
-    A module that is called at several places of the model has a path at each of them. Modules are
-    told by their identity, and none is kept alive.
+    A module that is called at several places of the model has a path for each of them. Modules are
+    identified by identity, and none is kept alive.
 
     Attributes:
-        known: of each module the path by which it was met first, below another one if it ever was.
+        known: for each module, the path under which it was first called, preferably inside another
+            module.
+        own_lines: for each site of a call, the program's own line that first led there, or None.
     """
 
     def __init__(self) -> None:
         self._called = _Node("")
         self._recomputed = _Node("")
         self.known: ById[str] = ById()
+        self.own_lines: dict[str, str | None] = {}
 
     def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
-        """The path of the last of ``modules``, which call each other, the outermost first.
+        """Return the path of the last of ``modules``, each of which calls the next.
 
         Args:
-            modules: at least one.
-            recomputed: whether a backward calls them. The first one then has the path that it had
-                in forward: activation checkpointing begins in the middle of the model.
+            modules: at least one module, the outermost first.
+            recomputed: true if a backward calls them. The first module then has the path that it
+                had in forward, because activation checkpointing starts in the middle of the model.
         """
         node = self._recomputed if recomputed else self._called
         above: Module | None = None

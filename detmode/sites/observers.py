@@ -1,4 +1,4 @@
-"""Who wants to see the calls that a mode substitutes: below a mode, only their parts would show."""
+"""Modes that observe whole calls, including those that an inner mode substitutes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode.environment.dispatch import autocast_inside
 
-__all__ = ["Observer", "is_repeated", "observer", "repeated"]
+__all__ = ["Observer", "observer", "repeated", "repetition"]
 
 
 class _Thread(threading.local):
     is_inside: bool = False
-    """Whether the thread is in a call that is observed: what that calls in turn is not."""
+    """True while the thread is inside an observed call, whose inner calls are not observed."""
 
 
 class Observer(TorchDispatchMode):
-    """A mode that sees whole calls, also those that a mode inside it substitutes.
+    """A mode that sees whole calls, including those that a mode inside it substitutes.
 
-    Autograd's threads, one for each GPU, make calls at the same time. A process that is forked,
-    such as a ``DataLoader``'s worker, inherits the mode and its open files: it is not observed.
+    Autograd's threads, one for each GPU, make calls at the same time. A forked process, such as a
+    worker of a ``DataLoader``, inherits the mode and its open files, and is not observed.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Observer(TorchDispatchMode):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        """See one call, which ``run(*args, **kwargs)`` makes, and give its result.
+        """Observe one call, which ``run(*args, **kwargs)`` makes, and return its result.
 
-        What it calls in turn is not seen.
+        Its inner calls are not observed.
         """
         if self._thread.is_inside:
             return run(*args, **kwargs)
@@ -63,7 +63,7 @@ class Observer(TorchDispatchMode):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        """The same, of a call that no other one makes."""
+        """Observe a call that is not inside another one."""
         raise NotImplementedError
 
 
@@ -81,30 +81,26 @@ if hasattr(os, "register_at_fork"):
 
 
 def observer() -> Observer | None:
-    """The innermost observer around the mode that asks; in autograd's threads too."""
+    """Return the innermost observer around the current mode, also in autograd's threads."""
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if isinstance(mode, Observer):
             return mode
     return None
 
 
-class _Repeated(threading.local):
+class _Repetition(threading.local):
     now: bool = False
 
 
-_repeated = _Repeated()
+repetition = _Repetition()
+"""Whether the calls that the thread makes ``now`` repeat one that the program made."""
 
 
 @contextmanager
 def repeated() -> Iterator[None]:
-    """Calls in the block repeat one that the program made: they are counted in no report."""
-    saved, _repeated.now = _repeated.now, True
+    """Mark the calls in the block as repeats of the program's calls, which no report counts."""
+    saved, repetition.now = repetition.now, True
     try:
         yield
     finally:
-        _repeated.now = saved
-
-
-def is_repeated() -> bool:
-    """Whether the call repeats one that the program made."""
-    return _repeated.now
+        repetition.now = saved

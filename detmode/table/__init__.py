@@ -1,7 +1,7 @@
-"""What a row is made of: rules, their conditions and actions, tables, calls, variants and samples.
+"""The parts of a row: rules, conditions and actions, tables, calls, variants and samples.
 
-It may import :mod:`detmode.environment` and :mod:`detmode.cuda`. It knows no operator by name, and
-neither where a call was made nor what becomes of it.
+It may import :mod:`detmode.environment` and :mod:`detmode.cuda`. It knows no operator by name,
+and neither the origin of a call nor what the mode does with it.
 """
 
 import lazy_loader

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from detmode.table.call_site import CallSite
-
 
 class Signature:
     """The names and defaults of an ``OpOverload``'s arguments, read from its schema once."""
@@ -37,32 +35,40 @@ class Call:
         func: the overload that was called.
         arguments: by schema name, defaults filled.
         pretend: a device type; CPU and meta tensors then count as tensors on that device.
+
+    Attributes:
+        tensors: all tensor arguments, those in lists too.
+        device_types: those of the tensor arguments; without any, of the tensor to be made.
+        launches_on: ``"cuda"`` or ``"cpu"``; ``None`` if the tensors have no data to run on.
     """
 
-    __slots__ = ("arguments", "device_types", "func", "place", "pretend", "tensors")
+    __slots__ = ("arguments", "device_types", "func", "launches_on", "tensors")
 
     def __init__(
         self, func: torch._ops.OpOverload, arguments: dict[str, Any], pretend: str | None = None
     ) -> None:
         self.func = func
         self.arguments = arguments
-        self.pretend = pretend
-        self.place: CallSite | None = None
-        """Where it is made, once that has been looked up."""
         self.tensors = tensors_in(arguments.values())
-        """All tensor arguments, those in lists too."""
         self.device_types: set[str] = set()
-        """The device types of the tensor arguments; without any, of the tensor to be made."""
+        self.launches_on: str | None = None
+        has_data = True
         for tensor in self.tensors:
             # The properties are several times quicker than tensor.device.type.
             if tensor.is_cuda:
                 self.device_types.add("cuda")
-            elif tensor.is_cpu:
+                self.launches_on = "cuda"
+                continue
+            if tensor.is_cpu:
                 self.device_types.add(pretend or "cpu")
             elif tensor.is_meta:
                 self.device_types.add(pretend or "meta")
+                has_data = False
             else:
                 self.device_types.add(tensor.device.type)
+            self.launches_on = self.launches_on or "cpu"
+        if not has_data:
+            self.launches_on = None
         if not self.tensors:
             device = arguments.get("device")
             made_on = torch.device(device).type if device else "cpu"

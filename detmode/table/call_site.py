@@ -1,9 +1,18 @@
-"""Where one call is made, as data."""
+"""The origin of one call, as data."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_PACKAGES = re.compile(r".*?[/\\](?:site|dist)-packages[/\\]")
+
+
+def installed_part(file: str) -> str | None:
+    """The path of a file below the folder that packages are installed in; else ``None``."""
+    found = _PACKAGES.match(file)
+    return None if found is None else file[found.end() :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +20,10 @@ class Site:
     """A line of the user's code.
 
     Args:
-        text: "file:line", or what is known instead.
-        file: for Python's warnings, as are ``line`` and ``python_module``.
-        line: counted from 1.
-        python_module: the Python module that the line stands in.
+        text: "file:line", or whatever is known instead.
+        file: the file, for Python's warnings, like ``line`` and ``python_module``.
+        line: the line, counted from 1.
+        python_module: the Python module that contains the line.
     """
 
     text: str
@@ -24,7 +33,22 @@ class Site:
 
 
 class CallSite(NamedTuple):
-    """Where one call is made: its line, and the ``nn.Module`` path of this very call."""
+    """The origin of one call: its line, and the ``nn.Module`` path of this call."""
 
     site: Site
     module: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The facts remembered about the forward call that made an autograd node.
+
+    Args:
+        site: where it was made.
+        names: all names of its operator.
+        allowed: the patterns of the allow regions around it.
+    """
+
+    site: CallSite
+    names: tuple[str, ...]
+    allowed: tuple[tuple[str, ...], ...]

@@ -1,4 +1,4 @@
-"""Named predicates over one bound call. They print as they are written, and join with ``&``."""
+"""Named predicates over one bound call, which print as they are written and join with ``&``."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ def _name_of(dtypes: tuple[torch.dtype, ...]) -> str:
 
 @dataclass(frozen=True)
 class Condition(Value):
-    """A predicate over a :class:`~detmode.table.call.Call` that knows its own text.
+    """A predicate over a :class:`~detmode.table.call.Call`, with its text.
 
-    Equality is by text, so that two rows with the same condition can be told. Those of this module
-    can be pickled, and others whose predicate is a function of a module.
+    Conditions with the same text are equal, so that duplicate rows can be found. The conditions of
+    this module can be pickled, and so can others whose predicate is a module's function.
 
     Args:
-        text: how the condition prints: the expression that makes it.
+        text: the text of the condition: the expression that creates it.
         holds: the predicate itself.
         arguments: the schema names that the predicate reads.
-        dtypes: the dtypes that it asks for; of a joint condition, those of the first that asks.
-        made_by: what makes it again, where it can be pickled although its predicate cannot.
+        dtypes: the dtypes that it requires; for a joint condition, those of its first part that
+            requires any.
+        made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
     """
 
     text: str
@@ -53,7 +54,7 @@ class Condition(Value):
     made_by: Callable[[], Condition] | None = field(default=None, repr=False)
 
     def __call__(self, call: Call) -> bool:
-        """Whether the condition holds for a call."""
+        """Return whether the condition holds for a call."""
         return self.holds(call)
 
     def __and__(self, other: Condition) -> Condition:
@@ -86,7 +87,7 @@ class Condition(Value):
 
 
 def _pickled_by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
-    """Have the conditions that ``make`` makes pickled as the call that made them."""
+    """Pickle the conditions that ``make`` returns as the call that created them."""
 
     @wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> Condition:
@@ -105,7 +106,7 @@ ALWAYS = Condition("always", _always)
 
 @_pickled_by_name
 def on(*device_types: str) -> Condition:
-    """The call has a tensor on one of ``device_types``, or makes one there."""
+    """The call has a tensor on one of ``device_types``, or creates one there."""
     text = ", ".join(repr(device) for device in device_types)
     if len(device_types) == 1:
         wanted = device_types[0]
@@ -142,7 +143,7 @@ def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
 
 @_pickled_by_name
 def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
-    """The result of a scan of ``name`` has one of ``dtypes``: ``dtype``, else that of ``out``."""
+    """The result of a scan of ``name`` (its ``dtype``, or that of ``out``) is in ``dtypes``."""
     dtypes = tuple(dtypes)
 
     def holds(call: Call) -> bool:
@@ -174,7 +175,7 @@ def argument_given(name: str) -> Condition:
 
 
 def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
-    """``condition``; ``otherwise`` where it hangs on a size that a traced graph leaves open."""
+    """Return ``condition``, or ``otherwise`` if it depends on a size unknown while tracing."""
     if isinstance(condition, bool):
         return condition
     from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
@@ -216,7 +217,7 @@ def quantized(name: str) -> Condition:
 
 
 def has_strides(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has sizes and strides: sparse and nested ones, and oneDNN's, lack some."""
+    """Return whether a tensor has sizes and strides; sparse, nested and oneDNN ones lack some."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
@@ -270,7 +271,7 @@ def lies_along(name: str, dim: str) -> Condition:
 
 @_pickled_by_name
 def deterministic_flag(value: bool) -> Condition:
-    """PyTorch's flag is ``value`` at the time of the call (a program can turn it off inside)."""
+    """PyTorch's flag is ``value`` when the call is made (a program may turn it off in a block)."""
     return Condition(
         f"deterministic_flag({value})",
         lambda call: FLAG.chosen()[0] is value,
@@ -288,7 +289,7 @@ def fill_uninitialized_memory(value: bool) -> Condition:
 
 @_pickled_by_name
 def uneven_windows(name: str, output: str) -> Condition:
-    """One of the last three sizes of ``name`` is no multiple of that of ``output``."""
+    """One of the last three sizes of ``name`` is not a multiple of that of ``output``."""
 
     def holds(call: Call) -> bool:
         tensor, pooled = call.arguments.get(name), call.arguments.get(output)
@@ -327,7 +328,7 @@ def bias_of(name: str, matrix: str) -> Condition:
 
 @_pickled_by_name
 def cublas_workspace_unset(*accepted: str) -> Condition:
-    """``CUBLAS_WORKSPACE_CONFIG`` is none of ``accepted``: by default ``:4096:8`` and ``:16:8``."""
+    """``CUBLAS_WORKSPACE_CONFIG`` is not in ``accepted``: by default ``:4096:8`` and ``:16:8``."""
     text = ", ".join(repr(value) for value in accepted)
     values = accepted or (":4096:8", ":16:8")
     return Condition(
@@ -338,7 +339,7 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
 
 @_pickled_by_name
 def nvls_possible() -> Condition:
-    """The environment leaves NCCL free to reduce inside the NVLink switch (NVLS, NVLSTree)."""
+    """The environment allows NCCL to reduce inside the NVLink switch (NVLS, NVLSTree)."""
 
     def holds(call: Call) -> bool:
         name = str(call.func).replace("_", "")

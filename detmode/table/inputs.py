@@ -1,4 +1,4 @@
-"""What several families make their samples from: layouts, special values, indices that repeat."""
+"""The inputs that several families' samples share: layouts, special values, repeated indices."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ VARIANTS: Mapping[str, Callable[[Arguments], Arguments]] = {
 LAYOUTS = ("non_contiguous", "channels_last")
 
 SPECIAL = (1.0, nan, -0.0, 2.0, inf, -inf, inf, 1e-40, 6e-8, -0.0, -0.0, 3e38, 3e38, 3.0)
-"""Values of which not every sum keeps what it is told."""
+"""NaN, infinities, signed zeros, denormals, and large values whose sum overflows."""
 
 
 def special(arguments: Arguments, name: str, step: int = 1) -> Arguments:
@@ -161,3 +161,31 @@ Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def places(tensor: torch.Tensor) -> torch.Tensor:
     """The row-major position of each element."""
     return torch.arange(tensor.numel()).view(tensor.shape)
+
+
+def padded(make: Maker, shape: Sequence[int], padding: Sequence[int]) -> Arguments:
+    """The backward of a padding; of the last dimension first, before and after."""
+    result = list(shape)
+    for axis, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
+        result[-1 - axis] += before + after
+    grad_output, self = make.normal(*result), make.normal(*shape)
+    return {"grad_output": grad_output, "self": self, "padding": list(padding)}
+
+
+def resized(
+    make: Maker,
+    batch: Sequence[int],
+    size: Sequence[int],
+    out: Sequence[int],
+    align_corners: bool = False,
+    *scales: float | None,
+) -> Arguments:
+    """The backward of a resize of ``size`` to ``out`` with ``batch`` (N, C) before."""
+    names = ("scales",) if len(size) == 1 else ("scales_d", "scales_h", "scales_w")[-len(size) :]
+    return {
+        "grad_output": make.normal(*batch, *out),
+        "output_size": list(out),
+        "input_size": [*batch, *size],
+        "align_corners": align_corners,
+        **dict(zip(names, scales)),
+    }

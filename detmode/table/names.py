@@ -1,4 +1,4 @@
-"""Operators by name: what a name means here, and which one may have been meant."""
+"""Operators by name: resolving names, and suggesting the nearest one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 Operator: TypeAlias = str | OpOverload | OpOverloadPacket
-"""How people name an operator: by text, or as they find it in ``torch.ops``."""
+"""An operator as users name it: by text, or as an object of ``torch.ops``."""
 
 Overrides: TypeAlias = (
     Mapping[str, str]
@@ -19,11 +19,11 @@ Overrides: TypeAlias = (
     | Mapping[OpOverloadPacket, str]
     | Mapping[Operator, str]
 )
-"""Operators to actions; a mapping's keys have one type, so that each kind is named."""
+"""Operators to actions. Mappings are invariant in their key, so each kind is listed."""
 
 
 def text_of(operator: Any) -> Any:
-    """The name of an operator of ``torch.ops``; anything else is given back as it is."""
+    """Return the name of an operator of ``torch.ops``; return anything else unchanged."""
     if isinstance(operator, OpOverload):
         return overload_name(operator)
     if isinstance(operator, OpOverloadPacket):
@@ -32,19 +32,19 @@ def text_of(operator: Any) -> Any:
 
 
 def overload_name(func: OpOverload) -> str:
-    """``"aten::put_.default"``."""
+    """Return a name such as ``"aten::put_.default"``."""
     return f"{func._schema.name}.{func._overloadname}"
 
 
 def overloads_of(op: str) -> list[str]:
-    """The overloads of an operator by name; none where no loaded library has it."""
+    """Return the overloads of an operator by name; empty if no loaded library has it."""
     namespace, _, name = op.partition("::")
     packet = getattr(getattr(torch.ops, namespace), name.partition(".")[0], None)
     return packet.overloads() if isinstance(packet, OpOverloadPacket) else []
 
 
 def registered(namespace: str) -> list[str]:
-    """The names ``"namespace::name.overload"`` of all operators that are loaded, or none."""
+    """Return the names ``"namespace::name.overload"`` of all loaded operators of a namespace."""
     return [
         name if "." in name else f"{name}.default"
         for name in torch._C._dispatch_get_all_op_names()
@@ -53,9 +53,9 @@ def registered(namespace: str) -> list[str]:
 
 
 def misnamed(op: str) -> str | None:
-    """Why ``op`` names no overload, with the name that is near; ``None`` where it may.
+    """Return why ``op`` names no overload, with the nearest name; ``None`` if it may name one.
 
-    ``"aten::index_add"`` means ``.default``. A namespace of which nothing is loaded may yet be.
+    ``"aten::index_add"`` means ``.default``. A namespace without operators may be loaded later.
     """
     base, _, overload = op.partition(".")
     overloads = overloads_of(op)
@@ -68,7 +68,7 @@ def misnamed(op: str) -> str | None:
 
 
 def near(name: str, candidates: Iterable[str]) -> str:
-    """A question after the operator that is meant, where a candidate is near; or nothing."""
+    """Return a "did you mean" question if a candidate is similar, else an empty text."""
     base = name.partition(".")[0]
     full = base if "::" in base else f"aten::{base}"
     found = difflib.get_close_matches(full, sorted(candidates), n=1)
@@ -76,7 +76,7 @@ def near(name: str, candidates: Iterable[str]) -> str:
 
 
 def names_of(func: OpOverload, ops: Iterable[str]) -> tuple[str, ...]:
-    """All names by which people may mean ``func``: of the operator, the overload and the rule."""
+    """Return all names that may refer to ``func``: of the operator, the overload and the rules."""
     names = [func._schema.name, overload_name(func)]
     for op in ops:
         names += [op, op.partition(".")[0]]
@@ -84,5 +84,5 @@ def names_of(func: OpOverload, ops: Iterable[str]) -> tuple[str, ...]:
 
 
 def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Whether one of ``names`` matches one of the globs ``patterns``."""
+    """Return whether one of ``names`` matches one of the globs ``patterns``."""
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -1,4 +1,4 @@
-"""What one row of the rule table is: a frozen dataclass that checks itself."""
+"""One row of the rule table: a frozen dataclass that checks itself."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OP = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
 _VERSION = re.compile(r"\d+\.\d+")
 
 CUBLAS = "cuBLAS"
-"""The alert of the rows whose message is PyTorch's cuBLAS one (2.8 and 2.9)."""
+"""The alert of rows with PyTorch's message about cuBLAS (2.8 and 2.9)."""
 
 
 class Guarantee(str, Enum):
-    """How far the same bits reach, in the words of NVIDIA's CCCL."""
+    """The scope within which a result has the same bits, named as in NVIDIA's CCCL."""
 
     RUN_TO_RUN = "run_to_run"
-    """The same bits on every run on the same GPU with the same software."""
+    """The same bits in every run on the same GPU model with the same software."""
     GPU_TO_GPU = "gpu_to_gpu"
     """The same bits on any GPU."""
 
@@ -39,7 +39,7 @@ GPU_TO_GPU = Guarantee.GPU_TO_GPU
 
 @dataclass(frozen=True)
 class Action(Value):
-    """What the mode does with a call that a row matches. Prints as its own name."""
+    """An action of the mode for calls that match a row. Prints as its own name."""
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -47,15 +47,16 @@ class Action(Value):
 
 @dataclass(frozen=True)
 class Native(Action):
-    """Let PyTorch's own deterministic path run, under its flag in the strict form."""
+    """Run PyTorch's own deterministic path, with its flag on and ``warn_only`` off."""
 
 
 @dataclass(frozen=True)
 class Refuse(Action):
     """Raise PyTorch's standard error, or warn under ``warn_only``.
 
-    A row without ``alert`` is one that PyTorch is silent about: it warns, in detmode's own words,
-    also in strict mode, so that switching detmode on never raises where PyTorch would not.
+    PyTorch is silent about the operator of a row without ``alert``. Such a row only warns, in
+    detmode's own words, so that switching detmode on does not raise where PyTorch would not; with
+    ``strict=True`` it raises.
     """
 
 
@@ -65,17 +66,17 @@ class Substitute(Action):
 
     ``function`` takes the ATen operator's arguments by the schema's names, in its order, and
     returns what the functional operator returns. If it has a keyword argument ``out``, the in-place
-    variant hands it ``self`` to write to; otherwise the mode copies the result there.
+    variant passes ``self`` there; otherwise the mode copies the result to ``self``.
 
-    ``otherwise`` is what PyTorch itself does, for ``substitute=False`` and for machines where the
-    kernel cannot run; left out, it is ``Refuse()`` where the row has an alert, else ``Native()``.
+    ``otherwise`` is PyTorch's own action, for ``substitute=False`` and for machines where the
+    kernel cannot run. The default is ``Refuse()`` if the row has an alert, else ``Native()``.
 
-    ``launches`` is False for a function that only calls ATen operators: it runs on any machine.
+    ``launches`` is False for a function that only calls ATen operators, and so runs on any machine.
 
-    ``traffic`` is what the substitute reads and writes, as a multiple of the floor (the inputs read
-    once, the outputs written once): at least 1, counted by hand for the case that the family's
-    docstring names under *Cost*. What neighbours share counts once, an atomic as its operand.
-    ``None`` where it has not been counted.
+    ``traffic`` is the number of bytes that the substitute reads and writes, as a multiple of the
+    floor (inputs read once, outputs written once). It is at least 1 and counted by hand for the
+    case that the family's docstring names under *Cost*. Reads shared by neighbouring threads count
+    once, and an atomic counts as its operand. ``None`` if it has not been counted.
     """
 
     function: Callable[..., Any]
@@ -100,34 +101,34 @@ class Substitute(Action):
 
     @cached_property
     def takes_out(self) -> bool:
-        """Whether the function has an argument ``out``."""
+        """True if the function has an argument ``out``."""
         return "out" in inspect.signature(self.function).parameters
 
 
 @dataclass(frozen=True)
 class Allow(Action):
-    """Let the call pass: its result does not vary."""
+    """Call the operator: its result does not vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(Value):
-    """One row: which calls of an operator it means, and what to do with them.
+    """One row: the calls of an operator that it matches, and the action for them.
 
     Args:
         op: a functional ``OpOverload`` by name; ``"aten::index_add"`` means ``.default``. In-place,
             ``out=`` and ``grad_input`` variants follow from the schema and are never named.
         when: the condition on the call's arguments; rows of an operator are tried in order.
         action: ``Substitute(function)``, ``Native()``, ``Refuse()`` or ``Allow()``.
-        guarantee: how far the result's bits reach, as a :class:`Guarantee` or its text; required
-            for ``Substitute`` and ``Native``.
-        alert: the exact caller name of PyTorch's message, or a pair (functional, out variant) where
-            the two differ; ``None`` where PyTorch does not alert.
-        since: first PyTorch version for which the row holds, as "2.13"; ``None`` is any.
-        until: last PyTorch version for which the row holds; ``None`` is any.
-        because: one line: why ATen's result varies, or why it does not.
+        guarantee: the scope of the same bits, as a :class:`Guarantee` or its text; required for
+            ``Substitute`` and ``Native``.
+        alert: the exact caller name of PyTorch's message, or a pair (functional, out variant) if
+            the two differ; ``None`` if PyTorch does not alert.
+        since: the first PyTorch version for which the row holds, such as "2.13"; ``None`` for any.
+        until: the last PyTorch version for which the row holds; ``None`` for any.
+        because: one line that says why ATen's result varies, or why it does not.
 
     Raises:
-        ValueError: a field that cannot be right, naming the field and what it should be.
+        ValueError: a field is invalid; the message names the field and what it should be.
     """
 
     op: str
@@ -170,25 +171,29 @@ class Rule(Value):
 
     @property
     def without_substitute(self) -> Action:
-        """What PyTorch itself does with the call: the action without detmode's kernels."""
+        """PyTorch's own action for the call, without detmode's kernels."""
         if not isinstance(self.action, Substitute):
             return self.action
         return self.action.otherwise or (Refuse() if self.alert else Native())
 
     def holds_for(self, version: tuple[int, int]) -> bool:
-        """Whether the row holds for a PyTorch version given as (major, minor)."""
+        """Return whether the row holds for a PyTorch version given as (major, minor)."""
         since = parse_version(self.since) if self.since else version
         until = parse_version(self.until) if self.until else version
         return since <= version <= until
 
     def alert_for(self, variant: str) -> str | None:
-        """The caller name in PyTorch's message, for a variant (see :mod:`detmode.variants`)."""
+        """Return the caller name in PyTorch's message, for a variant of the operator.
+
+        Args:
+            variant: as returned by :func:`detmode.table.variants.variant_of`.
+        """
         if isinstance(self.alert, tuple):
             return self.alert[variant == "out"]
         return self.alert
 
     def as_text(self) -> dict[str, str | None]:
-        """The fields by name, each as text; ``None`` where the field is not given."""
+        """Return the fields by name, each as text; ``None`` for a field that is not given."""
         alert = ", ".join(self.alert) if isinstance(self.alert, tuple) else self.alert
         return {
             "op": self.op,

@@ -1,4 +1,4 @@
-"""The rule table: a value that finds the chain of rows for an overload."""
+"""The rule table, which finds the chain of rows for an overload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USER = "user"
 
 @dataclass(frozen=True, eq=False)
 class FamilyRule:
-    """A rule and the family it stands in; told apart by identity, which is quick to hash."""
+    """A rule and its family; compared by identity, which is quick to hash."""
 
     rule: Rule
     family: str
@@ -34,18 +34,18 @@ class RuleTable(Value):
 
     Args:
         rules: the rules, in order; those of one operator form its chain.
-        family: the name that the rows get in reports. Named families cover several versions of
-            PyTorch and of extensions; without a name the rules are for the ones that run, and each
-            must name an operator that is there, or is of a namespace that is not loaded yet.
-        forwards: operators whose autograd node later calls a listed operator, where the name does
-            not say so (``aten::gather``, whose backward is ``aten::scatter_add``). The mode
-            remembers their site for the backward's rows.
+        family: the name of the rows in reports. Named families cover several versions of PyTorch
+            and of extensions. Without a name the rules are for the running versions, and each must
+            name an existing operator, or one of a namespace that is not loaded yet.
+        forwards: operators whose autograd node later calls a listed operator with an unrelated name
+            (``aten::gather``, whose backward is ``aten::scatter_add``). The mode remembers their
+            sites for the backward's rows.
 
     Raises:
-        TypeError: an element is no :class:`~detmode.table.rule.Rule`.
+        TypeError: an element is not a :class:`~detmode.table.rule.Rule`.
         ValueError: two rows of one operator have the same condition and versions, so that the
-            second can never be met; both places are named. Or no loaded library has an operator
-            of the user's.
+            second can never match (the message names both), or no loaded library has an operator
+            that a rule without a family names.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RuleTable(Value):
 
     @classmethod
     def union(cls, tables: Iterable[RuleTable]) -> RuleTable:
-        """One table of several families.
+        """Join the tables of several families.
 
         Raises:
             ValueError: two tables list the same operator; both families are named.
@@ -100,16 +100,16 @@ class RuleTable(Value):
         return len(self._rows)
 
     def for_version(self, version: str) -> RuleTable:
-        """The rows that hold for a PyTorch version such as ``"2.13"``."""
+        """Return the rows that hold for a PyTorch version such as ``"2.13"``."""
         parsed = parse_version(version)
         return RuleTable._of(
             (row for row in self._rows if row.rule.holds_for(parsed)), self._forwards
         )
 
     def get(self, func: torch._ops.OpOverload) -> tuple[FamilyRule, ...]:
-        """The chain for an overload or any variant of a listed one; empty when it is in no rule.
+        """Return the chain for an overload or a variant of a listed one; empty if none is listed.
 
-        Only the rows that hold for the running PyTorch are in it.
+        The chain has only the rows that hold for the running PyTorch.
         """
         base = func._schema.name
         if base in self._by_base:
@@ -125,7 +125,7 @@ class RuleTable(Value):
         )
 
     def is_forward(self, func: torch._ops.OpOverload) -> bool:
-        """Whether the backward of ``func`` may call a listed operator."""
+        """Return whether the backward of ``func`` may call a listed operator."""
         namespace, _, name = func._schema.name.partition("::")
         name = name.rstrip("_")
         backwards = (f"{namespace}::{name}_backward", f"{namespace}::_{name}_backward")
@@ -151,7 +151,7 @@ class RuleTable(Value):
             wrong = misnamed(row.rule.op) if row.rule.holds_for(TORCH_VERSION) else None
             if wrong is not None:
                 raise ValueError(
-                    f"Rule({row.rule.op!r}): {wrong} (a row for other versions says since or until)"
+                    f"Rule({row.rule.op!r}): {wrong} (for other versions, set since or until)"
                 )
 
     def _refuse_duplicates(self) -> None:
@@ -163,7 +163,7 @@ class RuleTable(Value):
                 raise ValueError(
                     f"{rule.op} has two rows when {rule.when}: in {first.family} "
                     f"({first.rule.because!r}) and in {row.family} ({rule.because!r}); "
-                    "the second would never be met"
+                    "the second would never match"
                 )
 
 
@@ -174,7 +174,7 @@ def _row(rule: Rule, family: str) -> FamilyRule:
 
 
 def _key(row: FamilyRule) -> tuple[object, ...]:
-    """What two rows of one table may not share: the second would never be met."""
+    """Return the key that two rows of one table must not share: the second would never match."""
     rule = row.rule
     return (_overload_name(rule.op), rule.when, rule.since, rule.until)
 
@@ -184,7 +184,7 @@ def _overload_name(op: str) -> str:
 
 
 def _means(op: str, func: torch._ops.OpOverload) -> bool:
-    """Whether ``op`` names ``func`` or the functional overload that ``func`` is a variant of."""
+    """Return whether ``op`` names ``func`` or the functional overload of the variant ``func``."""
     name = _overload_name(op)
     if name == f"{func._schema.name}.{func._overloadname}":
         return True
@@ -195,13 +195,13 @@ def _means(op: str, func: torch._ops.OpOverload) -> bool:
 
 
 def resolve(op: str) -> torch._ops.OpOverload | None:
-    """The overload by name, or ``None`` where this PyTorch (or an extension) does not have it."""
+    """Return the overload by name, or ``None`` if no loaded library has it."""
     if not op.isascii():
-        return None  # PyTorch does not take every text
+        return None  # PyTorch does not accept every text
     namespace, _, name = _overload_name(op).partition("::")
     name, _, overload = name.partition(".")
     packet = getattr(getattr(torch.ops, namespace), name, None)
-    # Namespaces have attributes that are no operators.
+    # Namespaces have attributes that are not operators.
     if not isinstance(packet, torch._ops.OpOverloadPacket) or overload not in packet.overloads():
         return None
     func: torch._ops.OpOverload = getattr(packet, overload)

@@ -23,7 +23,7 @@ class Sample:
     """Named inputs of one operator.
 
     Args:
-        name: what is particular about it, readable in a test id: "heavy_collisions".
+        name: the particular property, readable in a test id: "heavy_collisions".
         op: the overload by name, as in :class:`~detmode.table.rule.Rule`.
         make: given a :class:`Maker`, the arguments by schema name; defaults may be left out.
         dtypes: the dtypes for which the sample holds.
@@ -136,10 +136,11 @@ class Samples:
         )
 
     Args:
-        cases: what every row is met by; a sample's variants follow it.
+        cases: the samples that together match every row; a sample's variants follow it.
         errors: inputs that ATen rejects; a substitute raises the same type of exception.
         bench: sizes from real models.
-        not_applicable: which of :data:`COVERS` no case can show, and why.
+        not_applicable: which of :data:`COVERS` no case can show, or why there are no "errors" or no
+            "bench".
         references: by operator a function of its arguments, in float64, where ATen's own on the
             CPU is not the truth; it then also says which integers are right.
         assignments: by operator that assigns a function of its arguments: what is written to,
@@ -181,16 +182,17 @@ class Samples:
             ("assignments", self.assignments, ops),
             ("compositions", self.compositions, {each.op for each in self.bench}),
             ("unlike_cpu", self.unlike_cpu, names),
-            ("not_applicable", self.not_applicable, COVERS),
+            ("not_applicable", self.not_applicable, (*COVERS, "errors", "bench")),
         ):
             unknown = [item for item in given if item not in known]
             if unknown:
                 where = {"compositions": "bench", "not_applicable": "COVERS"}.get(title, "cases")
                 raise ValueError(f"Samples: {title} names {unknown[0]!r}, which {where} does not")
         shown = {item for case in self.cases for item in case.covers}
+        shown |= {title for title in ("errors", "bench") if getattr(self, title)}
         excused = [item for item in self.not_applicable if item in shown]
         if excused:
-            raise ValueError(f"Samples: not_applicable has {excused[0]!r}, which a case covers")
+            raise ValueError(f"Samples: not_applicable has {excused[0]!r}, which is there")
 
     def _check_types(self) -> None:
         for each in fields(self):

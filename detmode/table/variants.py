@@ -1,4 +1,4 @@
-"""In-place and ``out=`` variants: told from the schema, and served by the functional substitute."""
+"""In-place and ``out=`` variants: recognised by schema, and run by the functional substitute."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.table.rule import Substitute
 
 _HISTC_OUT = torch.ops.aten.histc.out
-"""Its CUDA kernel copies the counts to any dtype, where the one for the CPU refuses."""
+"""Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
 
 @cache
 def variant_of(func: torch._ops.OpOverload) -> str:
-    """``"functional"``, ``"inplace"`` or ``"out"`` (``grad_input`` and named outputs too)."""
+    """Return ``"functional"``, ``"inplace"`` or ``"out"`` (also for ``grad_input`` variants)."""
     schema = func._schema
     if any(argument.is_out for argument in schema.arguments):
         return "out"
@@ -28,7 +28,7 @@ def variant_of(func: torch._ops.OpOverload) -> str:
 
 
 def functional_signature(func: torch._ops.OpOverload) -> tuple[tuple[str, str], ...]:
-    """Names and types of all arguments but the ``out`` ones: equal for the variants of one op."""
+    """Return names and types of all arguments except ``out``, equal for variants of one op."""
     return tuple(
         (argument.name, str(argument.type))
         for argument in func._schema.arguments
@@ -38,7 +38,7 @@ def functional_signature(func: torch._ops.OpOverload) -> tuple[tuple[str, str], 
 
 @cache
 def out_names(func: torch._ops.OpOverload) -> tuple[str, ...]:
-    """The names of the ``out`` arguments, in the order of the results."""
+    """Return the names of the ``out`` arguments, in the order of the results."""
     return tuple(argument.name for argument in func._schema.arguments if argument.is_out)
 
 
@@ -48,15 +48,14 @@ def run_substitute(
     """Call a substitute for ``func`` and deliver the result as the variant does.
 
     Args:
-        action: its function takes the functional operator's arguments; with a keyword ``out`` it
-            writes there.
+        action: the substitute; its function takes the functional operator's arguments and writes to
+            ``out`` if it has that keyword.
         func: the overload that was called.
-        arguments: by schema name, ``out`` arguments included.
+        arguments: the arguments by schema name, including ``out`` arguments.
 
     Raises:
-        RuntimeError: what ATen says where a tensor that is written has another dtype than the
-            result, shares memory with a tensor that it must not, or has elements that share
-            memory: which of them stays would vary.
+        RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory
+            with an input, or has elements that share memory, where the value that stays would vary.
     """
     function, variant = action.function, variant_of(func)
     if variant == "functional":
@@ -64,10 +63,10 @@ def run_substitute(
     names = ("self",) if variant == "inplace" else out_names(func)
     targets = [arguments[name] for name in names]
     if arguments.get("dtype", ...) is None:
-        # Reductions and scans take the dtype of the tensor that they write.
+        # Reductions and scans use the dtype of the tensor that they write.
         arguments = {**arguments, "dtype": targets[0].dtype}
-    if _keeps_apart(func):
-        _check_apart(targets[0], arguments, names)
+    if _forbids_overlap(func):
+        _check_no_overlap(targets[0], arguments, names)
     if variant == "inplace":
         _check_written(targets[0])
         if action.takes_out:
@@ -92,7 +91,7 @@ def run_substitute(
 
 
 def _check_written(target: torch.Tensor) -> None:
-    """Refuse a tensor whose elements share memory: ATen's kernels see expanded ones only."""
+    """Refuse a tensor whose elements share memory; ATen's kernels only notice expanded ones."""
     if not target.is_contiguous() and _shares_memory(target.shape, target.stride()):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a "
@@ -101,7 +100,7 @@ def _check_written(target: torch.Tensor) -> None:
 
 
 def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two elements of a tensor that is not empty have one address."""
+    """Return whether two elements of a nonempty tensor have the same address."""
     reach = 0
     for stride, size in sorted(zip(strides, shape)):
         if size > 1 and stride <= reach:
@@ -109,7 +108,7 @@ def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
         reach += stride * (size - 1)
     else:
         return False
-    # Interleaved strides, from as_strided: each address is looked at.
+    # Interleaved strides, from as_strided: check every address.
     with _disable_current_modes():
         offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
         for stride, size in zip(strides, shape):
@@ -120,9 +119,9 @@ def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torch.Tensor) -> None:
-    """Refuse a written tensor of another dtype than the result's, as ATen's kernels do.
+    """Refuse a written tensor with a dtype other than the result's, as ATen's kernels do.
 
-    Pointwise operators cast to a dtype of the same or a wider kind.
+    Pointwise operators may cast to a dtype of the same or a wider kind.
     """
     if target.dtype == result.dtype or (func is _HISTC_OUT and target.is_cuda):
         return
@@ -134,12 +133,12 @@ def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torc
 
 
 @cache
-def _keeps_apart(func: torch._ops.OpOverload) -> bool:
-    """Whether ATen wants what is written apart from what is read, but for ``self``.
+def _forbids_overlap(func: torch._ops.OpOverload) -> bool:
+    """Return whether ATen requires that inputs other than ``self`` do not overlap the output.
 
-    So it is for operators with an in-place variant: they write while they read. The ``out``
-    variants that PyTorch generates copy a whole result, and need not; pointwise operators read an
-    element before they write it.
+    Operators with an in-place variant require it, because they write while they read. The ``out``
+    variants that PyTorch generates copy a finished result, and pointwise operators read an element
+    before they write it.
     """
     if torch.Tag.pointwise in func.tags:
         return False
@@ -150,10 +149,10 @@ def _keeps_apart(func: torch._ops.OpOverload) -> bool:
     return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
 
 
-def _check_apart(
+def _check_no_overlap(
     target: torch.Tensor, arguments: Mapping[str, Any], written: Sequence[str]
 ) -> None:
-    """Refuse an input that shares memory with ``target``; ``self`` may be all of it."""
+    """Refuse an input that shares memory with ``target``, unless ``self`` is the same tensor."""
     values = [arguments[name] for name in arguments if name not in ("self", *written)]
     listed = [each for value in values if isinstance(value, (list, tuple)) for each in value]
     read = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
@@ -168,7 +167,7 @@ def _check_apart(
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two dense tensors share memory; of others ATen does not ask."""
+    """Return whether two dense tensors share memory; ATen does not check others."""
     if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
         return False
     if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
@@ -178,7 +177,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where the bytes of a dense tensor begin and end in its storage."""
+    """Return where the bytes of a dense tensor begin and end in its storage."""
     start = int(tensor.storage_offset()) * tensor.itemsize
     return start, start + tensor.numel() * tensor.itemsize
 

@@ -1,7 +1,7 @@
-"""Tests that prove reproducibility: ``assert_reproducible``, the plugin of pytest, its baselines.
+"""Tests of reproducibility: ``assert_reproducible``, the pytest plugin, and its baselines.
 
-It may import everything but the command line. Its names are imported when they are first used:
-pytest imports the plugin in every run, which is to cost next to nothing.
+It may import everything but the command line. Its names are imported on first use, because
+pytest imports the plugin in every run and that must cost next to nothing.
 """
 
 import lazy_loader

@@ -1,13 +1,13 @@
-"""A baseline: the nondeterministic calls that a test suite has already, so that new ones fail.
+"""A baseline: the calls of a test suite that are known to vary, so that only new ones fail.
 
-The file is JSON, an offender a line, sorted::
+The file is JSON, sorted, one offender per line::
 
     {"format": "detmode-baseline", "version": 1, "offenders": [
     {"overload": "aten::histc.default", "file": "src/model.py", "code": "h = torch.histc(x)"}
     ]}
 
-An offender is known by what it calls, its file and the text of its line, and not by the line's
-number: lines above it may come and go.
+An offender is identified by its operator, its file and the text of its line. The line's number does
+not count, so that edits above it do not matter.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import linecache
 import os
 from collections.abc import Iterable
 from pathlib import Path, PurePath
+
+from detmode.table.call_site import installed_part
 
 FORMAT = "detmode-baseline"
 VERSION = 1
@@ -30,13 +32,13 @@ class BaselineError(ValueError):
 
 
 def key_of(overload: str, site: str, root: Path) -> Key:
-    """What an offender is known by.
+    """Return the key that identifies an offender.
 
     Args:
         overload: ``"aten::histc.default"``.
-        site: "file:line", or what is known instead.
-        root: the folder that files are relative to; what is installed is relative to its
-            ``site-packages``, wherever that is.
+        site: "file:line", or whatever is known instead.
+        root: the folder that file names are relative to; installed files are relative to their
+            ``site-packages``.
     """
     file, _, line = site.rpartition(":")
     if not file or not line.isdigit():
@@ -46,34 +48,31 @@ def key_of(overload: str, site: str, root: Path) -> Key:
 
 
 def _portable(file: str, root: Path) -> str:
-    path = PurePath(file)
-    for number, part in enumerate(path.parts):
-        if part in ("site-packages", "dist-packages"):
-            return PurePath(*path.parts[number + 1 :]).as_posix()
+    path = PurePath(installed_part(file) or file)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
 def read(path: Path) -> frozenset[Key]:
-    """The offenders of a baseline file.
+    """Return the offenders of a baseline file.
 
     Raises:
-        BaselineError: there is no such file, or it is no baseline.
+        BaselineError: there is no such file, or it is not a baseline.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BaselineError(
             f"cannot read the baseline {path}: {error.strerror}; "
-            "--detmode-update-baseline writes it"
+            "write it with --detmode-update-baseline"
         ) from error
     except (ValueError, RecursionError) as error:
         raise BaselineError(f"the baseline {path} is not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise BaselineError(f"{path} is no baseline of detmode")
+        raise BaselineError(f"{path} is not a baseline of detmode")
     if data.get("version") != VERSION:
         raise BaselineError(
             f"the baseline {path} has version {data.get('version')!r}, and this detmode reads "
-            f"{VERSION}: write it anew with --detmode-update-baseline"
+            f"{VERSION}: write it again with --detmode-update-baseline"
         )
     try:
         return frozenset(
@@ -85,7 +84,7 @@ def read(path: Path) -> frozenset[Key]:
 
 
 def write(path: Path, offenders: Iterable[Key]) -> None:
-    """Write a baseline file; whoever reads it meanwhile finds the old one or the new one.
+    """Write a baseline file atomically: a concurrent reader sees the old file or the new one.
 
     Raises:
         BaselineError: it cannot be written.
@@ -96,7 +95,7 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
     ]
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "offenders": ['
     text = "\n".join([head, *([",\n".join(lines)] if lines else []), "]}\n"])
-    # A link stays one: what it names is replaced.
+    # A link stays a link: its target is replaced.
     path = path.resolve()
     other = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:

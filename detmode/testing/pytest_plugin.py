@@ -1,7 +1,7 @@
-"""The plugin of pytest: the marker ``deterministic``, and a mode around the whole suite.
+"""The pytest plugin: the marker ``deterministic``, and a mode around the whole suite.
 
-pytest imports this module in every run, wherever detmode is installed: PyTorch and the mode are
-imported when a test uses them. PYTEST_DONT_REWRITE: there are no asserts of tests here.
+pytest imports this module in every run if detmode is installed, so PyTorch and the mode are
+imported only when a test uses them. PYTEST_DONT_REWRITE: this module has no test assertions.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _OFFENDERS = ("error", "warn")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--detmode`` and what goes with it."""
+    """Add ``--detmode`` and the options that belong to it."""
     group = parser.getgroup("detmode", "determinism (detmode)")
     group.addoption(
         "--detmode",
         nargs="?",
         const="error",
-        choices=("error", "warn"),
+        choices=("error", "warn", "strict"),
         help="run all tests under a DeterministicMode; calls that may vary raise (error, the "
-        "default), or are listed at the end only (warn)",
+        "default), also where PyTorch is silent (strict), or are listed at the end only (warn)",
     )
     group.addoption(
         "--detmode-simulate",
@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker, and set up the mode of the suite where it is asked for."""
+    """Register the marker, and set up the mode of the suite if it is requested."""
     config.addinivalue_line("markers", _MARK_HELP)
     asked = config.getoption("--detmode")
     if asked is None:
@@ -171,6 +171,7 @@ class _Suite:
         self._keys: dict[tuple[str, str], Key] = {}
         self._update: bool = config.getoption("--detmode-update-baseline")
         self._warns = asked == "warn" or self._update
+        self._strict = asked == "strict"
         self._known: frozenset[Key] = frozenset()
         for each in config.getoption("--detmode-override"):
             if "=" not in each:
@@ -190,14 +191,14 @@ class _Suite:
 
     @property
     def _distributes(self) -> bool:
-        """Whether this process gives the tests to the workers of pytest-xdist."""
+        """True if this process distributes the tests to workers of pytest-xdist."""
         dist = getattr(self._config.option, "dist", "no")
         return dist != "no" and not hasattr(self._config, "workerinput")
 
     def _key(self, overload: str, site: str) -> Key:
         from detmode.testing import baseline
 
-        # A refused call may come in every step of a test; and a file may be edited meanwhile.
+        # A refused call may occur in every step of a test, and the file may be edited meanwhile.
         key = self._keys.get((overload, site))
         if key is None:
             key = baseline.key_of(overload, site, self._config.rootpath)
@@ -215,6 +216,7 @@ class _Suite:
             self._mode = SuiteMode(
                 lambda overload, site: self._key(overload, site) in self._known,
                 warn_only=self._warns,
+                strict=self._strict,
                 simulate=self._config.getoption("--detmode-simulate"),
                 overrides=self._overrides,
             )
@@ -225,7 +227,7 @@ class _Suite:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Take the rows; write the baseline of a run that went through."""
+        """Collect the rows; write the baseline if the run was complete."""
         from detmode.reports.report import Report
 
         if self._mode is not None:
@@ -238,7 +240,7 @@ class _Suite:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take the rows of a worker of pytest-xdist."""
+        """Collect the rows of a worker of pytest-xdist."""
         from detmode.reports.report import Report
 
         text = getattr(node, "workeroutput", {}).get("detmode")
@@ -251,7 +253,7 @@ class _Suite:
         assert self._file is not None
         ran = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if not ran or session.shouldfail or session.shouldstop:
-            return f"the run was cut short: {self._file} is as it was"
+            return f"the run was cut short: {self._file} is unchanged"
         keys = {self._key(record.overload, record.site) for record in self._offenders()}
         try:
             baseline.write(self._file, keys)
@@ -264,7 +266,7 @@ class _Suite:
         return [record for record in self._merged() if record.action in _OFFENDERS]
 
     def _merged(self) -> list[ReportRow]:
-        """The rows of all processes, one for each overload, action and site."""
+        """Return the rows of all processes, one for each overload, action and site."""
         from detmode.reports.report import merged
 
         return merged(self._records)
@@ -278,15 +280,14 @@ class _Suite:
         offenders = self._offenders()
         keys = [self._key(record.overload, record.site) for record in offenders]
         new = [record for record, key in zip(offenders, keys) if key not in self._known]
-        if new:
-            terminalreporter.write_line(str(Report(new)))
+        terminalreporter.write_line(str(Report(new)) if new else Report(self._merged()).verdict)
         calls = dict.fromkeys(("substitute", "native"), 0)
         for record in self._merged():
             calls[record.action] = calls.get(record.action, 0) + record.count
         line = f"{plural(len(new), 'place')} may vary"
         if self._known:
-            line += f", beside {len(offenders) - len(new)} that the baseline has"
-            line += f"; {len(self._known - set(keys))} of the baseline were not met"
+            line += f", in addition to {len(offenders) - len(new)} in the baseline"
+            line += f"; {len(self._known - set(keys))} of the baseline did not occur"
         terminalreporter.write_line(line)
         terminalreporter.write_line(
             f"{plural(calls['substitute'], 'call')} substituted, {calls['native']} made "

@@ -1,4 +1,4 @@
-"""Repeating a piece of work from the same state, and saying in what the results differ."""
+"""Repeating a piece of work from the same state, and describing how the results differ."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from detmode.runs.recording import record
 
 _TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
 _SHOWN = 5
-"""How many differing values a message lists."""
+"""The number of differing values that a message lists."""
 
 Run = Callable[[int, AbstractContextManager[object]], object]
 Snapshot = dict[str, Any]
-"""Values by where they are found: CPU copies of tensors, and what compares with ``==``."""
+"""Values by path: CPU copies of tensors, and values that compare with ``==``."""
 
 
 def remember_generators() -> Callable[[], None]:
-    """What puts every global generator back to where it is now."""
+    """Return a function that restores the current state of every global generator."""
     if torch.cuda.is_available():
-        # What runs may use CUDA first, and its generators must then begin alike.
+        # A run may be the first to use CUDA, whose generators must then start alike.
         torch.cuda.init()
     return partial(set_rng_state, rng_state())
 
 
 def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False) -> Snapshot:
-    """Copies of the tensors, arrays and numbers in a container, by where they are in it.
+    """Copy the tensors, arrays and numbers in a container, by their paths in it.
 
     Args:
         value: a tensor, an array, a module, a number, a text, or a list, tuple, mapping or
             dataclass of such.
-        name: what ``value`` is called.
-        strict: whether a value of another type is an error; it is left out otherwise.
-        grads: whether the ``.grad`` of each leaf tensor is taken as well.
+        name: the name of ``value`` in paths.
+        strict: raise for a value of another type instead of skipping it.
+        grads: also copy the ``.grad`` of each leaf tensor.
 
     Raises:
         TypeError: with ``strict``, for a value that cannot be compared bit for bit.
@@ -67,15 +67,15 @@ def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False)
                 found[path] = each
             elif strict:
                 raise TypeError(
-                    f"cannot compare {path} bit for bit: it is a {type(each).__name__}; give "
-                    "tensors, arrays, numbers, texts, or lists, tuples, dicts or dataclasses of "
+                    f"cannot compare {path} bit for bit: it is a {type(each).__name__}; use "
+                    "tensors, arrays, numbers, strings, or lists, tuples, dicts or dataclasses of "
                     "them"
                 )
     return found
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The leaves of a container, each with its path."""
+    """Yield the leaves of a container, each with its path."""
     if isinstance(value, torch.nn.Module):
         named = (*value.named_parameters(), *value.named_buffers())
         yield from ((f"{path}.{name}", tensor) for name, tensor in named)
@@ -94,7 +94,7 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tensor]]:
-    """A CPU copy of a tensor; of a sparse one, of each tensor that it is made of."""
+    """Yield a CPU copy of a tensor, or of each component of a sparse tensor."""
     if tensor.is_meta or tensor.is_nested or tensor.is_mkldnn:
         if strict:
             raise TypeError(f"cannot compare {path} bit for bit: {_form(tensor)} has no plain data")
@@ -105,14 +105,14 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
 
 
 def differences(first: Snapshot, second: Snapshot) -> list[str]:
-    """A line for each value that is not the same to the bit in both; the first few of them."""
+    """Return a line for each of the first few values that are not bitwise identical."""
     with _disable_current_modes():
         return _differences(first, second)
 
 
 def _differences(first: Snapshot, second: Snapshot) -> list[str]:
     lines = [
-        f"{path}: only one of the runs gives it"
+        f"{path}: only in one of the runs"
         for path in (*first, *second)
         if (path in first) != (path in second)
     ]
@@ -165,10 +165,10 @@ def _shown(value: Any) -> str:
 
 
 def first_divergence(run: Run, numbers: Sequence[int]) -> str:
-    """What recording the runs again says of where they diverge.
+    """Record the runs again and describe where they diverge.
 
     Args:
-        run: makes the run of a number from the same state, inside the block that it is given.
+        run: makes the run of a given number from the same state, inside the block it gets.
         numbers: the runs to record; each is compared with the first until one differs.
     """
     with tempfile.TemporaryDirectory(prefix="detmode-") as folder:
@@ -184,7 +184,7 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
                     return _named(comparison)
     return (
         "Recorded again, all runs made the same calls with the same bytes: either the difference "
-        "is rare, or it comes from what PyTorch does not dispatch (another library, NumPy)"
+        "is rare, or it comes from outside PyTorch's dispatch (another library, NumPy)"
     )
 
 
@@ -194,8 +194,8 @@ def _named(comparison: Comparison) -> str:
     text = f"the runs diverge at {divergence.call.overload} at {divergence.call.site}"
     if divergence.kind == "inputs":
         text += (
-            "\nlook for what is made once and changed by each run, such as a model, and for memory "
-            "that is read where it was not written"
+            "\nlook for objects that are created once and changed by each run, such as a model, "
+            "and for reads of uninitialized memory"
         )
-    # The recordings are gone: nobody can make them again with a dump.
+    # The recordings are deleted, so advice to record them again would not help.
     return f"{text}\n{dataclasses.replace(comparison, to_dump=((), ()))}"

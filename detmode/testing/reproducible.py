@@ -1,4 +1,4 @@
-"""For test suites: a function must give the same bits, whatever varies around it."""
+"""For test suites: assert that a function gives the same bits under varied conditions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from detmode.testing.repeats import (
 __all__ = ["VARIED", "assert_reproducible"]
 
 VARIED = ("threads", "addresses", "memory", "schedule")
-"""What :func:`assert_reproducible` varies between runs."""
+"""The conditions that :func:`assert_reproducible` varies between runs."""
 
 _BYTES = (0xFF, 0x00, 0x5A)
-"""What the memory that nobody has written holds in each run: NaN or -1, zeros, large numbers."""
+"""The content of uninitialized memory in each run: NaN or -1, zeros, large numbers."""
 _ALLOCATIONS = frozenset(
     f"aten::{name}.{overload}"
     for name, overload in (
@@ -44,7 +44,7 @@ _ALLOCATIONS = frozenset(
     )
 )
 _SIZES = tuple(1 << power for power in range(6, 23, 2))
-"""Bytes of the blocks that are taken and given back, so that later ones lie elsewhere."""
+"""Sizes in bytes of the blocks that are allocated and freed, so that later ones lie elsewhere."""
 
 
 def assert_reproducible(
@@ -55,23 +55,23 @@ def assert_reproducible(
     vary: Collection[str] = VARIED,
     **kwargs: Any,
 ) -> Any:
-    """Run a function several times from the same state; it must give the same bits each time.
+    """Run a function several times from the same state and require the same bits each time.
 
-    Compared is what it returns, and what it leaves in its arguments: their values, and the
-    ``.grad`` of leaf tensors. Each run gets copies of the arguments, a module or the object of a
-    bound method included, and the same states of the random generators; what a function captures
-    otherwise is not copied.
+    The return value is compared, and so are the arguments after the call: their values, and the
+    ``.grad`` of leaf tensors. Each run gets copies of the arguments (including a module, or the
+    object of a bound method) and the same states of the random generators. Other objects that the
+    function captures are not copied.
 
     Args:
         fn: the function, a module, or a method.
         args: its arguments, as far as ``copy.deepcopy`` copies them; tensors must be leaves.
-        runs: how many times, at least 2.
-        vary: what differs between the runs, some of :data:`VARIED`: ``"threads"``, the number of
-            PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors, which get
-            memory that was used before; ``"memory"``, what fresh memory of ``torch.empty`` and its
-            kin holds; ``"schedule"``, the order in which the host runner runs CUDA threads, where
-            a mode with ``simulate="cuda"`` is entered outside. With ``"memory"`` a compiled
-            function runs eagerly.
+        runs: the number of runs, at least 2.
+        vary: the conditions that differ between the runs, some of :data:`VARIED`: ``"threads"``,
+            the number of PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors,
+            which get memory that was used before; ``"memory"``, the content of the memory that
+            ``torch.empty`` and similar operators return; ``"schedule"``, the order in which the
+            host runner runs CUDA threads, inside a mode with ``simulate="cuda"``. With
+            ``"memory"`` a compiled function runs eagerly.
         kwargs: its keyword arguments.
 
     Returns:
@@ -133,7 +133,7 @@ def _copied(value: Any) -> Any:
 
 
 def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Snapshot:
-    """What a run gave: its result, and what it left in its arguments."""
+    """Return the outcome of a run: its result, and the arguments after it."""
     of = getattr(fn, "__self__", fn)
     seen = snapshot(result, "result")
     if isinstance(of, torch.nn.Module):
@@ -147,14 +147,14 @@ def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _message(lines: list[str], number: int, vary: Collection[str], run: Run) -> str:
     varied = ", ".join(name for name in VARIED if name in vary) or "nothing"
-    head = f"run {number} gave other bits than run 0 (varied: {varied})"
+    head = f"run {number} gave different bits from run 0 (varied: {varied})"
     divergence = first_divergence(run, (0, number, number))
     return "\n".join([head, *(f"  {line}" for line in lines), divergence])
 
 
 @contextmanager
 def _surroundings(number: int, vary: frozenset[str], threads: int) -> Iterator[None]:
-    """What is around the run of a number; what was set is restored."""
+    """Set the conditions of the run of a number, and restore the previous ones."""
     with ExitStack() as undo:
         if "threads" in vary:
             undo.callback(torch.set_num_threads, torch.get_num_threads())
@@ -171,7 +171,7 @@ def _surroundings(number: int, vary: frozenset[str], threads: int) -> Iterator[N
 
 
 def _churn(number: int) -> list[Tensor]:
-    """Fill blocks of many sizes and give most of them back; those that the run holds meanwhile."""
+    """Fill blocks of many sizes and free most of them; return those to hold during the run."""
     held: list[Tensor] = []
     devices = ["cpu", *(["cuda"] if torch.cuda.is_initialized() else [])]
     byte = _BYTES[number % len(_BYTES)]
@@ -186,7 +186,7 @@ def _churn(number: int) -> list[Tensor]:
 
 
 class _Filled(TorchDispatchMode):
-    """Fills the memory that ``torch.empty`` and its kin give with a byte."""
+    """Fills the memory that ``torch.empty`` and similar operators return with a byte."""
 
     supports_higher_order_operators = True
 
@@ -214,7 +214,7 @@ class _Filled(TorchDispatchMode):
             and result.layout == torch.strided
         ):
             storage = torch.empty(0, dtype=torch.uint8, device=result.device)
-            # A bool holds one bit: another byte in it is no bool.
+            # A bool must hold 0 or 1.
             byte = self._byte & 1 if result.dtype == torch.bool else self._byte
             storage.set_(result.untyped_storage()).fill_(byte)
         return result

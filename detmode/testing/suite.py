@@ -8,11 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from detmode import cuda
-from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.mode.plan import Plan
-from detmode.table.call import Call
-from detmode.table.rule_table import FamilyRule
+from detmode.table.intercepted_call import InterceptedCall
 from detmode.testing.repeats import (
     Snapshot,
     differences,
@@ -122,33 +119,19 @@ class SuiteMode(DeterministicMode):
     """The mode around a suite: it keeps silent where it does not raise, and records everything.
 
     Args:
-        known: whether an offender, by its overload and site, is one that may go on.
+        known: whether an offender, by its overload and site, is one that may go on. Under
+            ``warn_only`` each is: nothing is to fail.
         options: those of :class:`DeterministicMode`.
     """
 
+    # A warning for each would fail a suite that runs under -W error; the summary tells.
+    _told = ("error",)
+
     def __init__(self, known: Callable[[str, str], bool], **options: Any) -> None:
         super().__init__(**options)
-        self._known = known
+        self._is_known = known
+        self._known = self._may_go_on
 
-    def _refuse(
-        self,
-        plan: Plan,
-        row: FamilyRule | None,
-        call: Call,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        warn: bool,
-        unavailable: str | None = None,
-    ) -> Any:
-        # Under warn_only an override to "error" is a warning too: nothing is to fail.
-        if not warn and not self._warn_only:
-            site = self._memory.place_of_call(self._recorder.paths).site
-            if not self._known(plan.name, site.text):
-                return super()._refuse(
-                    plan, row, call, args, kwargs, warn=False, unavailable=unavailable
-                )
-        # A warning for each would fail a suite that runs under -W error; the summary tells.
-        self._recorder.count(plan, row, "warn", call, self._memory)
-        with deterministic_flag(False):
-            return plan.func(*args, **kwargs)
+    def _may_go_on(self, call: InterceptedCall) -> bool:
+        assert call.site is not None
+        return self._policy.warn_only or self._is_known(call.overload.name, call.site.site.text)

@@ -22,14 +22,15 @@ from detmode.verify.special_values import check_special_values, values_for
 
 
 class CannotVerifyError(ValueError):
-    """There is nothing to run here: no such family, or no device."""
+    """Nothing can be verified: no such family, or no usable device."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One line of the matrix: what was seen for a family in one dtype.
+    """One line of the matrix: the results of a family in one dtype.
 
-    ``skipped`` says what nothing here could check, and why: it is neither kept nor broken.
+    ``skipped`` lists what this machine could not check, with reasons; it counts as neither a pass
+    nor a failure.
     """
 
     family: str
@@ -42,7 +43,7 @@ class Outcome:
     skipped: tuple[str, ...]
 
     def as_text(self) -> dict[str, Any]:
-        """The columns by name; numbers stay numbers."""
+        """Return the columns by name; numbers stay numbers."""
         ratio = self.error_over_aten
         return {
             "family": self.family,
@@ -58,17 +59,17 @@ class Outcome:
 
 
 def default_device() -> str:
-    """``"cuda"`` where kernels can be launched on a GPU, else ``"host"``."""
+    """Return ``"cuda"`` if kernels can be launched on a GPU, else ``"host"``."""
     return "cuda" if torch.cuda.is_available() and cuda.unavailable("cuda") is None else "host"
 
 
 def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tuple[Outcome, ...]:
-    """Run every case of a family, or of all, and say what holds.
+    """Run every case of a family, or of all families, and return the outcomes.
 
     Args:
         device: ``"cuda"`` or ``"host"``.
-        family: only this one.
-        repeats: how often each sample runs.
+        family: check only this family.
+        repeats: the number of runs of each sample.
 
     Raises:
         CannotVerifyError: there is no such family, or nothing can run on ``device``; with the

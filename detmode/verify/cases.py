@@ -1,4 +1,4 @@
-"""Every sample that meets a substitute, and what it gives: substituted, by ATen, and in truth."""
+"""Every sample that matches a substitute, and its results: substituted, by ATen, and exact."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Prepare = Callable[[dict[str, Any]], None]
 
 
 class NotSubstitutedError(AssertionError):
-    """The mode let the ATen kernel run where the table has a substitute."""
+    """The mode ran the ATen kernel although the table has a substitute."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A sample in one dtype that meets a row with a substitute.
+    """A sample in one dtype that matches a row with a substitute.
 
     Args:
         family: the family of the row.
         sample: the inputs.
-        dtype: the dtype they are made in.
-        guarantee: what the row claims.
+        dtype: the dtype of the inputs.
+        guarantee: the guarantee of the row.
     """
 
     family: str
@@ -59,7 +59,7 @@ def samples_of(family: str) -> Samples:
 
 
 def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
-    """The row that the mode acts on for ``sample``; ``None`` where there is none."""
+    """Return the row that ``sample`` matches; ``None`` if there is none."""
     func = resolve(sample.op)
     if func is None:
         return None
@@ -70,7 +70,7 @@ def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
 
 @cache
 def cases(family: str | None = None) -> tuple[Case, ...]:
-    """Every sample and dtype, of one family or of all, that meets a substitute on CUDA."""
+    """Return every sample and dtype, of one family or of all, that matches a substitute on CUDA."""
     return tuple(case for name in families() if family in (None, name) for case in _cases_of(name))
 
 
@@ -92,7 +92,7 @@ def run_substituted(
     schedule_seed: int | None = None,
     prepare: Prepare | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors that the sample gives under the mode, substituted.
+    """Run the sample under the mode, substituted, and return the resulting tensors.
 
     Args:
         sample: the inputs, made anew for this run.
@@ -102,7 +102,7 @@ def run_substituted(
         prepare: changes the arguments before the call.
 
     Raises:
-        NotSubstitutedError: the mode let the ATen kernel run.
+        NotSubstitutedError: the mode ran the ATen kernel.
     """
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
     if prepare is not None:
@@ -127,7 +127,7 @@ def run_aten(
     *,
     prepare: Prepare | None = None,
 ) -> tuple[torch.Tensor, ...] | None:
-    """What ATen gives in the same dtype; ``None`` where it has no kernel for it."""
+    """Return ATen's result in the same dtype; ``None`` if ATen has no kernel for it."""
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
     if prepare is not None:
         prepare(arguments)
@@ -148,7 +148,7 @@ def run_truth(
     *,
     prepare: Prepare | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The same inputs in float64 or complex128: the family's reference, or ATen on the CPU."""
+    """Return the result in float64 or complex128, of the family's reference or ATen on the CPU."""
     arguments = sample.arguments(dtype)
     if prepare is not None:
         prepare(arguments)
@@ -165,7 +165,7 @@ def run_truth(
 def run_assigned(
     family: str, sample: Sample, dtype: torch.dtype, *, prepare: Prepare | None = None
 ) -> torch.Tensor | None:
-    """What an assignment gives where the last source of each destination stays, bit for bit.
+    """Return an assignment's result when the last source of each destination stays, bit for bit.
 
     ``None`` for an operator that the family's ``assignments`` do not name, or that adds here. ATen
     is not asked: where destinations repeat, any of the sources may stay.
@@ -184,7 +184,7 @@ def run_assigned(
 def last_stays(
     before: torch.Tensor, destinations: torch.Tensor, source: torch.Tensor
 ) -> torch.Tensor:
-    """``before`` with ``source`` written to it one element after the other.
+    """Return ``before`` with ``source`` written to it one element after the other.
 
     Args:
         before: of any shape and dtype, on the CPU.
@@ -200,7 +200,7 @@ def last_stays(
 
 
 def has_reference(case: Case) -> bool:
-    """Whether the family has its own reference for the case's operator."""
+    """Return whether the family has its own reference for the case's operator."""
     return _reference(case.family, case.sample) is not None
 
 
@@ -209,7 +209,7 @@ def _reference(family: str, sample: Sample) -> Callable[..., Any] | None:
 
 
 def call(sample: Sample, arguments: Mapping[str, Any]) -> Any:
-    """The sample's operator on arguments by schema name."""
+    """Call the sample's operator with arguments by schema name."""
     func = resolve(sample.op)
     if func is None:
         raise LookupError(f"this PyTorch has no operator {sample.op}")
@@ -217,7 +217,7 @@ def call(sample: Sample, arguments: Mapping[str, Any]) -> Any:
 
 
 def tensors_of(result: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors of an operator's result."""
+    """Return the tensors of an operator's result."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     return tuple(each for each in results if isinstance(each, torch.Tensor))
 

@@ -1,8 +1,8 @@
-"""What the rule table claims, checked on one case: bits, accuracy, special values, refusals.
+"""Checks of the rule table's claims on one case: bits, accuracy, special values, refusals.
 
-``detmode verify`` and the tests call the same functions. On the host the CUDA kernels run through
-the host runner, each time with another schedule of blocks and threads. On a GPU every second run
-goes to a stream of its own while the first one is loaded.
+``detmode verify`` and the tests call the same functions. On the host the CUDA kernels run on
+the host runner, each time with a different schedule of blocks and threads. On a GPU every second
+run uses a separate stream while the current one is under load.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from detmode.cuda import host
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.runs import difference
+from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import (
     Case,
@@ -44,14 +45,14 @@ class ClaimError(AssertionError):
 
 
 class NotCheckedError(Exception):
-    """A claim that nothing here can check: neither kept nor broken; the message is the reason."""
+    """A claim that cannot be checked here, which is neither a pass nor a failure; says why."""
 
 
 @dataclass(frozen=True)
 class Errors:
     """Largest errors against float64 of the substitute and of the ATen kernel in the same dtype.
 
-    ``aten`` is ``None`` where ATen has no kernel for the dtype on the device of the comparison.
+    ``aten`` is ``None`` if ATen has no kernel for the dtype on the device of the comparison.
     """
 
     ours: float
@@ -59,14 +60,14 @@ class Errors:
 
     @property
     def ratio(self) -> float | None:
-        """``ours / aten``, where both say something."""
+        """``ours / aten``; ``None`` if ATen's error is zero or unknown."""
         if self.aten is None or self.aten == 0.0:
             return None
         return self.ours / self.aten
 
 
 def check_bits(case: Case, device: str = "host", repeats: int = 20) -> None:
-    """All of ``repeats`` runs give the same bytes, dtypes and shapes.
+    """Check that ``repeats`` runs give the same bytes, dtypes and shapes.
 
     Raises:
         ClaimError: they do not.
@@ -76,18 +77,18 @@ def check_bits(case: Case, device: str = "host", repeats: int = 20) -> None:
         if not same_bits(_run_number(number, case, device), first):
             what = f"schedule seed {number}" if device == "host" else f"run {number}"
             raise ClaimError(
-                f"{case}: {what} gave other bits than the first; a result in "
+                f"{case}: {what} gave different bits from the first; a result in "
                 f"detmode/rules/{case.family} depends on the order of threads"
             )
 
 
 def check_races(case: Case) -> None:
-    """The host runner finds no data race, in program order.
+    """Check that the host runner finds no data race, in program order.
 
-    A race that no schedule shows on the host could change bits on a GPU.
+    A race could change bits on a GPU even if no schedule on the host changes them.
 
     Raises:
-        ClaimError: it finds one.
+        ClaimError: there is a race.
     """
     try:
         with host.check_races():
@@ -113,16 +114,16 @@ def _run_number(number: int, case: Case, device: str) -> tuple[torch.Tensor, ...
 
 
 def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    """Whether dtypes, shapes and bytes are the same; equal NaNs are, 0.0 and -0.0 are not."""
+    """Return whether dtypes, shapes and bytes are the same; 0.0 and -0.0 differ."""
     return len(ours) == len(others) and all(map(difference.same_bits, ours, others))
 
 
 def check_truth(case: Case, device: str = "host") -> Errors:
-    """The error against float64 is at most :data:`FACTOR` times ATen's, plus roundings.
+    """Check that the error against float64 is at most :data:`FACTOR` times ATen's, plus roundings.
 
-    Integers must be exactly those of the family's reference or, without one, ATen's; assignments
-    must be exactly those of the last source of each destination; dtypes, shapes and strides must
-    be what the operator gives.
+    Integers must equal those of the family's reference or, without one, ATen's. Assignments must
+    equal the last source of each destination. Dtypes, shapes and strides must be those of the
+    operator.
 
     Raises:
         ClaimError: they are not.
@@ -141,18 +142,20 @@ def check_truth(case: Case, device: str = "host") -> Errors:
     for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
         theirs = None if aten is None else aten[position]
         if _counts(mine) and has_reference(case):
-            # Which integers is for the family to say: of equal values ATen's CPU kernel may take
-            # another index.
+            # The family's reference decides: ATen's CPU kernel may choose another index among
+            # equal values.
             theirs = None
         what = None if theirs is None else special_difference(mine.cpu(), theirs.cpu())
         if what is not None:
             raise ClaimError(f"{case}: {what}; see detmode/rules/{case.family}/kernels.cu")
-        errors, allowed = _errors(case, mine, theirs, true, magnitude)
+        errors, allowed = compare_errors(
+            mine.detach().cpu(), None if theirs is None else theirs.detach().cpu(), true, magnitude
+        )
         if not errors.ours <= allowed:
             beside = "" if errors.aten is None else f", ATen's is {errors.aten:.3g}"
             raise ClaimError(
-                f"{case}: the error against float64 is {errors.ours:.3g}{beside}, allowed is "
-                f"{allowed:.3g}; look at the order and the dtype of the additions in "
+                f"{case}: the error against float64 is {errors.ours:.3g}{beside}; at most "
+                f"{allowed:.3g} is allowed; check the order and the dtype of the additions in "
                 f"detmode/rules/{case.family}"
             )
         if errors.aten is not None and worst.aten is not None:
@@ -165,15 +168,15 @@ def check_truth(case: Case, device: str = "host") -> Errors:
 def check_last_stays(
     case: Case, ours: Sequence[torch.Tensor], assigned: torch.Tensor, inputs: str = ""
 ) -> None:
-    """An assignment gives ``assigned``, bit for bit: on a GPU ATen may let any source stay.
+    """Check that an assignment gives ``assigned``, bit for bit; on a GPU, ATen may keep any source.
 
     Raises:
         ClaimError: it does not.
     """
     if not same_bits([each.cpu() for each in ours], [assigned]):
         raise ClaimError(
-            f"{case}:{inputs} another source than the last one of its destination stays, or its "
-            f"bits change; see how detmode/rules/{case.family}/launch.py finds the last ones"
+            f"{case}:{inputs} a destination does not keep the bits of its last source; see how "
+            f"detmode/rules/{case.family}/launch.py finds the last sources"
         )
 
 
@@ -184,12 +187,12 @@ def _check_form(
     truth: Sequence[torch.Tensor],
 ) -> None:
     if len(ours) != len(truth):
-        raise ClaimError(f"{case}: {len(ours)} results, but the operator gives {len(truth)}")
+        raise ClaimError(f"{case}: {len(ours)} results, but the operator returns {len(truth)}")
     like = _meta_results(case) or aten or ()
     for mine, expected in zip(ours, like):
         if mine.dtype != expected.dtype or mine.shape != expected.shape:
             raise ClaimError(
-                f"{case}: the result is {_form(mine)}, but the operator gives {_form(expected)}; "
+                f"{case}: the result is {_form(mine)}, but the operator returns {_form(expected)}; "
                 f"see what detmode/rules/{case.family}/launch.py allocates"
             )
         if mine.numel() > 1 and _strides(mine) != _strides(expected):
@@ -201,7 +204,7 @@ def _check_form(
 
 
 def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
-    """The results' form, from PyTorch's shape rules; ``None`` where there are none."""
+    """Return meta results by PyTorch's shape rules; ``None`` if there are none."""
     arguments = {name: _to_meta(value) for name, value in case.sample.arguments(case.dtype).items()}
     try:
         with deterministic_flag(False):
@@ -223,7 +226,7 @@ def _form(tensor: torch.Tensor) -> str:
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
-    # The stride of a dimension of size 1 says nothing.
+    # The stride of a dimension of size 1 is arbitrary.
     return [stride for stride, size in zip(tensor.stride(), tensor.shape) if size != 1]
 
 
@@ -235,16 +238,16 @@ def _take_magnitudes(arguments: dict[str, Any]) -> None:
             arguments[name] = value.abs().to(value.dtype)
 
 
-def _errors(
-    case: Case,
+def compare_errors(
     ours: torch.Tensor,
     aten: torch.Tensor | None,
     truth: torch.Tensor,
     magnitude: torch.Tensor,
 ) -> tuple[Errors, float]:
-    """Largest errors of finite elements, and the error that is allowed."""
-    ours = ours.detach().cpu()
-    aten = None if aten is None else aten.detach().cpu()
+    """Return the largest errors of finite elements, and the error that is allowed.
+
+    All tensors are on one device.
+    """
     if _counts(ours):
         expected = truth if aten is None else aten
         wrong = 0.0 if torch.equal(ours, expected.to(ours.dtype)) else math.inf
@@ -253,7 +256,7 @@ def _errors(
     limit = torch.finfo(ours.dtype)
     finite = torch.isfinite(truth) & (truth.abs() <= limit.max)
     if aten is not None:
-        # Where ATen overflows on the way, a substitute may, and need not.
+        # Where ATen overflows in an intermediate value, a substitute may, but need not.
         finite &= torch.isfinite(aten) | torch.isfinite(ours)
     mine = torch.where(finite, ours.to(wide), 0)
     true = torch.where(finite, truth.to(wide), 0)
@@ -271,7 +274,7 @@ def _errors(
 
 
 def _counts(tensor: torch.Tensor) -> bool:
-    """Whether the tensor holds integers or bools, which are right or wrong."""
+    """Return whether the tensor holds integers or bools, which must be exact."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -285,9 +288,9 @@ def _largest(values: torch.Tensor) -> float:
 def special_difference(
     ours: torch.Tensor, aten: torch.Tensor, *, zeros: bool = False
 ) -> str | None:
-    """Where NaNs, infinities or, if asked, signs of zeros are not ATen's; ``None`` if nowhere.
+    """Describe where NaNs, infinities or, if asked, signs of zeros differ; ``None`` if nowhere.
 
-    Of complex numbers NaNs alone, in either part.
+    For complex numbers only NaNs are compared, in either part.
     """
     if _counts(ours):
         return None
@@ -302,7 +305,7 @@ def special_difference(
         return first(differs, "NaN differs")
     if ours.is_complex():
         return None
-    # An overflow on ATen's way need not be one of ours.
+    # Where ATen overflows in an intermediate value, a substitute need not.
     differs = torch.isinf(ours) & (ours != aten)
     if differs.any():
         return first(differs, "an infinity differs")
@@ -314,17 +317,20 @@ def special_difference(
 
 
 def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str = "host") -> None:
-    """What ATen rejects is rejected with the same type of exception.
+    """Check that inputs that ATen rejects are rejected with the same type of exception.
 
     Raises:
-        ClaimError: it is let pass, or rejected otherwise; or ATen takes it.
+        ClaimError: the substitute accepts them, or raises another type; or ATen accepts them.
+        NotCheckedError: no loaded library has the operator.
     """
+    if resolve(sample.op) is None:
+        raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
     expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))
     if expected is None:
         raise ClaimError(
-            f"{what}: ATen takes these inputs; move the sample from errors to cases in "
+            f"{what}: ATen accepts these inputs; move the sample from errors to cases in "
             f"detmode/rules/{family}/samples.py"
         )
 

@@ -41,7 +41,7 @@ def _plant(*values: float) -> Plant:
 
 def _element(tensor: torch.Tensor, place: int) -> torch.Tensor:
     for size in reversed(tensor.shape):
-        # From the last dimension on, so that what is left of `place` counts the ones before.
+        # From the last dimension on, so that the rest of `place` counts the dimensions before it.
         place, index = divmod(place, size)
         tensor = tensor.select(tensor.dim() - 1, index)
     return tensor
@@ -52,7 +52,7 @@ def _negative_zeros(tensor: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    # In the upper half of their range, so that their own rounding is small beside them.
+    # In the upper half of their range, so that their own rounding is relatively small.
     normal = torch.finfo(tensor.dtype).smallest_normal
     own = _unexpanded(tensor)
     parts = 0.5 + 0.5 * torch.rand(own.shape, generator=generator, dtype=torch.float64)
@@ -60,7 +60,7 @@ def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
-    """Each element once: PyTorch writes to no tensor in which several share their memory."""
+    """Narrow expanded dimensions: PyTorch does not write to elements that share memory."""
     for dim, stride in enumerate(tensor.stride()):
         if stride == 0:
             tensor = tensor.narrow(dim, 0, 1)
@@ -78,31 +78,31 @@ SPECIAL_VALUES: Mapping[str, Plant] = {
     "negative_zeros": _negative_zeros,
     "denormals": _denormals,
 }
-"""What is put into every floating-point tensor of a sample, by name."""
+"""The values put into every floating-point tensor of a sample, by name."""
 COMPLEX_VALUES: Mapping[str, Plant] = {
     "nan_in_real_part": _nan_in("real"),
     "nan_in_imaginary_part": _nan_in("imag"),
 }
-"""The same for complex tensors. Signs of zeros, and which products of infinities are NaN, are those
-of the intermediate terms, which the order of the factors chooses."""
+"""The same for complex tensors. Signs of zeros, and whether products of infinities are NaN, depend
+on intermediate terms and so on the order of the factors."""
 _NOT_FINITE = ("nan", "infinities")
 
 
 def values_for(dtype: torch.dtype) -> Mapping[str, Plant]:
-    """What :func:`check_special_values` puts into tensors of ``dtype``, by name."""
+    """Return the values that :func:`check_special_values` puts into tensors of ``dtype``."""
     if dtype.is_complex:
         return COMPLEX_VALUES
     return SPECIAL_VALUES if dtype.is_floating_point else {}
 
 
 _MOST = 4096
-"""Tensors with more elements are left as they are: the small ones show it all."""
+"""Tensors with more elements are left unchanged, because small ones are enough."""
 
 
 def check_special_values(case: Case, value: str, device: str = "host") -> None:
-    """NaN, infinities, signs of zeros and denormals come out as ATen gives them, or are refused.
+    """Check that NaN, infinities, signs of zeros and denormals match ATen, or are refused alike.
 
-    An assignment moves them, each with its bits.
+    An assignment must move them bit for bit.
 
     Args:
         case: what to run.
@@ -112,8 +112,8 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
     Raises:
         ClaimError: they do not.
         NotCheckedError: ATen has no kernel for the dtype; on the host, the family names the sample
-            in ``unlike_cpu``, because ATen's CUDA kernel treats NaN and infinities otherwise than
-            its CPU kernel; or no tensor of the sample can hold them.
+            in ``unlike_cpu``, because ATen's CUDA kernel treats NaN and infinities differently
+            from its CPU kernel; or no tensor of the sample can hold them.
     """
     reasons = samples_of(case.family).unlike_cpu
     if device == "host" and value in _NOT_FINITE and case.sample.name in reasons:
@@ -154,7 +154,7 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
             continue
         mine, theirs = mine.detach().cpu(), theirs.detach().cpu()
         what = special_difference(mine, theirs, zeros=value == "negative_zeros")
-        # ATen may overflow where a substitute does not, but what is infinite in truth stays so.
+        # ATen may overflow where a substitute does not, but a truly infinite result stays infinite.
         infinite = torch.isinf(true) & torch.isinf(theirs)
         if what is None and not mine.is_complex() and bool((infinite & (mine != theirs)).any()):
             what = "an infinity is lost"
@@ -170,19 +170,19 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
 def _check_refused(
     case: Case, value: str, device: str, prepare: Prepare, expected: Exception
 ) -> None:
-    """What ATen refuses, such as a range that is not finite, is refused with the same type."""
+    """Check that inputs that ATen rejects, such as an infinite range, raise the same type."""
     try:
         run_substituted(case.sample, case.dtype, device, prepare=prepare)
     except type(expected):
         return
     raise ClaimError(
         f"{case}: with {value}, ATen raises {type(expected).__name__} ({str(expected)[:120]}), the "
-        f"substitute takes them; check it in detmode/rules/{case.family}/launch.py"
+        f"substitute accepts them; check it in detmode/rules/{case.family}/launch.py"
     )
 
 
 def _are_lost(ours: torch.Tensor, truth: torch.Tensor) -> bool:
-    """Whether small results were flushed to zero: half precision alone errs by far less."""
+    """Return whether small results were flushed to zero; mere rounding errs by far less."""
     if truth.numel() == 0:
         return False
     limit = torch.finfo(ours.dtype)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from results import Results
-from timing import HostClock, Spread
+from timing import Clock, Spread
 
 from detmode import cuda
 
@@ -28,8 +28,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def clock() -> HostClock:
-    return HostClock()
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

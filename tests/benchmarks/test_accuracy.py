@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is depr
 SMALL = [pytest.param(each, id=f"{each.sample.op}") for each in inputs(sizes="tests") if each.first]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("each", SMALL)
 def test_every_substitute_is_accurate(each: Input) -> None:

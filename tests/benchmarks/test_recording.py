@@ -3,7 +3,7 @@
 import pytest
 import recording
 import torch
-from timing import HostClock, Spread
+from timing import Clock, Spread
 
 
 def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,18 +18,18 @@ def test_it_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert {" ".join(row.split()[:2]) for row in rows} == {"1 KiB", "16 KiB"}
 
 
-def test_share_is_of_the_copys_bandwidth() -> None:
+def test_share_is_of_the_copys_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """The digest reads its bytes once; the share is of what a copy reads and writes."""
-    (first, *_) = recording.digests(HostClock(), [1 << 12], 3, bandwidth=2e9)
-    assert first.share == pytest.approx((1 << 12) / first.time.median / 2e9)
-    assert not first.beyond_cache
-    assert first.cells(on_gpu=True)[-1] == "in cache"
+    millisecond = Spread(1e-3, 1e-3, 1e-3, 3)
+    spreads = dict.fromkeys(("digest", "copy"), millisecond)
+    monkeypatch.setattr(recording, "interleaved", lambda *_: spreads)
+    (first, *_) = recording.digests(Clock(), [1 << 12], 3, bandwidth=8.192e6)
+    assert first[-2:] == ("50.0 %", "in cache")
 
 
 def test_target_is_judged_on_a_gpu_beyond_its_cache_only() -> None:
     """On the host, and in the cache, no verdict is printed."""
-    spread = Spread(1e-3, 1e-3, 1e-3, 2)
-    kind = (1 << 20, torch.float32, "contiguous", spread, spread)
-    for share, verdict in ((0.5, "met"), (0.49, "missed")):
-        assert recording.Digested(*kind, share, True).cells(on_gpu=True)[-1] == verdict
-        assert recording.Digested(*kind, share, True).cells(on_gpu=False)[-1] == ""
+    for share, said in ((0.5, "met"), (0.49, "missed")):
+        assert recording.verdict(share, beyond_cache=True, on_gpu=True) == said
+        assert recording.verdict(share, beyond_cache=True, on_gpu=False) == ""
+        assert recording.verdict(share, beyond_cache=False, on_gpu=True) == "in cache"

@@ -19,7 +19,7 @@ from sides import (
     measure,
     workloads,
 )
-from timing import HostClock, Spread, bytes_of
+from timing import Clock, Spread, bytes_of
 
 from detmode.rules.avg_pool3d import samples as avg_pool3d_samples
 from detmode.table.samples import Maker
@@ -42,7 +42,7 @@ def workload() -> Workload:
     return only("avg_pool3d")[0]
 
 
-def test_every_side_is_timed(workload: Workload, clock: HostClock) -> None:
+def test_every_side_is_timed(workload: Workload, clock: Clock) -> None:
     """ATen, its deterministic path, the substitute, the composition and the round trip."""
     row = measure(workload, clock, 3, bandwidth=1e9)
     assert row.failure is None
@@ -53,7 +53,7 @@ def test_every_side_is_timed(workload: Workload, clock: HostClock) -> None:
         assert 0 < time.low <= time.median <= time.high
 
 
-def test_floor_is_inputs_and_outputs_once(workload: Workload, clock: HostClock) -> None:
+def test_floor_is_inputs_and_outputs_once(workload: Workload, clock: Clock) -> None:
     """The bytes of the call's tensors over the bandwidth."""
     arguments = workload.case.sample.arguments(torch.float32)
     expected = bytes_of(arguments) + arguments["self"].nbytes
@@ -64,7 +64,7 @@ def test_floor_is_inputs_and_outputs_once(workload: Workload, clock: HostClock) 
 
 @pytest.mark.parametrize("check", ["check_bits", "check_accuracy"])
 def test_no_time_without_the_claim(
-    check: str, workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
+    check: str, workload: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where bits vary or the error is too large, nothing is timed, and the row says why."""
 
@@ -78,7 +78,7 @@ def test_no_time_without_the_claim(
     assert row.times == {}
 
 
-def test_claims_are_checked_on_what_is_timed(workload: Workload, clock: HostClock) -> None:
+def test_claims_are_checked_on_what_is_timed(workload: Workload, clock: Clock) -> None:
     """A kernel that is wrong for these inputs is caught: the arguments are those of the times."""
     sample = workload.case.sample
     arguments = sample.arguments(torch.float32)
@@ -95,7 +95,7 @@ def test_claims_are_checked_on_what_is_timed(workload: Workload, clock: HostCloc
     assert len(made) == 6
 
 
-def test_a_side_that_raises_says_so(clock: HostClock) -> None:
+def test_a_side_that_raises_says_so(clock: Clock) -> None:
     """An operator without a deterministic path has no time there; the others have."""
     row = measure(only("put")[0], clock, 2, bandwidth=1e9)
     assert row.times[NATIVE] == "raises"
@@ -103,29 +103,33 @@ def test_a_side_that_raises_says_so(clock: HostClock) -> None:
 
 
 def test_a_wrong_composition_has_no_time(
-    workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
+    workload: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What people write by hand is timed only if it gives the operator's result."""
 
     def wrong(grad_output: torch.Tensor, self: torch.Tensor, **_: Any) -> torch.Tensor:
         return torch.ones_like(self)
 
-    monkeypatch.setitem(sides.COMPOSITIONS, workload.case.sample.op, wrong)
+    samples = samples_of(workload.case.family)
+    compositions = {workload.case.sample.op: wrong}
+    changed = dataclasses.replace(samples, compositions=compositions)
+    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", changed)
     row = measure(workload, clock, 2, bandwidth=1e9)
     assert row.times[COMPOSED] == "inaccurate"
     assert isinstance(row.times[OURS], Spread)
-    monkeypatch.delitem(sides.COMPOSITIONS, workload.case.sample.op)
+    without = dataclasses.replace(samples, compositions={})
+    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", without)
     assert measure(workload, clock, 2, bandwidth=1e9).times[COMPOSED] == "none"
 
 
-def test_the_round_trip_is_timed_once(clock: HostClock) -> None:
+def test_the_round_trip_is_timed_once(clock: Clock) -> None:
     """It is slow, and moves the same bytes for each contention."""
     row = measure(only("put")[1], clock, 2, bandwidth=1e9)
     assert row.times[ROUND_TRIP] == "not timed"
 
 
 def test_an_error_is_no_end(
-    workload: Workload, clock: HostClock, monkeypatch: pytest.MonkeyPatch
+    workload: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes wrong with one workload is in its row."""
 

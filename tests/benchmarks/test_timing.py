@@ -1,4 +1,4 @@
-"""The clocks and what times things side by side, through the clock of the host."""
+"""The clock and what times things side by side, on the host and on a stand-in for a GPU."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,22 +7,79 @@ from contextlib import contextmanager
 import pytest
 import timing
 import torch
-from timing import HostClock, Rotation, Spread, Timed, bytes_of, interleaved
+from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved
 
 
-class SmallCache(HostClock):
-    """The host with a cache of 4 KiB."""
+class SmallCache(Clock):
+    """With a cache of 4 KiB."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cache_bytes = 4096
 
 
+class Event:
+    """Writes down what a GPU is asked, in order; time passes by a millisecond with each event."""
+
+    asked: list[str]
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.asked.append("event")
+        self.at = self.asked.count("event")
+
+    def synchronize(self) -> None:
+        self.asked.append("wait for event")
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert self.asked[-1] == "wait for event"
+        return float(end.at - self.at)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a GPU that stands in is asked to do."""
+    found: list[str] = []
+    monkeypatch.setattr(Event, "asked", found, raising=False)
+    properties = type("Properties", (), {"L2_cache_size": 1 << 20})
+    for name, stand_in in {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda device: properties,
+        "Event": Event,
+        "_sleep": lambda cycles: found.append(f"busy for {cycles}"),
+        "synchronize": lambda device: found.append("wait"),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    return found
+
+
+def test_gpu_is_busy_until_the_call_is_queued(asked: list[str]) -> None:
+    """First the GPU is kept busy, then the call goes between two events."""
+    clock = Clock()
+    assert (clock.device.type, clock.cache_bytes) == ("cuda", 1 << 20)
+    assert clock.seconds(lambda: asked.append("call"), 0.001) == pytest.approx(1e-3)
+    assert asked == ["busy for 2000000", "event", "call", "event", "wait for event"]
+
+
+def test_gpu_is_not_busy_for_long(asked: list[str]) -> None:
+    """A call that makes the host wait anyway does not hold the GPU for its whole length."""
+    interleaved({"slow": Timed(lambda n: time.sleep(0.01))}, Clock(), 2, 1, ahead=0.005)
+    busy = [each for each in asked if each.startswith("busy")]
+    assert busy == [f"busy for {int(0.005 * 2e9)}"] * 2
+    asked.clear()
+    spreads = interleaved({"step": Timed(lambda n: None)}, Clock(), 2, ahead=0.0)
+    assert spreads["step"].median == pytest.approx(1e-3)
+    assert not any(each.startswith("busy") for each in asked)
+
+
 def test_each_runs_once_a_round_in_turning_order() -> None:
     """None is always first, and no two calls get the same number: the inputs rotate over all."""
     seen: list[tuple[str, int]] = []
     timed = {name: Timed(lambda n, name=name: seen.append((name, n))) for name in "abc"}
-    spreads = interleaved(timed, HostClock(), rounds=4, warm_up=0)
+    spreads = interleaved(timed, Clock(), rounds=4, warm_up=0)
     assert [name for name, _ in seen] == list("abcbcacababc")
     assert [number for _, number in seen] == list(range(1, 13))
     assert {spread.count for spread in spreads.values()} == {4}
@@ -43,7 +100,7 @@ def test_only_the_call_is_timed() -> None:
         assert inside
         time.sleep(0.002)
 
-    spread = interleaved({"it": Timed(run, around)}, HostClock(), 3, warm_up=1)["it"]
+    spread = interleaved({"it": Timed(run, around)}, Clock(), 3, warm_up=1)["it"]
     assert 0.002 <= spread.low <= spread.median <= spread.high
     assert spread.low < 0.05
 
@@ -52,7 +109,7 @@ def test_the_clock_is_told_how_long_the_host_is_busy() -> None:
     """A GPU is kept busy for as long as the host needs to queue the call."""
     leads = []
 
-    class Told(HostClock):
+    class Told(Clock):
         def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
             leads.append(lead)
             return super().seconds(run, lead)
@@ -74,7 +131,7 @@ def test_what_is_slow_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.01)
 
     timed = {"slow": Timed(slow), "quick": Timed(lambda n: None)}
-    spreads = interleaved(timed, HostClock(), 6)
+    spreads = interleaved(timed, Clock(), 6)
     assert (spreads["slow"].count, spreads["quick"].count) == (3, 6)
     assert len(calls) == 3 + 1
 
@@ -84,7 +141,7 @@ def test_what_is_slow_on_the_gpu_leaves_early(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(timing, "PATIENCE", 0.02)
     queued, leads = [], []
 
-    class Gpu(HostClock):
+    class Gpu(Clock):
         def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
             leads.append(lead)
             return super().seconds(run)
@@ -100,13 +157,13 @@ def test_what_is_slow_on_the_gpu_leaves_early(monkeypatch: pytest.MonkeyPatch) -
 
 def test_nothing_takes_no_time() -> None:
     """Where no side can run, there is nothing to time."""
-    assert interleaved({}, HostClock(), 2) == {}
+    assert interleaved({}, Clock(), 2) == {}
 
 
 def test_a_spread_needs_two_rounds() -> None:
     """One time has no spread."""
     with pytest.raises(ValueError, match="two rounds or more, but got 1"):
-        interleaved({"it": Timed(lambda n: None)}, HostClock(), 1)
+        interleaved({"it": Timed(lambda n: None)}, Clock(), 1)
 
 
 def test_spread_prints_microseconds() -> None:
@@ -155,4 +212,4 @@ def test_bytes_are_those_in_memory() -> None:
 def test_bandwidth_counts_what_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of n bytes moves 2 n."""
     monkeypatch.setattr(timing, "interleaved", lambda *_: {"copy": Spread(0.5, 0.5, 0.5, 2)})
-    assert timing.copy_bandwidth(HostClock(), 1 << 20, 2) == 4 * (1 << 20)
+    assert timing.copy_bandwidth(Clock(), 1 << 20, 2) == 4 * (1 << 20)

@@ -62,6 +62,7 @@ WARP = Source(
         "tickets",
         "lost_update",
         "kinds",
+        "by_value",
     ),
 )
 
@@ -124,9 +125,17 @@ def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> 
     n, count = output.numel(), source.numel()
     keys, sums = accumulator_buffers(n, source.dtype, source.device)
     result = output.clone()
-    launch(KERNELS, f"accumulate_keys<{name}>", count, source, index, keys, count)
-    launch(KERNELS, f"accumulate_sums<{name}>", count, source, index, keys, sums, count, headroom)
-    launch(KERNELS, f"accumulate_finish<{name}>", n, keys, sums, result, n, headroom)
+    launch(
+        KERNELS, f"accumulate_keys<{name}>", count, source=source, index=index, keys=keys, n=count
+    )
+    launch(
+        KERNELS, f"accumulate_sums<{name}>", count,
+        source=source, index=index, keys=keys, sums=sums, n=count, headroom=headroom,
+    )  # fmt: skip
+    launch(
+        KERNELS, f"accumulate_finish<{name}>", n,
+        keys=keys, sums=sums, output=result, n=n, headroom=headroom,
+    )  # fmt: skip
     return result
 
 

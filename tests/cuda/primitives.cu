@@ -170,17 +170,11 @@ __global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict_
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void chosen(const scalar_t* __restrict__ grad_output,
                        const int64_t* __restrict__ indices, scalar_t* __restrict__ grad_input,
-                       int64_t threads, int64_t outer, int64_t inner, int64_t t_in, int64_t h_in,
-                       int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out, int64_t t_magic,
-                       int64_t h_magic, int64_t w_magic, int64_t positions_magic, int64_t lanes,
-                       int64_t lanes_magic, int64_t step) {
-  const index_t out[3] = {static_cast<index_t>(t_out), static_cast<index_t>(h_out),
-                          static_cast<index_t>(w_out)};
-  gather_chosen<per_thread, index_t>(
-      grad_output, indices, grad_input,
-      {threads, outer, inner, t_in, h_in, w_in, t_out, h_out, w_out, t_magic, h_magic, w_magic,
-       positions_magic, lanes, lanes_magic},
-      [&](int axis, index_t) -> window_range<index_t> {
-        return {0, out[axis], static_cast<index_t>(step)};
-      });
+                       pooled_shape shape, int64_t step) {
+  const index_t out[3] = {static_cast<index_t>(shape.t_out), static_cast<index_t>(shape.h_out),
+                          static_cast<index_t>(shape.w_out)};
+  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
+                                     [&](int axis, index_t) -> window_range<index_t> {
+                                       return {0, out[axis], static_cast<index_t>(step)};
+                                     });
 }

@@ -18,7 +18,10 @@ def run(values: torch.Tensor, divisor: float) -> tuple[float, float, float]:
     """The sum, the sum of the shares, the divided sum."""
     total, shares = (empty((n,), values.dtype, "cpu") for n in (1, 2))
     entry = f"compensated<{ctype(values.dtype)}>"
-    launch_blocks(PRIMITIVES, entry, 1, 1, values, total, shares, values.numel(), divisor)
+    launch_blocks(
+        PRIMITIVES, entry, 1, 1,
+        values=values, total=total, shares=shares, n=values.numel(), divisor=divisor,
+    )  # fmt: skip
     return total.item(), shares[0].item(), shares[1].item()
 
 
@@ -86,8 +89,11 @@ def test_division_by_a_reciprocal(dtype: torch.dtype) -> None:
     high[-8:], low[-8:] = special.repeat(2), special.repeat_interleave(2)
     divided, quickly = empty((n,), dtype, "cpu"), empty((n,), dtype, "cpu")
     quick = empty((n,), torch.bool, "cpu")
-    arguments = (high, low, divisors.to(dtype), 1 / divisors, divided, quickly, quick, n)
-    launch(PRIMITIVES, f"divided_sums<{ctype(dtype)}>", n, *arguments)
+    launch(
+        PRIMITIVES, f"divided_sums<{ctype(dtype)}>", n,
+        high=high, low=low, divisors=divisors.to(dtype), reciprocals=1 / divisors,
+        divided=divided, quickly=quickly, quick=quick, n=n,
+    )  # fmt: skip
     assert pattern(divided[quick]) == pattern(quickly[quick])
     usual = (high.abs() > 1e-17) & (high.abs() < 1e27) & (low.abs() < 1e27)
     assert usual.any()

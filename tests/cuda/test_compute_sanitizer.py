@@ -7,19 +7,15 @@ import stat
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 import sanitize
 import torch
 
-from detmode import cuda
 from detmode.verify.cases import cases, run_substituted
 
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
-
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("family", ["put", "scan"])
 def test_every_entry_is_reached(family: str) -> None:
     """The chosen cases launch what all cases of the family launch, and are fewer."""
@@ -35,7 +31,7 @@ def test_every_entry_is_reached(family: str) -> None:
     assert all(case in cases(family) for case in chosen)
 
 
-@needs_compiler
+@needs.compiler
 def test_list_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each tool, which a shell can run: settings, tool, and the cases by name."""
     assert sanitize.main(["--list", "--family", "histograms"]) == 0
@@ -61,7 +57,7 @@ def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("cannot sanitize: PyTorch")
 
 
-@needs_compiler
+@needs.compiler
 def test_a_fault_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +13,8 @@ import torch
 from cuda_sources import FAULTS, KERNELS
 
 from detmode.cuda import device
+from detmode.cuda.signature import Bound
 
-# The package's function of the same name hides the module.
-LAUNCH = sys.modules["detmode.cuda.launch"]
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
@@ -33,7 +31,7 @@ class Driver:
         self.capturing = False
         monkeypatch.setenv("DETMODE_CACHE", str(directory))
         monkeypatch.setattr(device, "_kernels", {})
-        monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: None)
+        monkeypatch.setattr(device, "unavailable", lambda: None)
         monkeypatch.setattr(cupy, "RawModule", self.module)
         monkeypatch.setattr(cupy.cuda.runtime, "setDevice", self.devices.append)
         monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
@@ -63,6 +61,11 @@ class Driver:
         self.launched.append(tuple(head))
 
 
+def forget() -> Bound:
+    """Bound of the kernel of this name."""
+    return FAULTS.signature("forget").bind({"output": torch.zeros(1), "n": 1})
+
+
 @pytest.fixture
 def driver(monkeypatch, tmp_path) -> Driver:
     return Driver(monkeypatch, tmp_path)
@@ -73,7 +76,9 @@ def test_an_entry_is_loaded_once(driver: Driver) -> None:
     x, y = torch.zeros(300), torch.zeros(300)
     driver.count = 4
     for factor in (2.0, 3.0):
-        arguments = (x, y, 300, factor)
+        arguments = KERNELS.signature("scale<float>").bind(
+            {"n": 300, "factor": factor, "input": x, "output": y}
+        )
         gpu = torch.device("cuda", 0)
         device.launch_blocks(KERNELS, "scale<float>", (2, 1, 1), (256, 1, 1), arguments, 0, gpu)
     ((code, name),) = driver.loaded
@@ -92,7 +97,7 @@ def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
     driver.count = 2
     gpu = torch.device("cuda", 0)
     for shared in (1024, 65536, 65536):
-        arguments = (torch.zeros(1), 1)
+        arguments = forget()
         device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, gpu)
     (known,) = device._kernels.values()
     assert known[1].raw.max_dynamic_shared_size_bytes == 65536
@@ -103,7 +108,7 @@ def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
 def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -> None:
     """Static and dynamic shared memory together have the limit of 48 KiB."""
     driver.count, driver.static_shared = 2, static
-    arguments, gpu = (torch.zeros(1), 1), torch.device("cuda", 0)
+    arguments, gpu = forget(), torch.device("cuda", 0)
     device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 47 * 1024, gpu)
     (known,) = device._kernels.values()
     assert known[1].raw.max_dynamic_shared_size_bytes == raised
@@ -115,7 +120,7 @@ def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
     gpu = torch.device("cuda", 0)
 
     def launch(shared: int) -> None:
-        arguments = (torch.zeros(1), 1)
+        arguments = forget()
         device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, gpu)
 
     class Raised:
@@ -144,7 +149,7 @@ def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
 def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
     """Nothing is loaded or launched, and the message says what to do; later captures go on."""
     driver.count = 2
-    arguments, gpu = (torch.zeros(1), 1), torch.device("cuda", 0)
+    arguments, gpu = forget(), torch.device("cuda", 0)
     driver.capturing = True
     with pytest.raises(RuntimeError, match=r"forget is launched for the first time inside .* once"):
         device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 0, gpu)
@@ -157,8 +162,8 @@ def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
     """Where launches cannot work, launching raises RuntimeError with the sentence."""
-    monkeypatch.setattr(LAUNCH, "unavailable", lambda device_type: "No driver.")
+    monkeypatch.setattr(device, "unavailable", lambda: "No driver.")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     gpu = torch.device("cuda", 0)
     with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):
-        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), (torch.zeros(1), 1), 0, gpu)
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), forget(), 0, gpu)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from decimal import Decimal, getcontext
 
+import needs
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import Source, compile_for, ctype, launch, unavailable
+from detmode.cuda import Source, compile_for, ctype, launch
 
 DTYPES = (torch.float32, torch.float64)
 SOURCE = Source(
@@ -25,16 +26,15 @@ SOURCE = Source(
 )
 getcontext().prec = 60
 
-needs_compiler = pytest.mark.skipif(
-    unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def apply(name: str, values: Tensor) -> Tensor:
     """A function of each value."""
     output = torch.empty_like(values)
-    launch(SOURCE, f"{name}<{ctype(values.dtype)}>", len(values), values, output, len(values))
+    entry, n = f"{name}<{ctype(values.dtype)}>", len(values)
+    launch(SOURCE, entry, n, input=values, output=output, n=n)
     return output
 
 
@@ -53,7 +53,7 @@ def error_in_places(got: float, true: Decimal, dtype: torch.dtype) -> float:
     return float(abs(Decimal(got) - true) / place)
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_within_one_place(dtype: torch.dtype) -> None:
     """Over the whole range, around each power of two's border and near zero, one place at most."""
@@ -78,7 +78,7 @@ def test_within_one_place(dtype: torch.dtype) -> None:
     assert worst <= 1.0
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_ends(dtype: torch.dtype) -> None:
     """Infinities, NaN, zeros and what is beyond the range come out as from exp."""
@@ -94,7 +94,7 @@ def test_ends(dtype: torch.dtype) -> None:
 ends = st.one_of(st.floats(-3000, 3000), st.floats(-5, 5), st.floats(-1e6, 1e6))
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 @settings(deadline=None)
 @given(a=ends, b=ends, c=ends, d=st.floats(-9, 9))
@@ -110,7 +110,9 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
     )
     n = len(rows)
     products, sums = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
-    launch(SOURCE, f"scaled_numbers<{ctype(dtype)}>", n, rows, products, sums, n)
+    launch(
+        SOURCE, f"scaled_numbers<{ctype(dtype)}>", n, input=rows, products=products, sums=sums, n=n
+    )
     w, x, y, z = rows[0].tolist()
     true = (exact(w) + exact(x) + exact(y)) * exact(z)
     assert error_in_places(sums[0].item(), true, dtype) <= 8
@@ -120,7 +122,7 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
     )
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_scaled_ends(dtype: torch.dtype) -> None:
     """Nothing plus nothing is nothing; infinity times nothing is NaN, as it is in logarithms."""
@@ -129,7 +131,9 @@ def test_scaled_ends(dtype: torch.dtype) -> None:
         [[-inf, -inf, -inf, 5.0], [-inf, -inf, -inf, inf], [-inf, 2.0, -inf, -2.0]], dtype=dtype
     )
     products, sums = torch.empty(3, dtype=dtype), torch.empty(3, dtype=dtype)
-    launch(SOURCE, f"scaled_numbers<{ctype(dtype)}>", 3, rows, products, sums, 3)
+    launch(
+        SOURCE, f"scaled_numbers<{ctype(dtype)}>", 3, input=rows, products=products, sums=sums, n=3
+    )
     assert sums[0].item() == 0.0
     assert sums[1].isnan()
     assert sums[2].item() == pytest.approx(1.0)
@@ -141,7 +145,7 @@ def worst(got: Tensor, exact: Tensor) -> float:
     return float(((got - exact).abs() / spacing).max())
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_nonpositive(dtype: torch.dtype) -> None:
     """About one unit in the last place, down to the smallest normal numbers; then 0."""
@@ -160,7 +164,7 @@ def test_nonpositive(dtype: torch.dtype) -> None:
     assert apply("exponentials_nonpositive", edges)[4].isnan()
 
 
-@needs_compiler
+@needs.compiler
 @by_dtype
 def test_logarithm(dtype: torch.dtype) -> None:
     """About one unit in the last place, also close to 1, where the logarithm is small."""

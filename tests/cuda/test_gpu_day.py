@@ -15,6 +15,7 @@ from typing import Any
 import families
 import gpu_day
 import journal
+import needs
 import prebuild
 import profile_call
 import pytest
@@ -23,7 +24,6 @@ import torch
 import variation
 from gpu_day import STAGES, Job, Stage
 
-from detmode import cuda
 from detmode.cli import parser as cli
 
 PROVENANCE = {"gpu": "some GPU", "commit": "abc", "date": "today"}
@@ -59,8 +59,9 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_day.surroundings(None)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, whose stages take long")
-@pytest.mark.skipif(cuda.unavailable("cpu") is not None, reason="needs a C++ compiler")
+@needs.compiler
 def test_all_stages_on_the_host(tmp_path: Path) -> None:
     """Every stage that can runs and holds, in the order of the table; few files have it all."""
     first, second = tmp_path / "first", tmp_path / "second"

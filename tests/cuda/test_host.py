@@ -22,16 +22,16 @@ from detmode.cuda.launch import unavailable
 SEEDS = (None, 0, 1, 2)
 
 
-def run_fault(entry: str, *arguments: object, shared: int = 0) -> None:
-    launch_blocks(FAULTS, entry, 2, 64, *arguments, 100, shared=shared)
+def run_fault(entry: str, output: torch.Tensor, shared: int = 0, **others: object) -> None:
+    launch_blocks(FAULTS, entry, 2, 64, shared=shared, output=output, n=100, **others)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("write_after", "argument 0: out-of-bounds write .* after the end of its 400 bytes"),
-        ("write_before", "argument 0: out-of-bounds write .* before its start"),
+        ("write_after", "argument 'output': out-of-bounds write .* after the end of its 400 bytes"),
+        ("write_before", "argument 'output': out-of-bounds write .* before its start"),
         ("barrier_some", "barrier divergence: .* 17 of 64 threads"),
         ("barrier_returned", "barrier divergence: .* 63 of 64 threads"),
         ("barrier_two", r"barrier divergence: .* while others wait"),
@@ -55,7 +55,7 @@ from detmode.cuda import launch_blocks
 
 def test_endless():
     print("begins", flush=True)
-    launch_blocks(FAULTS, "endless", 1, 1, torch.zeros(1), 1)
+    launch_blocks(FAULTS, "endless", 1, 1, output=torch.zeros(1), n=1)
 """
 
 
@@ -63,7 +63,9 @@ def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
     """It returns to no signal handler: the suite's time limit does not count on one."""
     root, test = Path(__file__).parents[2], tmp_path / "test_endless.py"
     test.write_text(ENDLESS)
-    launch_blocks(FAULTS, "assert_small", 1, 1, torch.zeros(1), 1)  # compiles them, for both
+    launch_blocks(
+        FAULTS, "assert_small", 1, 1, output=torch.zeros(1), n=1
+    )  # compiles them, for both
     settings = ("-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider", "-s", "--timeout=5")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *settings, "-n0", str(test)],
@@ -80,7 +82,7 @@ def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
 def test_null_pointers_fault() -> None:
     """A write through the null pointer of a None argument ends the launch, not the process."""
     with pytest.raises(host.LaunchError, match=r"thread .*: access to memory that is not there"):
-        run_fault("null_write", torch.zeros(100), None)
+        run_fault("null_write", torch.zeros(100), other=None)
 
 
 def test_division_by_zero_is_an_error() -> None:
@@ -94,8 +96,8 @@ def test_division_by_zero_is_an_error() -> None:
 def test_const_input_is_protected() -> None:
     """A write through a const pointer is found, and does not reach the caller's tensor."""
     source, output = torch.ones(100), torch.zeros(100)
-    with pytest.raises(host.LaunchError, match="argument 0: write into a const input"):
-        run_fault("write_const", source, output)
+    with pytest.raises(host.LaunchError, match="argument 'input': write into a const input"):
+        run_fault("write_const", output, input=source)
     assert torch.equal(source, torch.ones(100))
 
 
@@ -111,7 +113,7 @@ def test_device_assert_is_its_own_error() -> None:
     output = torch.zeros(100)
     with pytest.raises(host.DeviceAssert, match=r"faults\.cu:\d+: .*`n < 10` failed"):
         run_fault("assert_small", output)
-    launch(FAULTS, "assert_small", 1, output, 5)
+    launch(FAULTS, "assert_small", 1, output=output, n=5)
     assert output[0] == 1
 
 
@@ -138,7 +140,7 @@ def test_shared_memory_starts_poisoned_in_every_block(seed: int | None, entry: s
 def test_out_of_bounds_reads_give_nan() -> None:
     """Without a sanitized build a read past the end is not an error, but gives NaN."""
     output = torch.zeros(1)
-    run_fault("read_after", torch.zeros(100), output)
+    run_fault("read_after", output, input=torch.zeros(100))
     assert output.isnan().all()
 
 
@@ -147,7 +149,7 @@ def test_warp_operations(seed: int | None) -> None:
     """Shuffles, votes, reductions and matches give what CUDA specifies, in every lane."""
     output = torch.zeros(2 * 64, 10, dtype=torch.int64)
     with host.schedule(seed):
-        launch_blocks(WARP, "warp_operations", 2, 64, output)
+        launch_blocks(WARP, "warp_operations", 2, 64, output=output)
     for lane in range(32):
         half = lane // 16 * 16
         expected = [
@@ -170,7 +172,7 @@ def test_block_operations(seed: int | None) -> None:
     """The barriers that count and vote give every thread the result; shared memory is shared."""
     output = torch.zeros(3 * 96, 4, dtype=torch.int64)
     with host.schedule(seed):
-        launch_blocks(WARP, "block_operations", 3, 96, output)
+        launch_blocks(WARP, "block_operations", 3, 96, output=output)
     expected = [[48, 1, 1, (x + 1) % 96] for x in range(96)]
     assert output.view(3, 96, 4).tolist() == [expected] * 3
 
@@ -180,13 +182,13 @@ def test_every_thread_runs_once(seed: int | None) -> None:
     """Each thread of each block of a three-dimensional launch runs exactly once."""
     output = torch.zeros(2 * 3 * 4 * 5 * 6 * 7, dtype=torch.int64)
     with host.schedule(seed):
-        launch_blocks(WARP, "coordinates", (2, 3, 4), (5, 6, 7), output)
+        launch_blocks(WARP, "coordinates", (2, 3, 4), (5, 6, 7), output=output)
     assert (output == 1).all()
 
 
 def draw(n: int) -> torch.Tensor:
     output = torch.zeros(n, dtype=torch.int32)
-    launch(WARP, "tickets", n, torch.zeros(1, dtype=torch.int32), output, n)
+    launch(WARP, "tickets", n, next=torch.zeros(1, dtype=torch.int32), output=output, n=n)
     return output
 
 
@@ -242,7 +244,7 @@ def test_threads_switch_at_atomics() -> None:
     for seed in (None, 1, 2, 3):
         counter = torch.zeros(1, dtype=torch.int32)
         with host.schedule(seed):
-            launch(WARP, "lost_update", 2000, counter, counter.clone(), 2000)
+            launch(WARP, "lost_update", 2000, counter=counter, scratch=counter.clone(), n=2000)
         counts.add(int(counter))
     assert 2000 in counts
     assert len(counts) > 1
@@ -256,7 +258,10 @@ def test_negative_control() -> None:
     for seed in range(5):
         output = torch.zeros(10)
         with host.schedule(seed):
-            launch(KERNELS, "naive_scatter<float>", 5000, source, index, output, 5000)
+            launch(
+                KERNELS, "naive_scatter<float>", 5000,
+                source=source, index=index, output=output, n=5000,
+            )  # fmt: skip
         expected = torch.zeros(10).index_add(0, index, source)
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
         seen.add(pattern(output))
@@ -266,10 +271,17 @@ def test_negative_control() -> None:
 def test_arguments_by_kind() -> None:
     """int, float, bool, None and Tensor arrive as int64_t, double, bool and pointers."""
     output = torch.zeros(5, dtype=torch.int64)
-    launch(WARP, "kinds", 1, None, output, -(2**62), 1.25, True, None)
+    launch(
+        WARP, "kinds", 1,
+        input=None, output=output, whole=-(2**62), real=1.25, flag=True, anything=None,
+    )  # fmt: skip
     assert output.tolist() == [-(2**62), 5, 1, 1, 1]
     some = torch.zeros(1, dtype=torch.int32)
-    launch(WARP, "kinds", 1, some, output, 3, -0.5, False, torch.zeros(1, dtype=torch.float64))
+    launch(
+        WARP, "kinds", 1,
+        input=some, output=output, whole=3, real=-0.5, flag=False,
+        anything=torch.zeros(1, dtype=torch.float64),
+    )  # fmt: skip
     assert output.tolist() == [3, -2, 0, 0, 0]
 
 
@@ -278,46 +290,48 @@ INT64 = torch.zeros(5, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("wrong", "error", "message"),
     [
-        ((INT32, INT64, 1, 1.0, True), "6 parameters, but got 5"),
-        ((INT32, INT64, 1, 1, True, None), "argument 3 is int 1, but the parameter is double"),
-        ((INT32, INT64, 1.0, 1.0, True, None), "argument 2 is float 1.0, .* is int64_t"),
-        ((INT32, INT64, True, 1.0, True, None), "argument 2 is bool True, .* is int64_t"),
-        ((INT32, INT64, 1, 1.0, 1, None), "argument 4 is int 1, .* is bool"),
-        ((INT64, INT64, 1, 1.0, True, None), "a Tensor of torch.int64, .* is const int32_t"),
-        ((INT32, INT64, INT64, 1.0, True, None), "argument 2 is a Tensor .* is int64_t"),
-        ((INT32, INT64, 2**63, 1.0, True, None), "beyond int64_t"),
-        ((INT32, INT64, "1", 1.0, True, None), "argument 2 is str"),
+        ({"real": 1}, TypeError, "real is double, so it takes a float, but got int"),
+        ({"whole": 1.0}, TypeError, "whole is int64_t, so it takes an int, but got float"),
+        ({"whole": True}, TypeError, "whole is int64_t, .* but got bool"),
+        ({"flag": 1}, TypeError, "flag is bool, so it takes a bool, but got int"),
+        ({"whole": INT64}, TypeError, "whole is int64_t, .* but got Tensor"),
+        ({"input": 5}, TypeError, "input is pointer, so it takes a Tensor or None, but got int"),
+        ({"whole": 2**63}, ValueError, "whole is 9223372036854775808, which no int64_t holds"),
+        ({"input": INT64}, host.LaunchError, r"input is a Tensor of torch.int64, .* const int32_t"),
     ],
-)
-def test_arguments_that_do_not_fit(arguments: tuple[object, ...], message: str) -> None:
-    """A wrong number or kind of argument is an error that names the argument and the parameter."""
-    with pytest.raises(host.LaunchError, match=message):
-        launch(WARP, "kinds", 1, *arguments)
+)  # fmt: skip
+def test_arguments_that_do_not_fit(
+    wrong: dict[str, object], error: type[Exception], message: str
+) -> None:
+    """An argument of the wrong kind is an error that names the kernel, the parameter and both."""
+    fitting = {"input": INT32, "output": INT64, "whole": 1, "real": 1.0, "flag": True}
+    with pytest.raises(error, match=rf"^warp\.cu: kinds: {message}"):
+        launch(WARP, "kinds", 1, anything=None, **(fitting | wrong))
 
 
 def test_aliased_arguments_stay_aliased() -> None:
     """Two arguments over one memory see each other's writes, as on a GPU."""
     values = torch.arange(10.0)
-    launch(KERNELS, "scale<float>", 5, values[:5], values[:5], 5, 2.0)
+    launch(KERNELS, "scale<float>", 5, input=values[:5], output=values[:5], n=5, factor=2.0)
     assert values.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 5.0, 6.0, 7.0, 8.0, 9.0]
 
 
 def test_empty_tensors_have_no_bytes() -> None:
     """A write to an empty tensor is out of bounds."""
     with pytest.raises(host.LaunchError, match="after the end of its 0 bytes"):
-        launch(FAULTS, "write_after", 1, torch.zeros(0), 0)
+        launch(FAULTS, "write_after", 1, output=torch.zeros(0), n=0)
 
 
 def test_strided_tensors_cover_their_last_element() -> None:
     """A non-contiguous tensor is guarded behind its last element in memory."""
     base = torch.zeros(10, 10)
     column = base[:, 3]
-    launch(FAULTS, "write_after", 1, column, 90)
+    launch(FAULTS, "write_after", 1, output=column, n=90)
     assert base[9, 3] == 1
     with pytest.raises(host.LaunchError, match="after the end of its 364 bytes"):
-        launch(FAULTS, "write_after", 1, column, 91)
+        launch(FAULTS, "write_after", 1, output=column, n=91)
 
 
 def test_launches_from_several_threads() -> None:
@@ -329,7 +343,9 @@ def test_launches_from_several_threads() -> None:
         with host.schedule(seed):
             for _ in range(5):
                 output = empty(values.shape, values.dtype, "cpu")
-                launch(KERNELS, "scale<float>", 20000, values, output, 20000, 2.0)
+                launch(
+                    KERNELS, "scale<float>", 20000, input=values, output=output, n=20000, factor=2.0
+                )
                 if not torch.equal(output, values * 2):
                     failures.append(seed)
 
@@ -368,7 +384,8 @@ def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
     script = (
         "import torch; from detmode.cuda import Source, launch\n"
         f"source = Source({str(tmp_path / 'anchor.py')!r}, 'one.cu', ('f',))\n"
-        "out = torch.zeros(1, dtype=torch.int64); launch(source, 'f', 1, out); print(int(out))\n"
+        "out = torch.zeros(1, dtype=torch.int64)\n"
+        "launch(source, 'f', 1, out=out); print(int(out))\n"
     )
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
     for size in (100, 0):
@@ -471,7 +488,7 @@ def test_portable_switches(monkeypatch) -> None:
     for entry, block, columns in (("warp_operations", 64, 10), ("block_operations", 96, 4)):
         expected = torch.zeros(2 * block, columns, dtype=torch.int64)
         output = expected.clone()
-        launch_blocks(WARP, entry, 2, block, expected)
+        launch_blocks(WARP, entry, 2, block, output=expected)
         with host.schedule(3):
-            launch_blocks(source, entry, 2, block, output)
+            launch_blocks(source, entry, 2, block, output=output)
         assert torch.equal(output, expected)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
-
 import pytest
 import torch
 from cuda_sources import FLOATING, KERNELS, WARP
@@ -31,7 +28,7 @@ def test_launch_covers_all_elements(dtype: torch.dtype, n: int, device: str) -> 
     """A launch of n threads writes n elements, none where n is 0."""
     values = torch.randn(n).to(device, dtype)
     output = empty_like(values)
-    launch(KERNELS, f"scale<{ctype(dtype)}>", n, values, output, n, 2.0)
+    launch(KERNELS, f"scale<{ctype(dtype)}>", n, input=values, output=output, n=n, factor=2.0)
     assert torch.equal(output, values * 2)
 
 
@@ -40,7 +37,7 @@ def test_grid_stride_loop_covers_a_capped_grid(device: str) -> None:
     """Fewer threads than elements still write them all."""
     values = torch.randn(10 * BLOCK, device=device)
     output = empty_like(values)
-    launch(KERNELS, "scale<float>", 1, values, output, values.numel(), 2.0)
+    launch(KERNELS, "scale<float>", 1, input=values, output=output, n=values.numel(), factor=2.0)
     assert torch.equal(output, values * 2)
 
 
@@ -52,7 +49,9 @@ def test_shared_memory(kib: int, device: str) -> None:
     values = torch.arange(n, dtype=torch.float32, device=device)
     output = torch.zeros_like(values)
     for _ in range(2):
-        launch_blocks(KERNELS, "reverse_in_shared", 1, 256, values, output, n, shared=4 * n)
+        launch_blocks(
+            KERNELS, "reverse_in_shared", 1, 256, input=values, output=output, n=n, shared=4 * n
+        )
         assert torch.equal(output, values.flip(0))
         output.zero_()
 
@@ -66,7 +65,10 @@ def test_denormals_are_kept(dtype: torch.dtype, device: str) -> None:
     values = torch.arange(1, 100).to(torch.float64).mul(2 * smallest).to(dtype)
     assert values.double().max() < limit.smallest_normal or dtype == torch.bfloat16
     output = torch.zeros_like(values, device=device)
-    launch(KERNELS, f"scale<{ctype(dtype)}>", 99, values.to(device), output, 99, 0.5)
+    launch(
+        KERNELS, f"scale<{ctype(dtype)}>", 99,
+        input=values.to(device), output=output, n=99, factor=0.5,
+    )  # fmt: skip
     assert torch.equal(output.cpu().double(), torch.arange(1, 100).double() * smallest)
 
 
@@ -74,18 +76,18 @@ def test_wrong_sizes() -> None:
     """Negative thread counts and impossible blocks and grids are ValueErrors that say the limit."""
     x = torch.zeros(1)
     with pytest.raises(ValueError, match="must not be negative, but got -1"):
-        launch(KERNELS, "scale<float>", -1, x, x, 1, 1.0)
+        launch(KERNELS, "scale<float>", -1, input=x, output=x, n=1, factor=1.0)
     with pytest.raises(ValueError, match="1 to 1024 threads"):
-        launch_blocks(KERNELS, "scale<float>", 1, (32, 33), x, x, 1, 1.0)
+        launch_blocks(KERNELS, "scale<float>", 1, (32, 33), input=x, output=x, n=1, factor=1.0)
     with pytest.raises(ValueError, match="at most 64 along z"):
-        launch_blocks(KERNELS, "scale<float>", 1, (1, 1, 65), x, x, 1, 1.0)
+        launch_blocks(KERNELS, "scale<float>", 1, (1, 1, 65), input=x, output=x, n=1, factor=1.0)
     with pytest.raises(ValueError, match="1 to 3 sizes"):
-        launch_blocks(KERNELS, "scale<float>", (1, 1, 1, 1), 32, x, x, 1, 1.0)
+        launch_blocks(KERNELS, "scale<float>", (1, 1, 1, 1), 32, input=x, output=x, n=1, factor=1.0)
     with pytest.raises(ValueError, match="at most 65535"):
-        launch_blocks(KERNELS, "scale<float>", (1, 65536), 32, x, x, 1, 1.0)
+        launch_blocks(KERNELS, "scale<float>", (1, 65536), 32, input=x, output=x, n=1, factor=1.0)
     with pytest.raises(ValueError, match=r"below 2\*\*31 along x"):
-        launch_blocks(KERNELS, "scale<float>", 2**31, 32, x, x, 1, 1.0)
-    launch_blocks(KERNELS, "scale<float>", (5, 0), 32, x, x, 1, 1.0)
+        launch_blocks(KERNELS, "scale<float>", 2**31, 32, input=x, output=x, n=1, factor=1.0)
+    launch_blocks(KERNELS, "scale<float>", (5, 0), 32, input=x, output=x, n=1, factor=1.0)
 
 
 def test_unknown_entry() -> None:
@@ -93,18 +95,18 @@ def test_unknown_entry() -> None:
     x = torch.zeros(1)
     for threads in (0, 1):
         with pytest.raises(ValueError, match="no entry 'scale<int64_t>'"):
-            launch(KERNELS, "scale<int64_t>", threads, x, x, 1, 1.0)
+            launch(KERNELS, "scale<int64_t>", threads, input=x, output=x, n=1, factor=1.0)
 
 
 def test_devices() -> None:
     """Tensors of two devices, no tensor at all, and meta tensors are refused."""
     x = torch.zeros(1)
     with pytest.raises(ValueError, match="on one device, but got cpu and meta"):
-        launch(KERNELS, "scale<float>", 1, x, x.to("meta"), 1, 1.0)
+        launch(KERNELS, "scale<float>", 1, input=x, output=x.to("meta"), n=1, factor=1.0)
     with pytest.raises(ValueError, match="needs at least one tensor"):
-        launch(KERNELS, "scale<float>", 1, None, None, 1, 1.0)
+        launch(KERNELS, "scale<float>", 1, input=None, output=None, n=1, factor=1.0)
     with pytest.raises(ValueError, match="but got meta tensors"):
-        launch(KERNELS, "scale<float>", 1, x.to("meta"), x.to("meta"), 1, 1.0)
+        launch(KERNELS, "scale<float>", 1, input=x.to("meta"), output=x.to("meta"), n=1, factor=1.0)
 
 
 def test_index_ctype() -> None:
@@ -190,34 +192,6 @@ def test_remedy_without_cupy(monkeypatch) -> None:
     assert "pip install 'detmode[cuda12]'" in reason
 
 
-def test_gpu_arguments_are_packed_by_kind() -> None:
-    """What reaches the driver: one 8-byte value an argument, and the pointers to them in order."""
-    calls = []
-    kernel = object.__new__(device._Kernel)
-    kernel.where, kernel.count, kernel.function, kernel.shared = "x", 6, 77, 48 * 1024
-    kernel.slots = device._Slots(6)
-    kernel.launch_kernel = lambda *arguments: calls.append(arguments)
-    x = torch.zeros(3)
-    kernel.launch((2, 1, 1), (32, 1, 1), (x, None, -5, 2.5, True, x[1:]), 16, 99)
-    ((*head, parameters, extra),) = calls
-    assert head == [77, 2, 1, 1, 32, 1, 1, 16, 99]
-    assert extra == 0
-    pointers = (ctypes.c_void_p * 6).from_address(parameters)
-    raw = [ctypes.string_at(pointer, 8) for pointer in pointers]
-    assert struct.unpack("=QQqdqQ", b"".join(raw)) == (
-        x.data_ptr(),
-        0,
-        -5,
-        2.5,
-        1,
-        x.data_ptr() + 4,
-    )
-    with pytest.raises(ValueError, match="6 arguments at the first launch, now 1"):
-        kernel.launch((1, 1, 1), (1, 1, 1), (x,), 0, 0)
-    with pytest.raises(TypeError, match="but got str"):
-        kernel.launch((1, 1, 1), (1, 1, 1), (x, None, 1, 1.0, True, "y"), 0, 0)
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(unavailable("cuda") is not None, reason=str(unavailable("cuda")))
 class TestOnGpu:
@@ -227,7 +201,7 @@ class TestOnGpu:
         output = torch.zeros_like(values)
 
         def run() -> None:
-            launch(KERNELS, "scale<float>", 1000, values, output, 1000, 2.0)
+            launch(KERNELS, "scale<float>", 1000, input=values, output=output, n=1000, factor=2.0)
 
         run()
         assert torch.equal(output, values * 2)
@@ -260,6 +234,6 @@ class TestOnGpu:
         for entry, block, columns in (("warp_operations", 64, 10), ("block_operations", 96, 4)):
             expected = torch.zeros(2 * block, columns, dtype=torch.int64)
             result = expected.cuda()
-            launch_blocks(WARP, entry, 2, block, expected)
-            launch_blocks(WARP, entry, 2, block, result)
+            launch_blocks(WARP, entry, 2, block, output=expected)
+            launch_blocks(WARP, entry, 2, block, output=result)
             assert torch.equal(result.cpu(), expected)

@@ -21,8 +21,13 @@ def extrema(
     key = torch.int64 if values.itemsize == 8 else torch.int32
     keys = torch.full((n,), torch.iinfo(key).min, dtype=key)
     result, count = output.clone(), values.numel()
-    launch(REDUCTIONS, f"extremum_observe<{name}>", count, index, values, keys, count, largest)
-    launch(REDUCTIONS, f"extremum_finish<{name}>", n, keys, result, n, largest)
+    launch(
+        REDUCTIONS, f"extremum_observe<{name}>", count,
+        index=index, values=values, keys=keys, n=count, largest=largest,
+    )  # fmt: skip
+    launch(
+        REDUCTIONS, f"extremum_finish<{name}>", n, keys=keys, output=result, n=n, largest=largest
+    )
     return result
 
 
@@ -131,7 +136,10 @@ def test_radix_keys(dtype: torch.dtype) -> None:
     n = values.numel()
     keys, merged = (empty((n,), torch.int64, "cpu") for _ in range(2))
     back, nans = empty((n,), dtype, "cpu"), empty((n,), torch.bool, "cpu")
-    launch(REDUCTIONS, f"radix_keys<{ctype(dtype)}>", n, values, keys, back, nans, merged, n)
+    launch(
+        REDUCTIONS, f"radix_keys<{ctype(dtype)}>", n,
+        input=values, keys=keys, back=back, nans=nans, merged=merged, n=n,
+    )  # fmt: skip
     assert torch.equal(nans, values.isnan())
     assert back[nans].isnan().all()
     assert pattern(back[~nans]) == pattern(values[~nans])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from fractions import Fraction
 
@@ -14,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, host, launch, launch_blocks, magic_numbers
+from detmode.cuda.rows.chosen_windows import pooled_shape
 
 SEEDS = (None, *range(20))
 
@@ -23,7 +23,7 @@ def test_every_16_bit_value_widens_exactly(dtype: torch.dtype) -> None:
     """All 65,536 patterns give the float that PyTorch gives; a NaN stays NaN."""
     values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     output = empty((65536,), torch.float32, "cpu")
-    launch(PRIMITIVES, f"to_float<{ctype(dtype)}>", 65536, values, output, 65536)
+    launch(PRIMITIVES, f"to_float<{ctype(dtype)}>", 65536, input=values, output=output, n=65536)
     expected = values.float()
     assert torch.equal(output.isnan(), expected.isnan())
     numbers = ~expected.isnan()
@@ -43,7 +43,7 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     values = torch.cat([near, near | -(2**31), anything]).view(torch.float32)
     n = values.numel()
     output = empty((n,), dtype, "cpu")
-    launch(PRIMITIVES, f"from_float<{ctype(dtype)}>", n, values, output, n)
+    launch(PRIMITIVES, f"from_float<{ctype(dtype)}>", n, input=values, output=output, n=n)
     numbers = ~values.isnan()
     expected = values.to(dtype)
     assert torch.equal(output[numbers].view(torch.int16), expected[numbers].view(torch.int16))
@@ -58,7 +58,7 @@ def test_positions(seed: int | None) -> None:
     output = torch.zeros(n, dtype=torch.int64)
     with host.schedule(seed):
         sizes, strides = torch.tensor(base.shape), torch.tensor(base.stride())
-        launch(PRIMITIVES, "positions", n, sizes, strides, output, n)
+        launch(PRIMITIVES, "positions", n, sizes=sizes, strides=strides, output=output, n=n)
     assert torch.equal(output, base.flatten())
 
 
@@ -72,7 +72,10 @@ def test_large_positions(values: list[int], sizes: tuple[int, int, int]) -> None
     """Coordinates and quotients are right beyond 2^31 and 2^32 elements."""
     output = torch.zeros(len(values), 5, dtype=torch.int64)
     shape = torch.tensor([0, *sizes])
-    launch(PRIMITIVES, "large_positions", 1, torch.tensor(values), shape, output, len(values))
+    launch(
+        PRIMITIVES, "large_positions", 1,
+        values=torch.tensor(values), sizes=shape, output=output, n=len(values),
+    )  # fmt: skip
     expected = []
     for value in values:
         rest, w = divmod(value, sizes[2])
@@ -90,7 +93,10 @@ def test_large_positions(values: list[int], sizes: tuple[int, int, int]) -> None
 def test_divisions(values: list[int], divisor: int) -> None:
     """ceil_div is Python's -(-a // b)."""
     output = torch.zeros(len(values), dtype=torch.int64)
-    launch(PRIMITIVES, "divisions", 1, torch.tensor(values), output, len(values), divisor)
+    launch(
+        PRIMITIVES, "divisions", 1,
+        values=torch.tensor(values), output=output, n=len(values), divisor=divisor,
+    )  # fmt: skip
     assert output.tolist() == [-(-value // divisor) for value in values]
 
 
@@ -98,14 +104,14 @@ def test_limits() -> None:
     """limits<T> gives the infinities, or the ends of an integer's range."""
     for dtype in (*FLOATING, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
         output = torch.zeros(2, dtype=dtype)
-        launch(PRIMITIVES, f"extremes<{ctype(dtype)}>", 1, output)
+        launch(PRIMITIVES, f"extremes<{ctype(dtype)}>", 1, output=output)
         if dtype.is_floating_point:
             expected = [-float("inf"), float("inf")]
         else:
             expected = [torch.iinfo(dtype).min, torch.iinfo(dtype).max]
         assert output.tolist() == expected
     flags = torch.zeros(2, dtype=torch.bool)
-    launch(PRIMITIVES, "extremes<bool>", 1, flags)
+    launch(PRIMITIVES, "extremes<bool>", 1, output=flags)
     assert flags.tolist() == [False, True]
 
 
@@ -116,8 +122,8 @@ def check_quotients(index: str, pairs: list[tuple[int, int]]) -> None:
     values, divisors = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
     magic = torch.tensor(magic_numbers(*divisors.tolist()))
     output = empty((len(pairs),), torch.int64, "cpu")
-    arguments = (values, divisors, magic, output, len(pairs))
-    launch(PRIMITIVES, f"quotients<{index}>", len(pairs), *arguments)
+    n, tensors = len(pairs), {"values": values, "divisors": divisors, "magic": magic}
+    launch(PRIMITIVES, f"quotients<{index}>", n, output=output, n=n, **tensors)
     assert torch.equal(output, values // divisors)
 
 
@@ -148,7 +154,7 @@ def test_rounding(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(3)
     values = torch.randn(300, 3, dtype=dtype, generator=generator)
     output = torch.empty_like(values)
-    launch(PRIMITIVES, f"rounding<{ctype(dtype)}>", 300, values, output, 300)
+    launch(PRIMITIVES, f"rounding<{ctype(dtype)}>", 300, input=values, output=output, n=300)
     a, b, c = values.unbind(1)
     assert torch.equal(output[:, 0], a * b + c)
     assert torch.equal(output[:, 2], (a - b) / c)
@@ -176,8 +182,9 @@ def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
         output = empty((7,), dtype, "cpu")
         with host.schedule(seed):
             launch_blocks(
-                PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads, values, output, columns
-            )
+                PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
+                input=values, output=output, columns=columns,
+            )  # fmt: skip
         torch.testing.assert_close(output, values.sum(1))
         seen.add(pattern(output))
     assert len(seen) == 1
@@ -187,7 +194,7 @@ def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
 def test_block_reduce_keeps_the_order(threads: int) -> None:
     """The operation sees its operands in the order of the threads."""
     output = torch.zeros(1, dtype=torch.int64)
-    launch_blocks(PRIMITIVES, f"reduce_in_order<{threads}>", 1, threads, output)
+    launch_blocks(PRIMITIVES, f"reduce_in_order<{threads}>", 1, threads, output=output)
     assert output.item() == threads - 1
 
 
@@ -201,8 +208,11 @@ def segment_sum(
         pieces = -(-n // piece)
         carry_keys = torch.zeros(2 * pieces, dtype=torch.int64)
         carries = empty((2 * pieces, columns), values.dtype, "cpu")
-        buffers = (keys, values, carry_keys, carries, output)
-        launch(PRIMITIVES, entry, pieces * columns, *buffers, n, columns)
+        launch(
+            PRIMITIVES, entry, pieces * columns,
+            keys=keys, values=values, carry_keys=carry_keys, carry_values=carries, output=output,
+            n=n, columns=columns,
+        )  # fmt: skip
         if n <= piece:
             break
         keys, values, n = carry_keys, carries, 2 * pieces
@@ -243,7 +253,7 @@ def test_owners() -> None:
     for seed in SEEDS:
         owners = torch.full((40,), -1)
         with host.schedule(seed):
-            launch(PRIMITIVES, "elect", 2000, index, owners, 2000)
+            launch(PRIMITIVES, "elect", 2000, index=index, owners=owners, n=2000)
         assert torch.equal(owners, expected)
 
 
@@ -273,15 +283,11 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
         with host.schedule(seed):
             launch(
-                PRIMITIVES,
-                f"chosen<float, {counting}>",
-                100,
-                grad.contiguous(memory_format=form),
-                indices.contiguous(memory_format=form),
-                grad_input,
-                *(threads, outer, inner, *sizes, *windows),
-                *(*magic_numbers(*sizes, math.prod(sizes)), lanes, *magic_numbers(lanes), step),
-            )
+                PRIMITIVES, f"chosen<float, {counting}>", 100,
+                grad_output=grad.contiguous(memory_format=form),
+                indices=indices.contiguous(memory_format=form), grad_input=grad_input,
+                shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
+            )  # fmt: skip
         results.append(grad_input)
     assert all(torch.equal(result, results[0]) for result in results)
     torch.testing.assert_close(results[0].flatten(2).double(), expected, rtol=1e-6, atol=1e-7)
@@ -293,6 +299,8 @@ def test_tickets_are_the_control() -> None:
     for seed in (1, 2):
         output = torch.zeros(100, dtype=torch.int32)
         with host.schedule(seed):
-            launch(WARP, "tickets", 100, torch.zeros(1, dtype=torch.int32), output, 100)
+            launch(
+                WARP, "tickets", 100, next=torch.zeros(1, dtype=torch.int32), output=output, n=100
+            )
         orders.add(pattern(output))
     assert len(orders) == 2

@@ -19,7 +19,7 @@ def row_product(values: torch.Tensor, split: int) -> torch.Tensor:
     output = empty((rows,), values.dtype, "cpu")
     launch(
         REDUCTIONS, f"row_product<{ctype(values.dtype)}>", rows,
-        values, output, rows, columns, split,
+        values=values, output=output, rows=rows, columns=columns, split=split,
     )  # fmt: skip
     return output
 

@@ -32,9 +32,9 @@ KERNELS = (
 RACES = Source(__file__, "races.cu", entries=KERNELS)
 
 
-def _run(entry: str, seed: int | None, *tensors: Tensor, n: int = 3) -> None:
+def _run(entry: str, seed: int | None, output: Tensor, n: int = 3, **others: Tensor) -> None:
     with host.schedule(seed), host.check_races():
-        launch_blocks(RACES, entry, 4, 64, *tensors, n)
+        launch_blocks(RACES, entry, 4, 64, output=output, n=n, **others)
 
 
 def _output() -> Tensor:
@@ -56,8 +56,8 @@ RACING = {
     "neighbour_in_warp<false>": "shared memory",
     "neighbour_in_half<false>": "shared memory",
     "through_both<false>": "shared memory",
-    "same_element<false>": "argument 0 at byte 0",
-    "read_beside_atomics<true>": "argument 0 at byte 0",
+    "same_element<false>": "argument 'output' at byte 0",
+    "read_beside_atomics<true>": "argument 'output' at byte 0",
 }
 SEEDS = (None, 1, 2, 3)
 
@@ -98,12 +98,12 @@ def test_fences_order_blocks(seed: int | None) -> None:
     def run(before: int, after: int) -> Tensor:
         output, parts = _output(), torch.zeros(4, dtype=torch.int64)
         done = torch.zeros(1, dtype=torch.int32)
-        _run(f"last_block<{before}, {after}>", seed, output, parts, done)
+        _run(f"last_block<{before}, {after}>", seed, output, parts=parts, done=done)
         return output
 
     assert run(1, 1)[0] == 0 + 1 + 2 + 3
     for fences in ((0, 1), (1, 0), (0, 0)):
-        with pytest.raises(host.LaunchError, match="data race: .* argument 1 at byte"):
+        with pytest.raises(host.LaunchError, match="data race: .* argument 'parts' at byte"):
             run(*fences)
 
 
@@ -146,9 +146,9 @@ def test_the_environment_asks_for_every_launch(monkeypatch: pytest.MonkeyPatch) 
     """`DETMODE_HOST_RACES=1` has launches checked that are in no block."""
     monkeypatch.setenv("DETMODE_HOST_RACES", "1")
     with pytest.raises(host.LaunchError, match="data race"):
-        launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+        launch_blocks(RACES, "same_element<false>", 4, 64, output=_output(), n=3)
     monkeypatch.setenv("DETMODE_HOST_RACES", "0")
-    launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+    launch_blocks(RACES, "same_element<false>", 4, 64, output=_output(), n=3)
 
 
 def test_the_check_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_the_check_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DETMODE_HOST_RACES", raising=False)
 
     def launch() -> None:
-        launch_blocks(RACES, "same_element<false>", 4, 64, _output(), 3)
+        launch_blocks(RACES, "same_element<false>", 4, 64, output=_output(), n=3)
 
     with pytest.raises(host.LaunchError), host.check_races():
         launch()

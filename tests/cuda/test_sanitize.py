@@ -20,14 +20,14 @@ from detmode.cuda import host, launch_blocks
 
 for seed in (None, 1):
     with host.schedule(seed):
-        launch_blocks(WARP, "warp_operations", 2, 64, torch.zeros(128, 10, dtype=torch.int64))
-        launch_blocks(WARP, "block_operations", 3, 96, torch.zeros(288, 4, dtype=torch.int64))
+        launch_blocks(WARP, "warp_operations", 2, 64, output=torch.zeros(1280).long())
+        launch_blocks(WARP, "block_operations", 3, 96, output=torch.zeros(1152).long())
         try:
-            launch_blocks(FAULTS, "barrier_some", 2, 64, torch.zeros(100), 100)
+            launch_blocks(FAULTS, "barrier_some", 2, 64, output=torch.zeros(100), n=100)
         except host.LaunchError:
             print("divergence")
 print("clean", flush=True)
-launch_blocks(FAULTS, "read_after", 1, 64, torch.zeros(100), torch.zeros(1), 100)
+launch_blocks(FAULTS, "read_after", 1, 64, input=torch.zeros(100), output=torch.zeros(1), n=100)
 print("missed")
 """
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
+import needs
 import pytest
 import torch
 from cuda_sources import pattern
@@ -36,11 +35,14 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     output = empty((n,), values.dtype, "cpu")
     entry = f"scan<{of}, {threads}, {rows}, {vec}>"
     stride = values.stride(0)
-    launch_blocks(SCANS, entry, tiles, threads, values, output, marks, totals, nodes, n, stride)
+    launch_blocks(
+        SCANS, entry, tiles, threads,
+        input=values, output=output, marks=marks, totals=totals, nodes=nodes, n=n, stride=stride,
+    )  # fmt: skip
     return output
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy")
+@needs.nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_compiles(arch: str) -> None:
     """NVRTC takes the headers."""

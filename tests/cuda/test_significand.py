@@ -21,7 +21,7 @@ SOURCE = Source(
 def powers(values: torch.Tensor, zero: int) -> torch.Tensor:
     """``values[i] * 2**(i - zero)``."""
     output, n = empty(values.shape, values.dtype, "cpu"), values.numel()
-    launch(SOURCE, f"powers<{ctype(values.dtype)}>", n, values, output, n, zero)
+    launch(SOURCE, f"powers<{ctype(values.dtype)}>", n, input=values, output=output, n=n, zero=zero)
     return output
 
 
@@ -59,7 +59,10 @@ def test_parts(dtype: torch.dtype) -> None:
     values = torch.cat([values.view(dtype), denormal[denormal != 0], -denormal[:20], special])
     n = values.numel()
     significands, exponents = torch.empty_like(values), torch.empty(n, dtype=torch.int64)
-    launch(SOURCE, f"parts<{ctype(dtype)}>", n, values, significands, exponents, n)
+    launch(
+        SOURCE, f"parts<{ctype(dtype)}>", n,
+        input=values, significands=significands, exponents=exponents, n=n,
+    )  # fmt: skip
     has = values.isfinite() & (values != 0)
     assert pattern(significands[~has]) == pattern(values[~has])
     assert (exponents[~has] == 0).all()

@@ -54,6 +54,20 @@ __global__ void lost_update(int32_t* __restrict__ counter, int32_t* __restrict__
   }
 }
 
+// A struct by value, between other parameters.
+struct mixed {
+  int64_t whole, other;
+  double real;
+};
+__global__ void by_value(int64_t* __restrict__ output, mixed both, int64_t after) {
+  if (thread_index() == 0) {
+    output[0] = both.whole;
+    output[1] = both.other;
+    output[2] = static_cast<int64_t>(both.real * 4);
+    output[3] = after;
+  }
+}
+
 __global__ void kinds(const int32_t* __restrict__ input, int64_t* __restrict__ output,
                       int64_t whole, double real, bool flag, const void* __restrict__ anything) {
   if (thread_index() == 0) {

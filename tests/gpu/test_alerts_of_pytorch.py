@@ -52,12 +52,18 @@ def names_of(row: FamilyRule) -> tuple[str, ...]:
 
 
 def rows(*, alerting: bool) -> list[object]:
-    """The rows that samples meet and that PyTorch alerts on, or does not."""
+    """The rows that PyTorch alerts on, or does not."""
     return [
         pytest.param(row, id=f"{row.family}-{number}-{row.rule.op}")
-        for number, row in enumerate(met())
+        for number, row in enumerate(default_rules())
         if bool(names_of(row)) == alerting and CUBLAS not in names_of(row)
     ]
+
+
+def samples_that_meet(row: FamilyRule) -> list[tuple[Sample, torch.dtype]]:
+    if row not in met():
+        pytest.skip("no sample on CUDA meets it, with this PyTorch and under its flag")
+    return met()[row]
 
 
 def said(sample: Sample, dtype: torch.dtype) -> str | None:
@@ -78,7 +84,7 @@ def test_it_alerts(row: FamilyRule) -> None:
     """Every sample of the row raises, by the table's name, unless PyTorch refuses it otherwise."""
     texts = tuple(alert_text(name, warn=False) for name in names_of(row))
     alerted, silent, other = [], [], []
-    for sample, dtype in met()[row]:
+    for sample, dtype in samples_that_meet(row):
         message = said(sample, dtype)
         which = f"{sample.name} in {name_of(dtype)}"
         if message is None:
@@ -98,7 +104,7 @@ def test_it_is_silent(row: FamilyRule) -> None:
     """No sample of a row without an alert meets one."""
     alerts = {
         f"{sample.name} in {name_of(dtype)}": message.partition(ALERT)[0]
-        for sample, dtype in met()[row]
+        for sample, dtype in samples_that_meet(row)
         if ALERT in (message := said(sample, dtype) or "")
     }
     assert not alerts, f"detmode/rules/{row.family}/__init__.py: {row.rule.op} alerts: {alerts}"

@@ -5,19 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import needs
 import pytest
 import torch
 import torch.nn.functional as F
 from gpu_calls import poison
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 
 DEVICES = (
     pytest.param(
         "cpu",
-        marks=pytest.mark.skipif(
-            cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-        ),
+        marks=needs.compiler,
     ),
     pytest.param("cuda", marks=pytest.mark.cuda),
 )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import needs
 import pytest
 import torch
 from gpu_calls import mapped, substituted
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 from detmode.table.rule import GPU_TO_GPU
 from detmode.verify.cases import Case, call, cases, tensors_of
 from detmode.verify.claims import same_bits
 
 pytestmark = [
     pytest.mark.cuda,
-    pytest.mark.skipif(
-        cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-    ),
+    needs.compiler,
 ]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import needs
 import pytest
 import torch
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 
 fcntl = pytest.importorskip("fcntl", reason="processes wait for one another by Unix's locks")
 
@@ -21,9 +22,7 @@ SIZES = (
     pytest.param(
         ("cpu", 1 << 14),
         id="host-2**14",
-        marks=pytest.mark.skipif(
-            cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-        ),
+        marks=needs.compiler,
     ),
     pytest.param(("cuda", 1 << 31), id="cuda-2**31", marks=pytest.mark.cuda),
 )

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import needs
 import pytest
 import torch
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 from detmode.verify.claims import same_bits
 
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 aten = torch.ops.aten
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -100,7 +98,7 @@ def results(
 
 
 @pytest.mark.cuda
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("name", CALLS)
 def test_bits_are_the_host_runners(name: str) -> None:
     """30 runs, every second one beside a load, have the bits of the host runner."""
@@ -121,7 +119,7 @@ def test_bits_are_the_host_runners(name: str) -> None:
 @pytest.mark.parametrize(
     ("device", "n"),
     [
-        pytest.param("cpu", 1 << 14, id="host-2**14", marks=needs_compiler),
+        pytest.param("cpu", 1 << 14, id="host-2**14", marks=needs.compiler),
         pytest.param("cuda", 1 << 28, id="cuda-2**28", marks=pytest.mark.cuda),
     ],
 )

@@ -18,7 +18,7 @@ N = 1 << 20
 def racing_sum(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """The sum of all values at one place, in the order in which the threads come."""
     output = torch.zeros(1, device="cuda")
-    launch(KERNELS, "naive_scatter<float>", N, values, index, output, N)
+    launch(KERNELS, "naive_scatter<float>", N, source=values, index=index, output=output, n=N)
     return output
 
 
@@ -29,5 +29,5 @@ def test_an_atomic_sum_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         claims, "run_substituted", lambda *arguments, **more: (racing_sum(values, index),)
     )
-    with pytest.raises(claims.ClaimError, match=r"run \d+ gave other bits than the first"):
+    with pytest.raises(claims.ClaimError, match=r"run \d+ gave different bits from the first"):
         claims.check_bits(case, "cuda", 100)

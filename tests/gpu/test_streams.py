@@ -106,7 +106,10 @@ def test_threads_and_streams_load_one_entry(monkeypatch: pytest.MonkeyPatch) -> 
             with torch.cuda.stream(stream):
                 for _ in range(50):
                     n, factor = values[number].numel(), float(number)
-                    launch(KERNELS, "scale<float>", n, values[number], outputs[number], n, factor)
+                    launch(
+                        KERNELS, "scale<float>", n,
+                        input=values[number], output=outputs[number], n=n, factor=factor,
+                    )  # fmt: skip
             stream.synchronize()
         except BaseException as error:
             failures.append(error)

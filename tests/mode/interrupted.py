@@ -28,7 +28,7 @@ from detmode import (
     allow,
 )
 from detmode.cuda.undo import _locks
-from detmode.environment.settings import _native_calls, _settings
+from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import Detours
 from detmode.mode.validation import validations
 from detmode.sites.forward_memory import forward_memory
@@ -135,9 +135,9 @@ def state() -> dict[str, object]:
         "detours": (len(Detours._users), len(Detours._installed)),
         "interpolate": torch._decomp.decompositions._upsample_linear_vec.__module__,
         "regions": len(forward_memory()._active),
-        "open": [len(setting._open) for setting in _settings],
-        "held": [len(setting._waiting + setting._active) for setting in _settings],
-        "calls": len(_native_calls._calls) + len(validations._calls),
+        "open": [len(setting._open) for setting in all_settings],
+        "held": [len(setting._waiting + setting._active) for setting in all_settings],
+        "calls": len(native_calls._calls) + len(validations._calls),
         "locks": locks_taken(),
     }
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import detmode
-from detmode import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Rule, RuleTable, Substitute
+from detmode import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Report, Rule, RuleTable, Substitute
 from detmode.audit import Audit, AuditReport
 from detmode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
 from detmode.rules import default_rules, families
@@ -68,7 +68,7 @@ def test_bytes_of_a_program(device):
     assert (cost.calls, cost.bytes, cost.extra_bytes) == (3, 3 * 192, 3 * 288)
     assert (report.total.calls, report.total_bytes) == (5, 288 + 3 * 192)
     assert (report.extra_bytes, report.fill_bytes) == (3 * 288, 0)
-    assert "5 calls move 864 bytes" in str(report)
+    assert "5 calls move at least 864 bytes" in str(report)
     assert "at most about 100.0%" in str(report)
 
 
@@ -241,7 +241,7 @@ def test_attention_names_its_rows(device, options):
 
 
 def test_the_rows_follow_the_options():
-    """What a CUDA run would meet is said for the options that were asked for."""
+    """The audit applies the options that it is given."""
     op = "aten::_scaled_dot_product_flash_attention_backward"
     mode = Audit(overrides={op: "error"})
     with mode:
@@ -298,18 +298,14 @@ def test_stand_ins_are_for_rows_of_their_family(name):
 
 
 def test_json_round_trip():
-    """``from_full_json`` reads what ``to_full_json`` wrote; rows have a report's fields."""
+    """``from_json`` reads what ``to_json`` wrote: a report's object, and what an audit adds."""
     report = detmode.audit(attention, "cpu")
     again = AuditReport.from_full_json(report.to_full_json())
     assert str(again) == str(report)
-    assert again.to_full_json() == report.to_full_json()
-    (row, *_) = json.loads(report.to_full_json())["rows"]
-    fields = "overload family action guarantee alert count site module modules bytes extra_bytes"
-    assert " ".join(row) == fields
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"rows": [{"bytes": 1}]}'])
-def test_json_of_something_else(text):
-    """Other JSON is refused in one line."""
-    with pytest.raises(ValueError, match="^not the report of an audit"):
-        AuditReport.from_full_json(text)
+    assert again.to_json() == report.to_json() == report.to_full_json()
+    whole = json.loads(report.to_json())
+    plain = json.loads(Report(report.records).to_json())
+    added = [whole["rows"][0].pop(name) for name in ("bytes", "extra_bytes")]
+    assert added == [report.costs[0].bytes, report.costs[0].extra_bytes]
+    assert whole["rows"][0] == plain.pop("rows")[0]
+    assert whole.items() >= plain.items()

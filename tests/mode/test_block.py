@@ -455,8 +455,8 @@ def test_an_empty_table_still_sets_the_flag():
     """Without rules PyTorch's own alert guards every call."""
     with DeterministicMode(rules=RuleTable()), pytest.raises(RuntimeError, match=r"^put_ does not"):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
-    assert FLAG._open == []
-    assert FILL._open == []
+    assert not FLAG._open
+    assert not FILL._open
 
 
 def test_entering_is_quick(mode):

@@ -3,9 +3,11 @@
 import copy
 import pickle
 import threading
+from contextlib import suppress
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import detmode
 from detmode import (
@@ -34,17 +36,21 @@ HOWS = pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, again])
 def test_a_copy_of_a_mode_has_its_arguments_and_counts_anew(how, kind):
     """What the copy meets is in its own report, and is what the original would meet."""
     simulated = {} if kind is Audit else {"simulate": "cuda"}
-    mode = kind(substitute=False, overrides={"aten::histc": "allow"}, **simulated)
+    mode = kind(strict=True, substitute=False, overrides={"aten::histc": "allow"}, **simulated)
     mode.name = "mine"
 
     def run(entered):
         with entered:
             torch.histc(torch.ones(3))
+            x = torch.ones(1, 1, 5, 5, 5, requires_grad=True)
+            with suppress(RuntimeError):  # PyTorch is silent about it
+                F.adaptive_max_pool3d(x, 3).sum().backward()
             torch.ones(3, requires_grad=True).cumsum(0).sum().backward()
         return [(row.overload, row.action, row.count) for row in entered.records]
 
     expected = run(mode)
     copied = how(mode)
+    assert "error" in {action for _, action, _ in expected}
     assert type(copied) is kind
     assert copied.name == "mine"
     assert copied.records == ()

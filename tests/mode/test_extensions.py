@@ -62,7 +62,7 @@ def test_other_groups_are_left_alone(install):
         (None, "No module named 'broken_package'"),
         (["no rule"], "holds Rule objects, got str"),
         (3, "not iterable"),
-        ([RULE, RULE], "the second would never be met"),
+        ([RULE, RULE], "the second would never match"),
     ],
 )
 def test_a_broken_entry_point_is_named(install, target, reason, capsys):

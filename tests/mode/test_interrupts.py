@@ -9,6 +9,7 @@ from types import ModuleType
 import interrupted
 import pytest
 import stress
+from selection import PROFILE
 from torch.utils import _python_dispatch as dispatch
 
 import detmode
@@ -31,7 +32,7 @@ def test_an_interrupt_at_each_line(name: str) -> None:
             block()
         left = {k: v for k, v in interrupted.state().items() if v != clean[k]}
         assert not left, f"line {number}, {struck}, left {left}"
-        number += 1
+        number += PROFILE.interrupted_lines
     assert number > 100
 
 
@@ -42,10 +43,10 @@ def run(module: ModuleType, *arguments: object) -> None:
 
 
 def test_signals_at_any_moment() -> None:
-    """2,000 real signals leave nothing, wherever they strike."""
-    run(interrupted, 2000, 0)
+    """Real signals leave nothing, wherever they strike."""
+    run(interrupted, PROFILE.signals, 0)
 
 
-def test_threads_forks_and_signals(is_full: bool) -> None:
+def test_threads_forks_and_signals() -> None:
     """Under stress nothing hangs or is left, and no thread takes from another what it needs."""
-    run(stress, 120 if is_full else 4)
+    run(stress, PROFILE.stress)

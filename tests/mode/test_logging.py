@@ -1,5 +1,6 @@
 """The logger ``detmode``: a line for each intercepted call, and the warnings."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -9,6 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from detmode import DeterminismWarning
+from detmode.environment.log import FIELDS
+
+BECAUSE = "atomic additions"
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +24,7 @@ def _level():
 
 
 def test_a_line_for_each_call(mode, caplog, line):
-    """At DEBUG each intercepted call is one line: what, how, which tensors, and where."""
+    """At DEBUG a call is one line: its number, what, how, which tensors, where and why."""
 
     def user():
         torch.ones(2, 3).cumsum(0)  # here
@@ -28,8 +32,11 @@ def test_a_line_for_each_call(mode, caplog, line):
     with caplog.at_level(logging.DEBUG, "detmode"), mode():
         user()
         user()
-    expected = f"aten::cumsum.default native [small] float32[2, 3]@cpu at {line(user)[0]}"
-    assert caplog.messages == [expected] * 2
+    expected = (
+        f"aten::cumsum.default native [small] float32[2, 3]@cpu at {line(user)[0]}: "
+        "the scan has a deterministic path"
+    )
+    assert caplog.messages == [f"1 {expected}", f"2 {expected}"]
     assert {record.levelname for record in caplog.records} == {"DEBUG"}
 
 
@@ -44,7 +51,7 @@ def test_each_action_is_logged(mode, caplog):
                 torch.ones(3).cumprod(0)
         with mode(True), pytest.warns(DeterminismWarning):
             torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
-    actions = [m.split()[1] for m in caplog.messages if m.startswith("aten::")]
+    actions = [m.split()[2] for m in caplog.messages if m.split()[1].startswith("aten::")]
     assert actions == ["native", "substitute", "allow", "error", "warn"]
     assert "int64[1]@cpu, float32[1]@cpu at" in caplog.messages[1]
 
@@ -57,7 +64,7 @@ def test_unlisted_calls_are_not_logged(mode, caplog):
 
 
 def test_the_backwards_line_names_the_forward(mode, caplog, line):
-    """A backward operator's line ends with the place of the forward call."""
+    """A backward operator's line has the place of the forward call."""
 
     def user(x):
         return F.interpolate(x, scale_factor=2, mode="bilinear").sum()  # here
@@ -65,9 +72,44 @@ def test_the_backwards_line_names_the_forward(mode, caplog, line):
     with caplog.at_level(logging.DEBUG, "detmode"), mode():
         user(torch.ones(1, 1, 2, 2, requires_grad=True)).backward()
     assert caplog.messages == [
-        "aten::upsample_bilinear2d_backward.default substitute [small] float32[1, 1, 4, 4]@cpu "
-        f"at {line(user)[0]}"
+        "1 aten::upsample_bilinear2d_backward.default substitute [small] float32[1, 1, 4, 4]@cpu "
+        f"at {line(user)[0]}: {BECAUSE}"
     ]
+
+
+def test_the_fields_of_a_call(mode, caplog, line):
+    """A record has what a handler may want to filter by, as attributes."""
+
+    def user():
+        return net(x).sum()  # here
+
+    net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
+    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    with caplog.at_level(logging.DEBUG, "detmode"), mode():
+        user().backward()
+    (record,) = caplog.records
+    assert {name: getattr(record, name) for name in FIELDS} == {
+        "call": 1,
+        "overload": "aten::upsample_bilinear2d_backward.default",
+        "action": "substitute",
+        "family": "small",
+        "guarantee": "gpu_to_gpu",
+        "site": line(user)[0],
+        "nn_module": "Sequential.0",
+        "shapes": ["float32[1, 1, 4, 4]@cpu"],
+        "reason": BECAUSE,
+    }
+
+
+def test_a_row_has_ten_lines(mode, caplog):
+    """A loop does not flood the log: after ten lines one says that no more come."""
+    with caplog.at_level(logging.DEBUG, "detmode"), mode():
+        for _ in range(30):
+            torch.ones(3).cumsum(0)
+        torch.ones(3).cumsum(0)
+    numbers = [message.split()[0] for message in caplog.messages]
+    assert numbers == [*map(str, range(1, 11)), "aten::cumsum.default", "31"]
+    assert caplog.messages[10].endswith(": further calls are not logged")
 
 
 def test_warnings_are_logged_once(mode, caplog):
@@ -118,10 +160,10 @@ table = detmode.RuleTable(
     [detmode.Rule(op="aten::put", action=detmode.Refuse(), alert="put_", because="races")]
 )
 logger = logging.getLogger("detmode")
-for level in ("debug", "WARNING", "error", "", "?"):
+for level in ("debug", "WARNING", "error", "", "?", "debug json", "warning ?"):
     logger.handlers.clear()
     logger.setLevel(logging.NOTSET)
-    os.environ["DETMODE_LOG"] = level
+    os.environ["DETMODE_LOG"], _, os.environ["DETMODE_LOG_FORMAT"] = level.partition(" ")
     sys.stderr = io.StringIO()
     importlib.reload(detmode)
     with detmode.DeterministicMode(True, rules=table):
@@ -134,7 +176,7 @@ def test_the_environment_sets_the_level():
     """``DETMODE_LOG=debug`` prints the lines on stderr, without a change to the program.
 
     Without it, and with what is no level, nothing is printed: a warning is shown by Python's
-    warnings already.
+    warnings already. ``DETMODE_LOG_FORMAT=json`` makes them JSON, and what is no format text.
     """
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120
@@ -146,14 +188,22 @@ def test_the_environment_sets_the_level():
             printed[level] = []
         if text.startswith("detmode "):
             printed[level].append(text.split()[1])
+        if text.startswith("{"):
+            printed[level].append(json.loads(text))
+    called, warned = printed.pop("debug json")
+    assert (called["level"], called["call"], called["module"]) == ("DEBUG", 1, None)
+    assert called["message"].startswith("1 aten::put_.default warn [user] float32[3]@cpu")
+    assert set(called) == {"time", "level", "message", "module", *FIELDS} - {"nn_module"}
+    assert (set(warned), warned["level"]) == ({"time", "level", "message"}, "WARNING")
     assert printed == {
         "debug": ["DEBUG:", "WARNING:"],
         "WARNING": ["WARNING:"],
         "error": [],
         "": [],
         "?": [],
+        "warning ?": ["WARNING:"],
     }
     assert (
-        "detmode DEBUG: aten::put_.default warn [user] float32[3]@cpu, int64[1]@cpu" in run.stdout
+        "detmode DEBUG: 1 aten::put_.default warn [user] float32[3]@cpu, int64[1]@cpu" in run.stdout
     )
     assert "[?] \n" in run.stdout

@@ -15,7 +15,9 @@ from detmode import (
     Refuse,
     Rule,
     RuleTable,
+    allow,
 )
+from detmode.audit import Audit
 from detmode.table.conditions import ALWAYS
 from detmode.table.rule import CUBLAS
 
@@ -218,13 +220,37 @@ def test_a_warning_as_error_leaves_everything_restored(mode):
 
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_what_pytorch_is_silent_about(mode, warn_only):
-    """A row without an alert warns in our own words, also in strict mode, and the call runs."""
+    """A row without an alert warns in our own words, and the call runs."""
     with pytest.warns(DeterminismWarning) as caught, mode(warn_only):
         result = torch.tensor([2.0, 3.0]).cumprod(0)
     assert result.tolist() == [2, 6]
     text = str(caught[0].message)
-    assert text.startswith("aten::cumprod.default may differ from run to run, and PyTorch gives no")
+    assert text.startswith("aten::cumprod.default may vary between runs, and PyTorch gives no")
     assert "the scan depends on the timing of its blocks\n  at " in text
+
+
+def test_strict_raises_what_pytorch_is_silent_about(mode, table):
+    """With ``strict=True`` such a row raises in the same words; what does not vary runs."""
+    target = torch.tensor([2.0, 3.0])
+    with warnings.catch_warnings(), mode(strict=True) as made:
+        warnings.simplefilter("error")
+        target.cumsum(0)
+        with pytest.raises(RuntimeError) as caught:
+            target.cumprod_(0)
+        with allow("aten::cumprod"):
+            target.cumprod(0)
+        torch.use_deterministic_algorithms(False)
+        with pytest.raises(RuntimeError, match="was turned off inside the block"):
+            target.cumsum(0)
+    first, _, remedy = str(caught.value).splitlines()
+    assert first.startswith("aten::cumprod_.default may vary between runs, and PyTorch gives")
+    assert remedy.endswith("to get warnings instead of errors: strict=False")
+    assert target.tolist() == [2, 3]
+    assert [record.action for record in made.records] == ["native", "error", "allow", "error"]
+    with Audit(strict=True, rules=table) as audit:
+        target.cumsum(0)
+        target.cumprod(0)
+    assert [record.action for record in audit.records] == ["native", "error"]
 
 
 def test_substitute_false_names_the_remedy(mode):

@@ -2,13 +2,19 @@
 
 import copy
 import json
+import re
+import sys
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import detmode
 from detmode import DeterminismWarning, DeterministicMode, Report, ReportRow, allow
+from detmode.audit import AuditReport
 
 ROW = ReportRow(
     overload="aten::put_.default",
@@ -269,31 +275,77 @@ def test_the_report_is_a_copy(mode):
     assert made.records == report.records
 
 
-def test_the_table():
-    """Printed, a report is a table with a line for each row; None prints as nothing."""
-    lines = str(Report([ROW])).splitlines()
-    assert lines[0].split() == [
-        "count",
-        "overload",
-        "action",
-        "guarantee",
-        "family",
-        "site",
-        "module",
-    ]
-    assert lines[2].split() == ["3", "aten::put_.default", "warn", "put", "train.py:7", "Net.head"]
-    assert len(lines) == 3
+RUN_TO_RUN = {"action": "native", "guarantee": "run_to_run"}
 
 
-def test_an_empty_report():
-    """Where nothing was met the report says so."""
-    assert str(Report([])) == "detmode intercepted no call."
-    assert len(Report([])) == 0
-    assert Report.from_json(Report([]).to_json()).records == ()
+@pytest.mark.parametrize(
+    ("changes", "verdict", "step"),
+    [
+        (
+            [{}, {"count": 1, "site": "x.py:1"}],
+            "may vary: 4 calls at 2 lines",
+            "train.py:7, aten::put",
+        ),
+        ([{}, {"action": "error", "count": 1}], "may vary: 4 calls at 1 line", "a remedy of 1"),
+        (
+            [{"action": "allow"}, {"outer_site": "own.py:2", "count": 9}],
+            "may vary: 12 ",
+            "at own.py:2",
+        ),
+        # PyTorch's own path by an override, of an operator for which nobody promises anything.
+        ([{"action": "native"}], "may vary: 3 calls at 1 line", "a remedy of 3"),
+        ([RUN_TO_RUN], "reproducible on this GPU model", "detmode doctor"),
+        (
+            [{"guarantee": "gpu_to_gpu"}, {**RUN_TO_RUN, "family": "uninitialized_memory"}],
+            "reproducible",
+            "detmode record",
+        ),
+        ([], "reproducible", "intercepted no call"),
+    ],
+)
+def test_the_verdict(changes, verdict, step):
+    """One line says how far the bits reach; the step is that of the worst row with most calls."""
+    rows = [replace(ROW, modules={}, **each) for each in changes]
+    report = Report(replace(row, remedy=f"a remedy of {row.count}") for row in rows)
+    assert report.verdict.startswith(verdict)
+    assert step in report.next_step
+    assert str(report).startswith(f"{report.verdict}\nnext: {report.next_step}")
+
+
+WIDE = "3        aten::put_.default  warn                   put       train.py:7  Net.head"
+NARROW = ["    3  warn        aten::put_.default", "                   train.py:7  Net.head"]
+
+
+def test_the_text(monkeypatch):
+    """A line a row, or two where the terminal is narrow; what only fills memory is one line."""
+    filled = replace(ROW, **RUN_TO_RUN, family="uninitialized_memory")
+    library = "/env/lib/python3.13/site-packages/lib/conv.py:3"
+    long = replace(ROW, site=library, outer_site="train.py:9", because="it races", ranks=[0, 2])
+    report = Report([ROW, filled, replace(filled, site="x.py:2", count=1000)])
+    for columns in (None, 120):
+        assert WIDE in report.text(width=columns).splitlines()
+    for columns in (60, 119):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = str(report).splitlines()
+        assert lines[lines.index(NARROW[0]) + 1] == NARROW[1]
+        assert max(map(len, lines)) <= columns
+        assert lines[-1] == "1,003 more calls at 2 lines only fill new memory"
+    assert "  family     uninitialized_memory" in report.text(long=True)
+    # A table that is wider than a wide terminal takes two lines a row too.
+    wider = Report([ROW, replace(ROW, overload="aten::" + "x" * 100)])
+    assert NARROW[0] in wider.text(width=150)
+    told = Report([long]).text(long=True, width=80).partition("\n\n")[2].splitlines()
+    assert told[0] == "aten::put_.default"
+    assert {
+        "  site        lib/conv.py:3",
+        "  outer_site  train.py:9",
+        "  because     it races",
+        "  ranks       0, 2",
+    } <= set(told)
 
 
 def test_json_round_trip(mode):
-    """``to_json`` and ``from_json`` give the same rows back."""
+    """``from_json`` gives back what ``to_json`` wrote: an object that says what made it."""
     with mode() as made:
         torch.ones(3).cumsum(0)
         torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1))
@@ -301,7 +353,17 @@ def test_json_round_trip(mode):
     again = Report.from_json(report.to_json())
     assert again.records == report.records
     assert str(again) == str(report)
-    (*_, last) = json.loads(report.to_json())
+    whole = json.loads(report.to_json())
+    other = {**whole, "detmode": "0.2", "torch": "2.0", "command": ["python", "x.py"]}
+    assert json.loads(Report.from_json(json.dumps(other)).to_json()) == other
+    (*_, last) = whole.pop("rows")
+    assert whole == {
+        "version": 2,
+        "detmode": detmode.__version__,
+        "torch": torch.__version__,
+        "command": sys.orig_argv,
+        "verdict": "may vary: 3 calls at 1 line",
+    }
     assert last == {
         "overload": "aten::put_.default",
         "family": "put",
@@ -312,14 +374,91 @@ def test_json_round_trip(mode):
         "site": "train.py:7",
         "module": "Net.head",
         "modules": {"Net.head": 3},
+        "because": None,
+        "remedy": None,
+        "outer_site": None,
+        "ranks": [],
     }
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "3", "[3]", '[{"overload": "x"}]'])
-def test_json_that_is_no_report(text):
-    """Anything else is a ValueError that says what was expected."""
-    with pytest.raises(ValueError, match=r"not a report|Expecting property"):
-        Report.from_json(text)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "Expecting property"),
+        ("3", "make it again with this detmode"),
+        ("[]", "make it again with this detmode"),
+        ('{"version": 3}', "not a report of version 2"),
+        ('{"version": 2}', "not a report of detmode"),
+        ('{"version": 2, "detmode": "", "torch": "", "command": [], "rows": [{}]}', "not a report"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Report, AuditReport])
+def test_json_that_is_no_report(kind, text, message):
+    """Anything else is a ValueError that says what was expected, or what to do."""
+    with pytest.raises(ValueError, match=f"{message}|not a report of an audit"):
+        kind.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments", "remedy"),
+    [
+        ("warn", {"warn_only": True}, "accept it without a warning.*detmode.allow"),
+        ("allow", {"overrides": {"aten::put_": "allow"}}, "allowed by name.*warns about it"),
+        ("native", {"overrides": {"aten::put": "native"}}, "overrides asks for it: 'native'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
+def test_because_and_remedy(mode, action, arguments, remedy):
+    """A row says why its calls vary, and what to do about them; substituted ones need nothing."""
+    with mode(**arguments) as made:
+        with suppress(RuntimeError):  # under "native" PyTorch itself refuses
+            torch.ones(3).put_(torch.tensor([0]), torch.ones(1))
+        torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1))
+    put, add = made.records
+    assert (put.action, add.action) == (action, "substitute")
+    assert put.because
+    assert re.search(remedy, put.remedy)
+    assert (bool(add.because), add.remedy) == (True, None)
+
+
+def test_the_line_outside_installed_packages(mode, tmp_path, monkeypatch, line):
+    """Rows of a library have the program's own line that led there, backward that of forward."""
+    site_packages = tmp_path / "site-packages"
+    (site_packages / "lib").mkdir(parents=True)
+    (site_packages / "lib" / "__init__.py").write_text(
+        "import torch\n"
+        "def enlarge(x):\n"
+        "    return torch.nn.functional.interpolate(x, scale_factor=2, mode='bilinear')\n"
+        "def add(function):\n"
+        "    return function().cumsum(0)\n"
+    )
+    monkeypatch.syspath_prepend(site_packages)
+    import lib
+
+    def user():
+        x = torch.ones(1, 1, 2, 2, requires_grad=True)
+        y = lib.enlarge(x)  # here
+        lib.add(lambda: torch.ones(2).cumsum_(0))  # here
+        y.sum().backward()
+
+    with mode() as made:
+        user()
+    enlarged, added = line(user)
+    rows = {row.overload.split(".")[0]: (row.site, row.outer_site) for row in made.records}
+    library = site_packages / "lib" / "__init__.py"
+    assert rows == {
+        "aten::upsample_bilinear2d_backward": (f"{library}:3", enlarged),
+        "aten::cumsum_": (added, added),
+        "aten::cumsum": (f"{library}:5", added),
+    }
+    assert " lib/__init__.py:3" in str(made.report())
+    result = json.loads(made.report().to_sarif())["runs"][0]["results"][0]
+    where, related = (
+        [each["physicalLocation"] for each in result[name]]
+        for name in ("locations", "relatedLocations")
+    )
+    assert [each["region"]["startLine"] for each in where] == [int(enlarged.rpartition(":")[2])]
+    assert [each["artifactLocation"]["uri"] for each in related] == [library.as_uri()]
 
 
 def test_records_outlive_the_block(mode):

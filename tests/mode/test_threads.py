@@ -11,12 +11,12 @@ import torch
 
 import detmode
 from detmode.cuda.undo import Lock
-from detmode.environment import settings
+from detmode.environment import process_setting
+from detmode.environment.process_setting import holding
 from detmode.environment.settings import (
     FILL,
     FLAG,
     deterministic_flag,
-    holding,
     no_memory_fill,
     with_native_settings,
 )
@@ -139,16 +139,17 @@ def test_what_the_program_chooses_during_a_call_stays(on):
 
 
 @pytest.mark.parametrize(
-    ("other", "mine"),
+    ("other", "mine", "named"),
     [
-        (with_flag_off, lambda: with_native_settings(print)()),
-        (natively, lambda: deterministic_flag(False).__enter__()),
+        (with_flag_off, lambda: with_native_settings(print)(), "PyTorch's deterministic flag"),
+        (natively, lambda: deterministic_flag(False).__enter__(), "PyTorch's deterministic flag"),
+        (natively, lambda: holding(FILL, False).__enter__(), "the filling of uninitialized memory"),
     ],
 )
-def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine):
+def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine, named):
     """Two calls that cannot end before each other are no deadlock: the second one raises."""
-    monkeypatch.setattr(settings, "PATIENCE", WAITS)
-    said = "calls of two threads need it on and off at once"
+    monkeypatch.setattr(process_setting, "PATIENCE", WAITS)
+    said = f"^{named} belongs to the process, and calls of two threads need different values"
     with Other(other), pytest.raises(RuntimeError, match=said):
         mine()
     assert FLAG.chosen() == (True, False)

@@ -2,18 +2,17 @@
 
 import hashlib
 
+import needs
 import pytest
 import torch
 from steps import TRAININGS
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 
 MODELS = [pytest.param(name, id=name) for name in TRAININGS]
 
 pytestmark = [
-    pytest.mark.skipif(
-        cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-    ),
+    needs.compiler,
     pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
 ]
 

@@ -1,22 +1,41 @@
 """PyTorch's table of operators with sample inputs for each, and how a sample is run."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from selection import spread_operators, wanted
 from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("expecttest")
 
-# PyTorch's test package imports what is deprecated, and forbids settings to the whole process.
-with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
+__all__ = ["SHARES", "name_of", "operators", "run", "samples_of", "seed", "share_of", "tensors"]
 
-__all__ = ["name_of", "op_db", "run", "samples_of", "seed", "tensors"]
+SHARES = 24
+"""In how many tests the operators are run."""
+
+
+@cache
+def operators() -> list[Any]:
+    """PyTorch's table; it takes seconds to import."""
+    # The test package imports what is deprecated, and forbids settings to the whole process.
+    with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return list(op_db)
+
+
+def share_of(share: int, dtypes: Sequence[torch.dtype]) -> Iterator[tuple[str, Any, torch.dtype]]:
+    """Every :data:`SHARES`-th of the profile's operators, by name, in each dtype that it has."""
+    for op in spread_operators(operators())[share::SHARES]:
+        for dtype in dtypes:
+            name = f"{name_of(op)}-{str(dtype).removeprefix('torch.')}"
+            if dtype in op.supported_dtypes("cpu") and wanted(name):
+                yield name, op, dtype
 
 
 def name_of(op: Any) -> str:

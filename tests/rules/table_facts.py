@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import selection
 import torch
 
 from detmode.cuda.undo import Undo
@@ -36,6 +37,11 @@ _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
 def rows() -> tuple[FamilyRule, ...]:
     """The rows of all families; third parties' are theirs to test."""
     return tuple(RuleTable.union(family_table(name) for name in families()))
+
+
+def rows_of(family: str) -> list[FamilyRule]:
+    """The rows of one family."""
+    return [row for row in rows() if row.family == family]
 
 
 def chains(version: str) -> dict[str, list[FamilyRule]]:
@@ -70,7 +76,7 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
     found: dict[Rule, list[tuple[Sample, torch.dtype]]] = {row.rule: [] for row in rows()}
     calls = [
         (sample, dtype, Call(*_bound(sample, dtype), sample.device))
-        for family in families()
+        for family in selection.families()
         for sample in samples_of(family).cases
         for dtype in sample.dtypes
     ]

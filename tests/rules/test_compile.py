@@ -4,11 +4,12 @@ import importlib.util
 import re
 from pathlib import Path
 
+import needs
 import pytest
+from selection import families
 
 from detmode.cuda import rows
 from detmode.cuda.source import Source, compile_for
-from detmode.rules import families
 
 PACKAGES = (rows, *families().values())
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
@@ -24,15 +25,29 @@ def sources() -> list[Source]:
     return list({source.path: source for source in found}.values())
 
 
-SOURCES = [
-    pytest.param(source, id=f"{source.path.parent.name}-{source.path.name}") for source in sources()
-]
+EVERY_SOURCE = pytest.mark.parametrize(
+    ("family", "source"),
+    [
+        pytest.param(name, source, id=f"{name}-{source.path.name}")
+        for source in sources()
+        for name in (source.path.parent.name,)
+    ],
+)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy")
+@needs.nvrtc
+@EVERY_SOURCE
+def test_every_kernel_compiles(family: str, source: Source) -> None:
+    """NVRTC takes every kernel, by one name expression each, for the oldest architecture."""
+    first = {entry.partition("<")[0]: entry for entry in reversed(source.entries)}
+    assert compile_for(source, "compute_75", list(first.values()))
+
+
+@pytest.mark.thorough
+@needs.nvrtc
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("source", SOURCES)
-def test_compiles(source: Source, arch: str) -> None:
+@EVERY_SOURCE
+def test_every_entry_compiles(family: str, source: Source, arch: str) -> None:
     """NVRTC takes every name expression of the source and finds its lowered name."""
     assert compile_for(source, arch)
 
@@ -46,12 +61,9 @@ def test_every_file_belongs_to_a_source() -> None:
     )
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_every_kernel_has_an_entry(source: Source) -> None:
+@EVERY_SOURCE
+def test_every_kernel_has_an_entry(family: str, source: Source) -> None:
     """A template that no name expression instantiates would not be compiled at all."""
-    text = source.path.read_text()
-    kernels = set(re.findall(r"__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+)", text))
-    kernels |= set(re.findall(r"__global__\s+void\s+__launch_bounds__\([^)]*\)\s*(\w+)", text))
-    kernels.discard("__launch_bounds__")
     entered = {re.match(r"\w+", entry)[0] for entry in source.entries}
-    assert sorted(kernels - entered) == [], f"add their name expressions to {source!r}"
+    left_out = sorted(source.kernels.keys() - entered)
+    assert left_out == [], f"add their name expressions to {source!r}"

@@ -1,26 +1,22 @@
 """What ATen rejects, a substitute rejects with the same type of exception."""
 
+import needs
 import pytest
-import torch
+from selection import Group, check_each, families, grouped
 
-from detmode import cuda
-from detmode.rules import families
-from detmode.table.samples import Sample
-from detmode.verify.cases import name_of, samples_of
+from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_refused
 
-REFUSED = [
-    pytest.param(family, sample, dtype, id=f"{family}-{name_of(dtype)}-{sample.name}")
+REFUSED = grouped(
+    Case(family, sample, dtype, None)
     for family in families()
     for sample in samples_of(family).errors
     for dtype in sample.dtypes
-]
-
-
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
 )
-@pytest.mark.parametrize(("family", "sample", "dtype"), REFUSED)
-def test_rejected_as_by_aten(family: str, sample: Sample, dtype: torch.dtype) -> None:
+
+
+@needs.compiler
+@pytest.mark.parametrize("group", REFUSED, ids=str)
+def test_rejected_as_by_aten(group: Group) -> None:
     """The family's ``errors`` raise the type of exception that ATen raises on the CPU."""
-    check_refused(family, sample, dtype)
+    check_each(group, lambda case: check_refused(case.family, case.sample, case.dtype))

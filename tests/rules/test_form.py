@@ -3,9 +3,9 @@
 import ast
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import selection
 import table_facts as facts
 import torch
 
@@ -13,7 +13,7 @@ from detmode import rules
 from detmode.rules import default_rules, families, family_table
 from detmode.table.conditions import ALWAYS
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, resolve
+from detmode.table.rule_table import resolve
 from detmode.table.variants import functional_signature, variant_of
 from detmode.verify.cases import samples_of
 
@@ -33,19 +33,18 @@ OTHER_OVERLOADS = {
 }
 """Operators with out= or in-place overloads that belong to none of the listed ones, and why."""
 
-FAMILIES = [pytest.param(family, id=name) for name, family in families().items()]
-ROWS = [
-    pytest.param(row, id=f"{row.family}-{number}-{row.rule.op}")
-    for number, row in enumerate(facts.rows())
-]
+
+EVERY_FAMILY = pytest.mark.parametrize("family", selection.families())
 
 
-def folder(family: ModuleType) -> Path:
-    return Path(family.__path__[0])
+def folder(family: str) -> Path:
+    return Path(rules.__path__[0], family)
 
 
-def name(family: ModuleType) -> str:
-    return family.__name__.rpartition(".")[2]
+def section(family: str, heading: str) -> str:
+    """What a family's docstring says under a heading, on one line."""
+    text = (families()[family].__doc__ or "").partition(f"## {heading}\n")[2]
+    return " ".join(text.partition("\n## ")[0].split())
 
 
 def test_every_folder_is_a_family() -> None:
@@ -62,21 +61,21 @@ def test_every_folder_is_a_family() -> None:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_files(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_files(family: str) -> None:
     """A family has samples, and beside them nothing but launchers and CUDA files."""
-    where = f"detmode/rules/{name(family)}/"
+    where = f"detmode/rules/{family}/"
     names = {path.name for path in folder(family).iterdir() if path.name != "__pycache__"}
     assert "samples.py" in names, f"{where}: add samples.py with SAMPLES = Samples(...)"
     odd = sorted(file for file in names if not file.endswith((".py", ".cu", ".cuh")))
     assert not odd, f"{where}{odd[0]}: a family holds *.py, *.cu and *.cuh, and no folders"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_headings(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_headings(family: str) -> None:
     """A family's docstring is its page: a first line, a paragraph, four headings with text."""
-    where = f"detmode/rules/{name(family)}/__init__.py"
-    text = (family.__doc__ or "").strip()
+    where = f"detmode/rules/{family}/__init__.py"
+    text = (families()[family].__doc__ or "").strip()
     headings = tuple(re.findall(r"^## (.+)$", text, re.MULTILINE))
     assert headings == HEADINGS, (
         f"{where}: its docstring has the headings {headings}; write {HEADINGS}, in this order"
@@ -87,8 +86,33 @@ def test_headings(family: ModuleType) -> None:
     assert not empty, f"{where}: say something under the heading {empty[0]!r}"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_is_data(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_what_varies_is_said(family: str) -> None:
+    """A family is there because results may vary: its page says which, and how it comes."""
+    said = section(family, "What varies")
+    says_nothing = len(said.split()) < 10 or re.match(r"nothing\b", said, re.IGNORECASE)
+    assert not says_nothing, (
+        f"detmode/rules/{family}/__init__.py: 'What varies' is {said!r}; say which result "
+        "comes to depend on the order of threads and how, or remove the family: an operator "
+        "whose result does not vary needs no row"
+    )
+
+
+@EVERY_FAMILY
+def test_substitutes_are_refused_and_timed(family: str) -> None:
+    """A family with a substitute has inputs that ATen rejects, and sizes from real models."""
+    samples = samples_of(family)
+    if not any(isinstance(rule.action, Substitute) for rule in families()[family].RULES):
+        return
+    for field, content in (("errors", "inputs that ATen rejects"), ("bench", "sizes of models")):
+        assert getattr(samples, field) or field in samples.not_applicable, (
+            f"detmode/rules/{family}/samples.py: SAMPLES has no {field}: give it {content}, or "
+            f"say in not_applicable[{field!r}] why there are none"
+        )
+
+
+@EVERY_FAMILY
+def test_is_data(family: str) -> None:
     """A family's __init__.py holds data: no functions, no lambdas."""
     tree = ast.parse((folder(family) / "__init__.py").read_text())
     code = [
@@ -97,15 +121,15 @@ def test_is_data(family: ModuleType) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda))
     ]
     assert not code, (
-        f"detmode/rules/{name(family)}/__init__.py:{code[0]}: rows are data; "
+        f"detmode/rules/{family}/__init__.py:{code[0]}: rows are data; "
         "a predicate belongs into detmode/conditions.py, a function into launch.py"
     )
-    assert isinstance(family.RULES, tuple)
-    assert family.RULES, f"detmode/rules/{name(family)}/__init__.py: RULES is empty"
+    assert isinstance(families()[family].RULES, tuple)
+    assert families()[family].RULES, f"detmode/rules/{family}/__init__.py: RULES is empty"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_budgets(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_budgets(family: str) -> None:
     """Rows, launcher, CUDA and samples fit their budgets."""
     for path in folder(family).iterdir():
         budget = BUDGET.get(path.name) or BUDGET.get(path.suffix)
@@ -119,17 +143,30 @@ def test_budgets(family: ModuleType) -> None:
             above = [node for node in body if node is body[0] or isinstance(node, head)]
             lines -= above[-1].end_lineno or 0
         assert lines <= budget, (
-            f"detmode/rules/{name(family)}/{path.name} has {lines} lines where {budget} are meant: "
+            f"detmode/rules/{family}/{path.name} has {lines} lines where {budget} are meant: "
             "make two families of it, or say it shorter"
         )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_assignments_are_named(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_no_blank_is_left(family: str) -> None:
+    """What tools/new_rule.py marks FILL IN is for the family's author to write."""
+    blanks = [
+        f"detmode/rules/{family}/{path.name}:{number}: {line.strip().replace('FILL IN: ', '')}"
+        for path in sorted(filter(Path.is_file, folder(family).iterdir()))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if "FILL IN" in line
+    ]
+    if blanks:
+        pytest.fail("\n".join(["write what is asked for:", *blanks]), pytrace=False)
+
+
+@EVERY_FAMILY
+def test_assignments_are_named(family: str) -> None:
     """A family that assigns says where its sources go: ATen is no measure of the one that stays."""
     assigns = any("assign_rows" in path.read_text() for path in folder(family).glob("*.py"))
-    assert assigns == bool(samples_of(name(family)).assignments), (
-        f"detmode/rules/{name(family)}/samples.py: assignments maps each operator that assigns to "
+    assert assigns == bool(samples_of(family).assignments), (
+        f"detmode/rules/{family}/samples.py: assignments maps each operator that assigns to "
         "what is written to, where each element goes, and the elements"
     )
 
@@ -146,59 +183,62 @@ def test_chains_are_whole(version: str) -> None:
         assert not early, f"{where}: rows after {facts.label(early[0].rule)} are never met"
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_conditions_name_arguments(row: FamilyRule) -> None:
+@EVERY_FAMILY
+def test_conditions_name_arguments(family: str) -> None:
     """A condition reads arguments that the operator's schema has."""
-    func = resolve(row.rule.op)
-    if func is None:
-        pytest.skip(f"this PyTorch {torch.__version__} has no {row.rule.op}")
-    known = [argument.name for argument in func._schema.arguments]
-    unknown = [argument for argument in row.rule.when.arguments if argument not in known]
-    assert not unknown, (
-        f"{facts.family_file(row)}: {facts.label(row.rule)} reads {unknown[0]!r}; "
-        f"the schema has {known}"
-    )
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_out_alert_has_an_out_variant(row: FamilyRule) -> None:
-    """A pair of alerts belongs to an operator with an out variant."""
-    func = resolve(row.rule.op)
-    if func is None or not isinstance(row.rule.alert, tuple):
-        return
-    out = [other for other in overloads(func._schema.name) if variant_of(other) == "out"]
-    assert any(functional_signature(other) == functional_signature(func) for other in out), (
-        f"{facts.family_file(row)}: {facts.label(row.rule)} has two alerts, "
-        "but the operator has no out variant: name one"
-    )
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_silent_substitute_says_otherwise(row: FamilyRule) -> None:
-    """Where PyTorch has no alert, a row says what the call is without its substitute."""
-    action = row.rule.action
-    if isinstance(action, Substitute) and row.rule.alert is None:
-        assert action.otherwise is not None, (
-            f"{facts.family_file(row)}: {facts.label(row.rule)}: give Substitute "
-            "otherwise=Native() or Refuse()"
+    for row in facts.rows_of(family):
+        func = resolve(row.rule.op)
+        if func is None:
+            continue  # another PyTorch's, or an extension's that is not installed
+        known = [argument.name for argument in func._schema.arguments]
+        unknown = [argument for argument in row.rule.when.arguments if argument not in known]
+        assert not unknown, (
+            f"{facts.family_file(row)}: {facts.label(row.rule)} reads {unknown[0]!r}; "
+            f"the schema has {known}"
         )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_traffic_is_stated(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_alerts_fit_the_operator(family: str) -> None:
+    """A pair of alerts belongs to an operator with an out variant.
+
+    Where PyTorch has no alert, a row says what the call is without its substitute.
+    """
+    for row in facts.rows_of(family):
+        func, where = resolve(row.rule.op), f"{facts.family_file(row)}: {facts.label(row.rule)}"
+        if func is not None and isinstance(row.rule.alert, tuple):
+            assert any(
+                variant_of(other) == "out"
+                and functional_signature(other) == functional_signature(func)
+                for other in overloads(func._schema.name)
+            ), f"{where} has two alerts, but the operator has no out variant: name one"
+        if isinstance(row.rule.action, Substitute) and row.rule.alert is None:
+            assert row.rule.action.otherwise is not None, (
+                f"{where}: give Substitute otherwise=Native() or Refuse()"
+            )
+
+
+@EVERY_FAMILY
+def test_traffic_is_stated(family: str) -> None:
     """Every Substitute says its traffic, or None, and the docstring's Cost the same figure."""
-    where = f"detmode/rules/{name(family)}/__init__.py"
+    where = f"detmode/rules/{family}/__init__.py"
     for node in ast.walk(ast.parse((folder(family) / "__init__.py").read_text())):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Substitute":
             assert any(keyword.arg == "traffic" for keyword in node.keywords), (
                 f"{where}:{node.lineno}: give Substitute traffic=, the bytes that it moves as a "
                 "multiple of the floor, or None and the reason under Cost"
             )
-    cost = " ".join((family.__doc__ or "").partition("## Cost")[2].partition("## ")[0].split())
-    actions = [rule.action for rule in family.RULES if isinstance(rule.action, Substitute)]
+    cost = section(family, "Cost")
+    actions = [
+        rule.action for rule in families()[family].RULES if isinstance(rule.action, Substitute)
+    ]
     for traffic in {action.traffic for action in actions}:
         words = "not counted" if traffic is None else f"{traffic} times the floor"
         assert words in cost, f"{where}: a row has traffic={traffic}; say {words!r} under Cost"
+        assert traffic is None or "once" in cost or "bytes" in cost, (
+            f"{where}: a row has traffic={traffic}; say under Cost how it was counted: what is "
+            "read and written once, which is the floor, and the bytes that are moved beside it"
+        )
 
 
 def overloads(base: str) -> list[torch._ops.OpOverload]:
@@ -212,12 +252,12 @@ def overloads(base: str) -> list[torch._ops.OpOverload]:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_variants_are_derived(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_variants_are_derived(family: str) -> None:
     """Every in-place and out= overload of a listed operator finds its functional one's chain."""
-    where = f"detmode/rules/{name(family)}/__init__.py"
-    table = family_table(name(family))
-    for op in dict.fromkeys(rule.op for rule in family.RULES):
+    where = f"detmode/rules/{family}/__init__.py"
+    table = family_table(family)
+    for op in dict.fromkeys(rule.op for rule in families()[family].RULES):
         func = resolve(op)
         if func is None:
             continue
@@ -241,14 +281,14 @@ def test_variants_are_derived(family: ModuleType) -> None:
                 )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_forwards_exist(family: ModuleType) -> None:
+@EVERY_FAMILY
+def test_forwards_exist(family: str) -> None:
     """FORWARDS names operators of PyTorch, and operators whose name does not tell it already."""
-    for op in getattr(family, "FORWARDS", ()):
+    for op in getattr(families()[family], "FORWARDS", ()):
         namespace, _, base = op.partition("::")
         packet = getattr(getattr(torch.ops, namespace), base.partition(".")[0], None)
         assert packet is not None or namespace not in ("aten", "c10d"), (
-            f"detmode/rules/{name(family)}/__init__.py: FORWARDS names {op}, which PyTorch has not"
+            f"detmode/rules/{family}/__init__.py: FORWARDS names {op}, which PyTorch has not"
         )
 
 

@@ -93,11 +93,12 @@ def test_regions_are_found(
     starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
     pool = torch.ops.aten.fractional_max_pool2d
     indices = pool(self, [1, kernel], [1, output], starts)[1]
-    strays = launch.find_strays(2, self.shape, (1, 1, kernel), indices)
+    axes = launch.axes_of(2, self.shape, (1, 1, kernel), indices.shape)
+    strays = launch.find_strays(indices, axes)
     assert strays.item() == 0
     if more > kernel + 5 and output > 1:
         # The control: the first region cannot have chosen what the last one did.
-        assert launch.find_strays(2, self.shape, (1, 1, kernel), indices.flip(-1)).item() == 1
+        assert launch.find_strays(indices.flip(-1), axes).item() == 1
 
 
 @pytest.mark.parametrize("n", [2, 3])

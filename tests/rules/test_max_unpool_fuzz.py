@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+import needs
 import pytest
 import torch
 from exact_sums import SEEDS, same_bits
@@ -18,7 +19,7 @@ from detmode.rules.max_unpool import launch
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
 
-needs_compiler = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+needs.compiler = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 sizes = st.sampled_from([1, 2, 3, 7])
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -64,7 +65,7 @@ def assert_is_unpooled(
     assert_last_wins(got, torch.zeros(shape, dtype=input.dtype), destinations, input)
 
 
-@needs_compiler
+@needs.compiler
 @given(call=calls(FLOATING + INTEGRAL), elects=WAYS, seed=SEEDS)
 def test_max_unpool(
     call: tuple[torch.Tensor, torch.Tensor, list[int]], elects: bool | None, seed: int
@@ -96,7 +97,7 @@ def test_max_unpool_on_cpu(call: tuple[torch.Tensor, torch.Tensor, list[int]]) -
         assert [got.stride(d) for d in wide] == [aten.stride(d) for d in wide]
 
 
-@pytest.mark.parametrize("simulate", [None, pytest.param("cuda", marks=needs_compiler)])
+@pytest.mark.parametrize("simulate", [None, pytest.param("cuda", marks=needs.compiler)])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_modules(dims: int, simulate: str | None) -> None:
     """``nn.MaxUnpool*d`` undoes pooling, forward and backward, in strict mode."""

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+import needs
 import pytest
 import table_facts as facts
 import torch
-from hypothesis import settings
-from opinfo import name_of, op_db, run, samples_of
+from opinfo import SHARES, name_of, run, samples_of, share_of
+from selection import PROFILE
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 
-pytestmark = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+pytestmark = needs.compiler
 
 
 @pytest.fixture(autouse=True)
@@ -30,23 +28,10 @@ def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-DTYPES = (torch.float32, torch.complex64, torch.int64)
-FURTHER = (torch.float16, torch.bfloat16, torch.float64, torch.complex128, torch.bool, torch.uint8)
-
-
-def dtypes_of(op: Any) -> tuple[torch.dtype, ...]:
-    """What the operator is run in: all that its CPU kernels take in the full profile."""
-    full = settings.get_current_profile_name() == "full"
-    supported = op.supported_dtypes("cpu")
-    return tuple(dtype for dtype in DTYPES + (FURTHER if full else ()) if dtype in supported)
-
-
-OPS = [
-    pytest.param(number, dtype, id=f"{name_of(op)}-{str(dtype).removeprefix('torch.')}")
-    for number, op in enumerate(op_db)
-    for dtype in dtypes_of(op)
-]
-
+DTYPES = (
+    *(torch.float32, torch.complex64, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float64, torch.complex128, torch.bool, torch.uint8),
+)[: PROFILE.operator_dtypes]
 
 TIES = {("median", 1), ("nanmedian", 1), ("mode", 1), ("kthvalue", 1)}
 """Results that are indices: of equal elements the CPU may name another than the first."""
@@ -151,10 +136,8 @@ def roundings(values: torch.Tensor, truth: torch.Tensor) -> float:
     return 4 * torch.finfo(values.dtype).eps * largest
 
 
-@cache
-def outcome(number: int, dtype: torch.dtype) -> Outcome:
-    """All samples of ``op_db[number]``, under the mode and by ATen's CPU kernels."""
-    op = op_db[number]
+def outcome(op: Any, dtype: torch.dtype) -> Outcome:
+    """All samples of an operator, under the mode and by ATen's CPU kernels."""
     failures: list[str] = []
     reached: set[str] = set()
     with warnings.catch_warnings():
@@ -167,11 +150,16 @@ def outcome(number: int, dtype: torch.dtype) -> Outcome:
     return Outcome(tuple(failures), frozenset(reached))
 
 
-@pytest.mark.parametrize(("number", "dtype"), OPS)
-def test_samples(number: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_samples(share: int) -> None:
     """In strict mode no sample raises; substituted, it agrees with ATen, in any schedule."""
-    found = outcome(number, dtype)
-    assert not found.failures, f"{len(found.failures)} samples fail; the first: {found.failures[0]}"
+    failing = {
+        named: failures
+        for named, op, dtype in share_of(share, DTYPES)
+        if (failures := outcome(op, dtype).failures)
+    }
+    texts = [f"{len(each)} samples of {name} fail: {each[0]}" for name, each in failing.items()]
+    assert not failing, "\n".join([*texts, *map("to run it alone, add --case {}".format, failing)])
 
 
 WITHOUT_SAMPLES = {
@@ -187,23 +175,21 @@ WITHOUT_SAMPLES = {
 """Substituted operators that no sample of PyTorch's reaches, and why."""
 
 
+@pytest.mark.thorough
 def test_every_substitute_is_met() -> None:
     """PyTorch's samples reach every substitute."""
-    met = {
-        name
-        for number, op in enumerate(op_db)
-        for dtype in DTYPES
-        if dtype in op.supported_dtypes("cpu")
-        for name in outcome(number, dtype).substituted
-    }
-    listed = {
+    missing = {
         row.rule.op
         for row in facts.rows()
         if isinstance(row.rule.action, Substitute)
         and row.rule.op.startswith("aten::")
         and row.rule.holds_for(TORCH_VERSION)
-    }
-    # In-place variants count for their operator.
-    bases = {name.partition(".")[0].removesuffix("_") for name in met}
-    missing = {op for op in listed if op.partition(".")[0] not in bases}
-    assert sorted(missing - set(WITHOUT_SAMPLES)) == []
+    } - set(WITHOUT_SAMPLES)
+    for share in range(SHARES):
+        for _, op, dtype in share_of(share, DTYPES) if missing else ():
+            # In-place variants count for their operator.
+            met = {
+                name.partition(".")[0].removesuffix("_") for name in outcome(op, dtype).substituted
+            }
+            missing = {op for op in missing if op.partition(".")[0] not in met}
+    assert sorted(missing) == []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
-from opinfo import name_of, op_db, run, samples_of
+from opinfo import SHARES, name_of, run, samples_of, share_of
+from selection import PROFILE
 
 from detmode import DeterministicMode
 from detmode.verify.claims import same_bits
@@ -50,13 +50,6 @@ ROUNDED = {
 """What PyTorch itself computes in another way once any mode is there, and why: it may round, sign
 a zero, or lay out a gradient otherwise."""
 
-CASES = [
-    pytest.param(number, dtype, id=f"{name_of(op)}-{str(dtype).removeprefix('torch.')}")
-    for number, op in enumerate(op_db)
-    for dtype in (torch.float32, torch.complex64)
-    if dtype in op.supported_dtypes("cpu")
-]
-
 
 def outcome(op: Any, sample: Any, mode: AbstractContextManager[object]) -> Any:
     """Results and gradients, or the error, as text."""
@@ -90,20 +83,24 @@ def detached(tree: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("number", "dtype"), CASES)
-def test_a_mode_changes_no_bit(number: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_a_mode_changes_no_bit(share: int) -> None:
     """Results, gradients and errors of calls that a mode lets pass are those without it."""
-    op = op_db[number]
-    full = settings.get_current_profile_name() == "full"
-    for position, sample in enumerate(islice(samples_of(op, dtype), None if full else 3)):
-        for inference in (False, True):
-            with torch.inference_mode(inference):
-                each = sample.transform(detached) if inference else sample
-                given = outcome(op, each, DeterministicMode())
-                # What varies without a mode, as LAPACK may by where its buffers lie, varies here.
-                agrees = op.name in UNWRITTEN or any(
-                    equal(given, outcome(op, each, nullcontext()), rounded=name_of(op) in ROUNDED)
-                    for _ in range(10)
-                )
-            where = f"sample {position}{' in inference mode' if inference else ''}"
-            assert agrees, f"{where}: {given} under the mode, {outcome(op, each, nullcontext())}"
+    changed = []
+    for name, op, dtype in share_of(share, (torch.float32, torch.complex64)):
+        for position, sample in enumerate(islice(samples_of(op, dtype), PROFILE.operator_samples)):
+            for inference in (False, True):
+                with torch.inference_mode(inference):
+                    each = sample.transform(detached) if inference else sample
+                    given = outcome(op, each, DeterministicMode())
+                    # What varies without a mode, as LAPACK may by where its buffers lie, varies.
+                    agrees = op.name in UNWRITTEN or any(
+                        equal(
+                            given, outcome(op, each, nullcontext()), rounded=name_of(op) in ROUNDED
+                        )
+                        for _ in range(10)
+                    )
+                if not agrees:
+                    where = "in inference mode" if inference else ""
+                    changed.append(f"--case {name}: sample {position} {where}")
+    assert not changed, "\n".join(changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import needs
 import pytest
 import torch
 from exact_sums import SEEDS, assert_exact, laid_out, same_bits
@@ -15,7 +16,7 @@ from detmode.rules.put import RULES, launch
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.samples import Maker
 
-needs_compiler = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+needs.compiler = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
 shapes = st.lists(st.sampled_from([1, 2, 3, 7, 30]), max_size=3)
 counts = st.sampled_from([[], [0], [1], [9], [40], [130], [4, 6], [5, 3, 2]])
 
@@ -40,7 +41,7 @@ def positions(self: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.where(index < 0, index + self.numel(), index)
 
 
-@needs_compiler
+@needs.compiler
 @given(call=calls(EVERY), elects=WAYS, seed=SEEDS)
 def test_last(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor], elects: bool | None, seed: int
@@ -79,7 +80,7 @@ def test_last_on_cpu_at_size() -> None:
     assert got.tolist() == [source[index == i].max() for i in range(7)]
 
 
-@needs_compiler
+@needs.compiler
 @given(call=calls(FLOATING + COMPLEX), seed=SEEDS, data=st.data())
 def test_sums(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor], seed: int, data: st.DataObject
@@ -108,7 +109,7 @@ def test_integers(dtype: torch.dtype) -> None:
     assert torch.equal(also, got)
 
 
-@needs_compiler
+@needs.compiler
 def test_take_backward() -> None:
     """The backward of ``torch.take`` adds reproducibly."""
     x = torch.randn(3, 4, requires_grad=True)
@@ -122,7 +123,7 @@ def test_take_backward() -> None:
     assert torch.equal(x.grad.view(-1), expected)
 
 
-@pytest.mark.parametrize("simulate", [None, pytest.param("cuda", marks=needs_compiler)])
+@pytest.mark.parametrize("simulate", [None, pytest.param("cuda", marks=needs.compiler)])
 def test_rejects_what_aten_rejects(simulate: str | None) -> None:
     """Overlapping memory is an error in place; the empty call passes."""
     x, index = torch.zeros(4), torch.tensor([0, 1])

@@ -2,47 +2,47 @@
 
 import pytest
 import table_facts as facts
+from selection import families
 
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule
 from detmode.table.samples import COVERS
 from detmode.verify.cases import samples_of
 
-ROWS = [
-    pytest.param(row, id=f"{row.family}-{number}-{row.rule.op}")
-    for number, row in enumerate(facts.rows())
+EVERY_FAMILY = pytest.mark.parametrize("family", families())
+SUBSTITUTING = [
+    name
+    for name, family in families().items()
+    if any(isinstance(rule.action, Substitute) for rule in family.RULES)
 ]
-SUBSTITUTE_FAMILIES = sorted(
-    {row.family for row in facts.rows() if isinstance(row.rule.action, Substitute)}
-)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_row_is_met(row: FamilyRule) -> None:
-    """Some sample meets the row, in a version and setting in which it holds."""
-    samples = facts.samples_in(row)
-    assert samples, (
-        f"{facts.family_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)}; "
-        "add one that does, or remove the row if none can"
-    )
-    missing = [dtype for dtype in row.rule.when.dtypes if dtype not in {d for _, d in samples}]
-    assert not missing, (
-        f"{facts.family_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)} "
-        f"in {missing[0]}; add the dtype to a sample's dtypes, or take it out of the row"
-    )
+@EVERY_FAMILY
+def test_rows_are_met(family: str) -> None:
+    """Some sample meets each row, in a version and setting in which it holds."""
+    for row in facts.rows_of(family):
+        samples = facts.samples_in(row)
+        assert samples, (
+            f"{facts.family_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)}; "
+            "add one that does, or remove the row if none can"
+        )
+        missing = [dtype for dtype in row.rule.when.dtypes if dtype not in {d for _, d in samples}]
+        assert not missing, (
+            f"{facts.family_file(row, 'samples.py')}: no sample meets {facts.label(row.rule)} "
+            f"in {missing[0]}; add the dtype to a sample's dtypes, or take it out of the row"
+        )
 
 
-@pytest.mark.parametrize("family", SUBSTITUTE_FAMILIES)
+@pytest.mark.parametrize("family", SUBSTITUTING)
 def test_substitutes_meet_hard_inputs(family: str) -> None:
     """The samples that meet a substitute show collisions, emptiness, strides and odd sizes."""
-    excused = samples_of(family).not_applicable
     shown = {
         item
-        for row in facts.rows()
-        if row.family == family and isinstance(row.rule.action, Substitute)
+        for row in facts.rows_of(family)
+        if isinstance(row.rule.action, Substitute)
         for sample, _ in facts.samples_in(row)
         for item in sample.covers
     }
+    excused = samples_of(family).not_applicable
     missing = [item for item in COVERS if item not in shown and item not in excused]
     assert not missing, (
         f"detmode/rules/{family}/samples.py: no sample with a substitute covers {missing[0]!r}; "
@@ -50,7 +50,7 @@ def test_substitutes_meet_hard_inputs(family: str) -> None:
     )
 
 
-@pytest.mark.parametrize("family", sorted({row.family for row in facts.rows()}))
+@EVERY_FAMILY
 def test_samples_bind(family: str) -> None:
     """A sample gives arguments that the schema has, and all that have no default."""
     for sample in samples_of(family).cases:

@@ -5,23 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import settings
+from selection import PROFILE, every_case
 
 from detmode.cuda import CompileError, host
-from detmode.rules import families, family_table
-from detmode.table.rule import Substitute
-from detmode.table.rule_table import resolve
 
-FAMILIES = [
-    name
-    for name in families()
-    if any(
-        isinstance(row.rule.action, Substitute)
-        and row.rule.action.launches
-        and resolve(row.rule.op) is not None
-        for row in family_table(name)
-    )
-]
+FAMILIES = dict.fromkeys(case.family for case in every_case())
 """Families of an extension that is not imported have tests of their own."""
 
 # Both sanitizers end the process at the first fault, so reaching the last line is the claim.
@@ -40,18 +28,17 @@ print(len(chosen), "clean")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_fault_in_any_sample(family: str) -> None:
-    """No access outside a buffer and no undefined behaviour; all dtypes in the full profile."""
+    """No access outside a buffer and no undefined behaviour; the profile says in which dtypes."""
     try:
         environment = host.sanitizer_environment()
     except CompileError as error:
         pytest.skip(str(error))
-    every = settings.get_current_profile_name() == "full"
-    dtypes = [] if every else ["torch.float32", "torch.bfloat16"]
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, family, *dtypes],
+        [sys.executable, "-c", SCRIPT, family, *PROFILE.sanitized],
         env={**os.environ, **environment, "UBSAN_OPTIONS": "halt_on_error=1"},
         capture_output=True,
         text=True,

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+import needs
 import pytest
 import torch
 
-from detmode import DeterministicMode, cuda
+from detmode import DeterministicMode
 
 ADDENDS, WIDTH = 20_000, 3
 
@@ -51,9 +52,7 @@ SUMS = [
 ]
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 @pytest.mark.parametrize(("add", "dtype"), SUMS)
 def test_error_is_smaller_than_atens(add: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
     """Twenty thousand addends in four rows: the largest error against float64 is below ATen's."""

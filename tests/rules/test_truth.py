@@ -1,43 +1,42 @@
 """Every substitute is as accurate as the ATen kernel, and treats special values as it does."""
 
+import needs
 import pytest
+from selection import Group, cases, check_each, every_case, grouped
 
-from detmode import cuda
-from detmode.verify.cases import Case, cases
+from detmode.verify.cases import Case
 from detmode.verify.claims import NotCheckedError, check_truth
 from detmode.verify.special_values import check_special_values, values_for
 
-CASES = cases()
-DEVICES = (
-    pytest.param(
-        "host",
-        marks=pytest.mark.skipif(
-            cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-        ),
-    ),
-    pytest.param("cuda", marks=pytest.mark.cuda),
-)
+GROUPS = grouped(cases())
+SPECIAL = [
+    pytest.param(group, value, id=f"{group}-{value}")
+    for group in GROUPS
+    for value in values_for(group.dtype)
+]
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_error_is_no_larger_than_atens(case: Case, device: str) -> None:
+@needs.compiler
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_error_is_no_larger_than_atens(group: Group) -> None:
     """The error against float64 is at most twice ATen's plus a rounding; the form is ATen's."""
-    check_truth(case, device)
+    check_each(group, check_truth)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("case", "value"),
-    [
-        pytest.param(case, value, id=f"{case}-{value}")
-        for case in CASES
-        for value in values_for(case.dtype)
-    ],
-)
-def test_special_values_are_atens(case: Case, value: str, device: str) -> None:
+@needs.compiler
+@pytest.mark.parametrize(("group", "value"), SPECIAL)
+def test_special_values_are_atens(group: Group, value: str) -> None:
     """NaN, infinities, -0.0 and denormals come out as ATen gives them."""
-    try:
-        check_special_values(case, value, device)
-    except NotCheckedError as reason:
-        pytest.skip(str(reason))
+    check_each(group, lambda case: check_special_values(case, value))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("case", every_case(), ids=str)
+def test_as_atens_on_a_gpu(case: Case) -> None:
+    """On a GPU too errors are no larger than ATen's there, and special values are ATen's."""
+    check_truth(case, "cuda")
+    for value in values_for(case.dtype):
+        try:
+            check_special_values(case, value, "cuda")
+        except NotCheckedError:
+            continue

@@ -6,12 +6,12 @@ import math
 from typing import Any
 from unittest import mock
 
+import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detmode import cuda
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
 from detmode.rules import upsample, upsample_aa
@@ -92,9 +92,7 @@ def allowed(call: dict[str, Any], truth: torch.Tensor) -> torch.Tensor:
     return 0.51 * dtype.eps * truth.abs() + 4 * limit.eps * (longest + 16) * sums + dtype.tiny
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 @pytest.mark.parametrize("op", SUBSTITUTES)
 @given(data=st.data())
 def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
@@ -117,9 +115,7 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     assert not (error > allowed(call, truth)).any(), f"error {error.max():.3g}"
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 @pytest.mark.parametrize(("start", "packed"), [(0, "true"), (1, "false")])
 def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None:
     """A gradient that starts between two 16-byte boundaries takes single loads, with equal bits."""

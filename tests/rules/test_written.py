@@ -4,45 +4,44 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+import needs
 import pytest
 import torch
+from selection import every_case
 
-from detmode import DeterministicMode, cuda
-from detmode.rules import default_rules, families
+from detmode import DeterministicMode
+from detmode.rules import default_rules
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
+from detmode.table.samples import Sample
 from detmode.table.variants import out_names, variant_of
-from detmode.verify.cases import matching_row, samples_of
+from detmode.verify.cases import Case
 
 OTHER = (torch.float64, torch.float16, torch.int32, torch.complex64)
 
 
-def written() -> Iterator[Any]:
-    """The out variants of all substitutes, each with its smallest sample, by dtype."""
+def written(family: str) -> Iterator[tuple[Any, Any, Sample, torch.dtype]]:
+    """The out variants of a family's substitutes, each with its smallest sample."""
     table = default_rules()
-    for family in families():
-        found: dict[Any, tuple[int, Any, torch.dtype]] = {}
-        for sample in samples_of(family).cases:
-            func = resolve(sample.op)
-            dtype = torch.float32 if torch.float32 in sample.dtypes else sample.dtypes[0]
-            row = matching_row(sample, dtype) if sample.device == "cuda" else None
-            if func is None or row is None or str(row.rule.action) != "Substitute":
-                continue
-            if "cudnn" in sample.op:
-                continue  # ATen has it on CUDA alone: there is nothing to compare with
-            if torch.Tag.pointwise in func.tags:
-                continue  # ATen's differ: ``sin`` casts to a wider dtype, ``neg`` refuses
-            tensors = [t for t in sample.arguments(dtype).values() if isinstance(t, torch.Tensor)]
-            size = min(t.numel() for t in tensors) or 1 << 60
-            if func not in found or size < found[func][0]:
-                found[func] = (size, sample, dtype)
-        for func, (_, sample, dtype) in found.items():
-            name = func._schema.name.partition("::")[2]
-            packet = getattr(torch.ops.aten, name, None)
-            for overload in packet.overloads() if packet is not None else ():
-                out = getattr(packet, overload)
-                if variant_of(out) == "out" and table.get(out) == table.get(func):
-                    yield pytest.param(func, out, sample, dtype, id=f"{family}-{name}.{overload}")
+    smallest: dict[Any, tuple[int, Case]] = {}
+    for case in sorted(every_case(), key=lambda case: case.dtype is not torch.float32):
+        func = resolve(case.sample.op)
+        if func is None or case.family != family:
+            continue
+        if "cudnn" in case.sample.op:
+            continue  # ATen has it on CUDA alone: there is nothing to compare with
+        if torch.Tag.pointwise in func.tags:
+            continue  # ATen's differ: ``sin`` casts to a wider dtype, ``neg`` refuses
+        arguments = case.sample.arguments(case.dtype).values()
+        size = min(t.numel() for t in arguments if isinstance(t, torch.Tensor)) or 1 << 60
+        if func not in smallest or size < smallest[func][0]:
+            smallest[func] = size, case
+    for func, (_, case) in smallest.items():
+        packet = getattr(torch.ops.aten, func._schema.name.partition("::")[2], None)
+        for overload in packet.overloads() if packet is not None else ():
+            out = getattr(packet, overload)
+            if variant_of(out) == "out" and table.get(out) == table.get(func):
+                yield func, out, case.sample, case.dtype
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> type[Exception] | None:
@@ -53,49 +52,48 @@ def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> type[Excepti
     return None
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.parametrize(("func", "out", "sample", "dtype"), list(written()))
-def test_out(func: Any, out: Any, sample: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("family", dict.fromkeys(case.family for case in every_case()))
+def test_out(family: str) -> None:
     """An ``out`` of another dtype, or that is an input, is refused where ATen refuses it.
 
     What is accepted has the bits of the functional operator.
     """
-    given = Signature(func).bind((), sample.arguments(dtype))
-    with DeterministicMode(simulate="cuda"):
-        result = func(**given)
-    expected = dict(zip(out_names(out), result if isinstance(result, tuple) else (result,)))
-    attempts: list[tuple[str, torch.dtype | str]] = []
-    for name, tensor in expected.items():
-        attempts += ((name, each) for each in (tensor.dtype, *OTHER))
-        attempts += (
-            (name, read)
-            for read, value in given.items()
-            if isinstance(value, torch.Tensor)
-            and (value.dtype, value.shape) == (tensor.dtype, tensor.shape)
-        )
-    for name, what in attempts:
-        outcomes, native = [], {}
-        for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
-            arguments = Signature(func).bind((), sample.arguments(dtype))
-            arguments |= {each: torch.empty_like(tensor) for each, tensor in expected.items()}
-            if isinstance(what, str):
-                arguments[name] = arguments[what] = given[what].clone()
-            else:
-                arguments[name] = torch.empty_like(expected[name], dtype=what)
-            with mode:
-                outcomes.append(outcome(out, arguments))
-            native = native or arguments
-        assert outcomes[1] is outcomes[0], (name, what)
-        if outcomes[1] is None:
-            for each, tensor in expected.items():
-                found = arguments[each]
-                if found.dtype is tensor.dtype:
-                    torch.testing.assert_close(found, tensor, rtol=0, atol=0, equal_nan=True)
+    for func, out, sample, dtype in written(family):
+        given = Signature(func).bind((), sample.arguments(dtype))
+        with DeterministicMode(simulate="cuda"):
+            result = func(**given)
+        expected = dict(zip(out_names(out), result if isinstance(result, tuple) else (result,)))
+        attempts: list[tuple[str, torch.dtype | str]] = []
+        for name, tensor in expected.items():
+            attempts += ((name, each) for each in (tensor.dtype, *OTHER))
+            attempts += (
+                (name, read)
+                for read, value in given.items()
+                if isinstance(value, torch.Tensor)
+                and (value.dtype, value.shape) == (tensor.dtype, tensor.shape)
+            )
+        for name, what in attempts:
+            outcomes, native = [], {}
+            for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
+                arguments = Signature(func).bind((), sample.arguments(dtype))
+                arguments |= {each: torch.empty_like(tensor) for each, tensor in expected.items()}
+                if isinstance(what, str):
+                    arguments[name] = arguments[what] = given[what].clone()
                 else:
-                    torch.testing.assert_close(found, native[each], equal_nan=True)
+                    arguments[name] = torch.empty_like(expected[name], dtype=what)
+                with mode:
+                    outcomes.append(outcome(out, arguments))
+                native = native or arguments
+            assert outcomes[1] is outcomes[0], (out, sample.name, name, what)
+            if outcomes[1] is None:
+                for each, tensor in expected.items():
+                    found = arguments[each]
+                    if found.dtype is tensor.dtype:
+                        torch.testing.assert_close(found, tensor, rtol=0, atol=0, equal_nan=True)
+                    else:
+                        torch.testing.assert_close(found, native[each], equal_nan=True)
 
 
 X = torch.arange(4.0)
@@ -117,9 +115,7 @@ APART: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
+@needs.compiler
 @pytest.mark.parametrize("call", APART.values(), ids=APART)
 def test_memory_that_is_read(call: Callable[[], Any]) -> None:
     """An input that shares memory with what is written is refused where ATen refuses it."""

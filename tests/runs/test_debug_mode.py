@@ -9,6 +9,7 @@ import sections
 SECTION = sections.read(compare_debug_mode.PAGE, compare_debug_mode.TOOL)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     compare_debug_mode.measured_with(SECTION) != compare_debug_mode.version(),
     reason="the committed table is of another PyTorch: DebugMode changes with each",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import needs
 import pytest
 import torch
 from hypothesis import given
@@ -15,9 +16,6 @@ from detmode.cuda.launch import launch
 from detmode.runs.digests import Digests
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int8, torch.bool)
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 def finished(sums: torch.Tensor, tensor: torch.Tensor) -> bytes:
@@ -36,7 +34,7 @@ def digest(tensor: torch.Tensor) -> bytes:
 def by_kernel(tensor: torch.Tensor, threads: int) -> bytes:
     sums = torch.zeros(2, dtype=torch.int64)
     data = tensor.contiguous().view(-1).view(torch.uint8)
-    launch(SOURCE, "digest", threads, data, sums, data.numel())
+    launch(SOURCE, "digest", threads, bytes=data, sums=sums, n_bytes=data.numel())
     return finished(sums, tensor)
 
 
@@ -45,7 +43,7 @@ def values(n: int, dtype: torch.dtype) -> torch.Tensor:
     return (torch.randn(n, generator=generator) * 50).to(dtype)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [1, 3, 8, 63, 1000, 5001])
 @pytest.mark.parametrize("seed", [None, 3])
@@ -56,7 +54,7 @@ def test_kernel_is_the_cpu_form(dtype: torch.dtype, n: int, seed: int | None) ->
         assert by_kernel(tensor, 1) == by_kernel(tensor, 700) == digest(tensor)
 
 
-@needs_compiler
+@needs.compiler
 def test_unaligned() -> None:
     """A tensor that begins in the middle of a word has the digest of its copy."""
     tensor = values(101, torch.int8)[1:]

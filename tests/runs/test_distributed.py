@@ -199,6 +199,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_a_rank_of_two_runs(runs: Path) -> None:
     """Two runs of the same program are the same, whenever reductions are done."""
     for rank in ("rank0", "rank1"):
@@ -209,6 +210,7 @@ def test_a_rank_of_two_runs(runs: Path) -> None:
         assert UNDEFINED not in bucket.mutated.digests
 
 
+@pytest.mark.thorough
 def test_ranks_of_one_run(runs: Path) -> None:
     """Data and dropout of their own are no difference of ranks; what they share is the same."""
     comparison = diff(runs / "none" / "rank0", runs / "none" / "rank1")
@@ -222,6 +224,7 @@ def test_ranks_of_one_run(runs: Path) -> None:
     assert (data["ranks"], data["drift"]) == (["0", "1"], None)
 
 
+@pytest.mark.thorough
 def test_collective_that_gave_two_results(runs: Path) -> None:
     """It is named, and its line."""
     divergence = diff(runs / "replica" / "rank0", runs / "replica" / "rank1").divergence
@@ -232,6 +235,7 @@ def test_collective_that_gave_two_results(runs: Path) -> None:
     assert divergence.call.site.endswith(f"train.py:{line}")
 
 
+@pytest.mark.thorough
 def test_weights_that_part(runs: Path) -> None:
     """The call after which ranks do not have the same is named, though it may be meant so."""
     comparison = diff(runs / "drift" / "rank0", runs / "drift" / "rank1")
@@ -242,6 +246,7 @@ def test_weights_that_part(runs: Path) -> None:
     assert "The first call after which the ranks do not have the same:" in str(comparison)
 
 
+@pytest.mark.thorough
 def test_folder_of_ranks_is_no_recording(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line says to name one."""
     assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 2

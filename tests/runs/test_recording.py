@@ -10,6 +10,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import detmode
-from detmode import DeterministicMode, allow, cuda, diff, record
+from detmode import DeterministicMode, allow, diff, record
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 from detmode.sites.module_path import ModulePaths
-
-needs_compiler = pytest.mark.skipif(
-    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
-)
 
 
 @pytest.fixture
@@ -170,7 +167,7 @@ def test_non_tensor_arguments(path: Path) -> None:
     ]
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("mode_is_inside", [False, True])
 def test_substituted_call_is_one_call(mode_is_inside: bool, path: Path) -> None:
     """A substitute is recorded as the operator that it stands for, wherever the mode is entered."""
@@ -388,7 +385,7 @@ def test_paths_of_modules_that_are_gone() -> None:
     assert not paths.known
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("observer", [record, Probe], ids=["record", "probe"])
 def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> None:
     """What is allowed in forward is allowed in its backward, also where it is recorded."""

@@ -88,7 +88,9 @@ def test_what_is_recorded_is_read(tmp_path: Path) -> None:
     assert [call.number for call in reader.calls({2})] == [2]
 
 
-@pytest.mark.parametrize("after", [0.05, 0.3, 0.6])
+@pytest.mark.parametrize(
+    "after", [0.05, *(pytest.param(each, marks=pytest.mark.thorough) for each in (0.3, 0.6))]
+)
 def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"

@@ -1,22 +1,22 @@
-"""What commands print, and the files that they write."""
+"""The output of commands: printed tables, and files."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from detmode.cli.commands import UsageError
 from detmode.reports.page import writable
+from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width
 
 if TYPE_CHECKING:
+    from detmode.reports.report import Report
     from detmode.reports.shown import Shown
 
 FILES = ("report", "html", "sarif")
@@ -27,22 +27,22 @@ STDOUT = Path("-")
 
 
 def _files(options: argparse.Namespace) -> dict[str, Path]:
-    """The files that were asked for, by the names of their options."""
+    """Return the requested files, by the names of their options."""
     given = {name: getattr(options, name, None) for name in FILES}
     return {name: path for name, path in given.items() if path is not None}
 
 
 def stdout_is_taken(options: argparse.Namespace) -> bool:
-    """Whether a file that was asked for stands on stdout, alone."""
+    """Return whether a requested file is written to stdout, which must then hold nothing else."""
     return STDOUT in _files(options).values()
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Find out before the work whether its report can be written.
+    """Check before the work that its report can be written.
 
     Raises:
         UsageError: the folder of a file is missing, or cannot be written, or the file is a folder;
-            or one file was asked for twice.
+            or one file was requested twice.
     """
     files = _files(options)
     for name, path in files.items():
@@ -61,10 +61,19 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def write_files(options: argparse.Namespace, report: Shown) -> None:
-    """Write a report to the files that were asked for."""
+    """Write a report to the requested files."""
     texts = {"report": report.to_json, "html": report.to_html, "sarif": report.to_sarif}
     for name, path in _files(options).items():
         _write(path, texts[name]() + "\n")
+
+
+def as_asked(options: argparse.Namespace, report: Report, stream: TextIO) -> str:
+    """A report as ``--quiet``, ``--long`` or ``--format`` ask for it, for a stream."""
+    if options.quiet:
+        return report.verdict
+    if options.format == "json":
+        return report.to_json()
+    return report.text(long=options.long, width=terminal_width(stream))
 
 
 def show(text: str) -> None:
@@ -74,7 +83,7 @@ def show(text: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing: a reader never finds half a report."""
+    """Write a file atomically, so that a reader never finds half a report."""
     if path == STDOUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(writable(text).encode("utf-8", "surrogateescape"))
@@ -101,43 +110,31 @@ def print_rows(
     form: str,
     columns: Sequence[str],
     widths: Sequence[int | None] | None = None,
+    more: Sequence[str] = (),
+    *,
+    long: bool = False,
 ) -> None:
     """Print rows as a table, or as a JSON list of objects.
 
-    On a terminal that is narrower than the table, each row is a paragraph.
+    Where a terminal is narrower than the table, each row is a paragraph.
+
+    Args:
+        rows: by the names of their fields.
+        form: ``"table"`` or ``"json"``.
+        columns: the fields that a table shows.
+        widths: at how many characters the cells of each column are wrapped.
+        more: the fields that only paragraphs have room for.
+        long: print paragraphs, however wide the terminal is.
     """
     if form == "json":
-        print(json.dumps(rows, indent=2))
+        show(json.dumps(rows, indent=2))
         return
-    from tabulate import tabulate
-
-    cells = [[_cell(row, column) for column in columns] for row in rows]
-    table = tabulate(
-        cells, headers=columns, disable_numparse=True, maxcolwidths=widths if cells else None
-    )
-    width = shutil.get_terminal_size().columns
-    if sys.stdout.isatty() and max(map(len, table.splitlines())) > width:
-        print("\n\n".join(_paragraph(row, columns, width) for row in cells))
-    else:
-        print(table)
-
-
-def _paragraph(row: Sequence[str], columns: Sequence[str], width: int) -> str:
-    """What a row says, a line for each column that is not empty, wrapped."""
-    indent = max(map(len, columns[1:])) + 4
-    lines = [row[0]]
-    lines += (
-        textwrap.fill(
-            text,
-            width,
-            initial_indent=f"  {column}".ljust(indent),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-        )
-        for column, text in zip(columns[1:], row[1:])
-        if text
-    )
-    return "\n".join(lines)
+    width = terminal_width(sys.stdout)
+    text = table(columns, [[_cell(row, name) for name in columns] for row in rows], widths)
+    if rows and (long or is_wider(text, width)):
+        names = [*columns, *more]
+        text = paragraphs(names, [[_cell(row, name) for name in names] for row in rows], width)
+    show(text)
 
 
 def _cell(row: Mapping[str, Any], column: str) -> str:

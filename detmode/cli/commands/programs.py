@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detmode.cli.commands import UsageError
-from detmode.cli.commands.output import STDOUT, check_files, show, stdout_is_taken, write_files
+from detmode.cli.commands.output import (
+    STDOUT,
+    as_asked,
+    check_files,
+    show,
+    stdout_is_taken,
+    write_files,
+)
 from detmode.cli.program import Program, die_of_interrupt, exit_status
 from detmode.environment.nccl import EXCLUDING
 
@@ -41,11 +48,15 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     mode = _mode(
         options,
         warn_only=options.warn_only,
+        strict=options.strict,
         substitute=not options.no_substitute,
         overrides=overrides,
     )
     failure = _execute(program, mode)
-    return _end(options, failure, mode.report(), note=_about_the_device(options))
+    report = mode.report()
+    note = None if options.quiet else _about_the_device(options)
+    text = as_asked(options, report, sys.stderr)
+    return _end(options, failure, report, text, note)
 
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -104,12 +115,12 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     # Outside the mode: a substituted call is probed as a whole, and counted once.
     failure = _execute(program, probing, *modes)
     report = probing.report()
-    status = _end(options, failure, report)
+    status = _end(options, failure, report, str(report))
     return status or int(report.varied)
 
 
 def audit(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Run a program on the CPU, and report what it would meet on CUDA."""
+    """Run a program on the CPU, and report what the mode would do on CUDA."""
     overrides = _overrides(options.override)
     check_files(options)
     _restart_with_environment(arguments)
@@ -119,13 +130,18 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.audit import Audit
 
     with _usage_errors():
-        mode = Audit(options.warn_only, substitute=not options.no_substitute, overrides=overrides)
+        mode = Audit(
+            options.warn_only,
+            strict=options.strict,
+            substitute=not options.no_substitute,
+            overrides=overrides,
+        )
     with _stdout_on_stderr():
         failure = _execute(program, mode)
     status = exit_status(failure)
     report = mode.report()
     if not stdout_is_taken(options):
-        show(report.to_full_json() if options.format == "json" else str(report))
+        show(as_asked(options, report, sys.stdout))
     write_files(options, report)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
@@ -134,7 +150,7 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
 
 @contextmanager
 def _stdout_on_stderr() -> Iterator[None]:
-    """What a program prints goes to stderr, so that the report stands alone on stdout."""
+    """Send a program's output to stderr, so that stdout holds only the report."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -147,7 +163,7 @@ def _stdout_on_stderr() -> Iterator[None]:
 
 
 def _about_the_device(options: argparse.Namespace) -> str | None:
-    """What a report of a machine without a GPU must not be taken for."""
+    """Return the note that a report from a machine without a GPU needs."""
     import torch
 
     if options.simulate or torch.cuda.is_available():
@@ -162,11 +178,12 @@ def _end(
     options: argparse.Namespace,
     failure: BaseException | None,
     report: Shown,
+    text: str,
     note: str | None = None,
 ) -> int:
     """Say how the program ended, then what was seen; the program's exit code."""
     status = exit_status(failure)
-    print(f"\n{report}", file=sys.stderr)
+    print(f"\n{text}", file=sys.stderr)
     if note is not None:
         print(f"detmode: note: {note}", file=sys.stderr)
     write_files(options, report)
@@ -212,7 +229,7 @@ def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """What a mode says of its arguments is said of the command's."""
+    """Turn the errors of a mode's arguments into usage errors."""
     try:
         yield
     except (TypeError, ValueError) as error:

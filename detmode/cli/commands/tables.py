@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def diff(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Say where two recorded runs part."""
+    """Say where two recorded runs diverge."""
     check_files(options)
     from detmode.runs.diff import diff as compare
     from detmode.runs.trace_file import TraceError
@@ -53,14 +54,15 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
         found = [row for row in found if row.rule.holds_for(version)]
     rows = [{"family": row.family, **row.rule.as_text()} for row in found]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
-    print_rows(rows, options.format, columns, widths=(None, 50, None, None, 50, None, None))
+    widths = (None, 50, None, None, 50, None, None)
+    print_rows(rows, options.format, columns, widths, more=("because",), long=options.long)
     return 0
 
 
 def _means(rule: Rule, pattern: str) -> bool:
-    """Whether ``pattern`` means a rule's operator, with or without namespace and overload.
+    """Return whether ``pattern`` names a rule's operator, with or without namespace and overload.
 
-    People who come with PyTorch's message have the name that stands there.
+    Users who have PyTorch's message have the name in it.
     """
     bare = rule.op.partition("::")[2]
     alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
@@ -69,14 +71,18 @@ def _means(rule: Rule, pattern: str) -> bool:
 
 
 def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Print what can break or slow reproducibility here."""
-    from detmode.environment.doctor import findings
+    """Print the settings that can break or slow reproducibility here."""
+    from detmode.environment.doctor import SEVERITIES, findings
+    from detmode.reports.page import plural
 
     rows = [finding.as_text() for finding in findings()]
-    print_rows(
-        rows, options.format, ("subject", "state", "effect", "remedy"), widths=(None, 40, 50, 50)
-    )
-    return 0
+    counts = Counter(row["severity"] for row in rows)
+    if options.format == "table":
+        found = [plural(counts[each], each) for each in SEVERITIES if counts[each]]
+        print(f"{', '.join(found)}\n")
+    columns = ("subject", "severity", "state", "effect", "remedy")
+    print_rows(rows, options.format, columns, widths=(None, None, 40, 50, 50))
+    return 1 if counts["error"] else 0
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:

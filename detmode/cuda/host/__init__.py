@@ -1,4 +1,4 @@
-"""The host runner: CUDA kernels on the CPU, blocks and threads in an order that a seed shuffles.
+"""The host runner: CUDA kernels on the CPU, with blocks and threads in an order set by a seed.
 
 A kernel whose result depends on the order of its threads changes its bits when the seed changes.
 The runner also finds writes outside a tensor, writes into a `const` input and barriers that not
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -25,6 +26,7 @@ from detmode.cuda.host.library import (
     sanitizer_environment,
     unavailable,
 )
+from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 from detmode.cuda.undo import Undo
 
@@ -45,7 +47,7 @@ __all__ = [
 
 
 class LaunchError(RuntimeError):
-    """A launch did what would be an error, or undefined, on a GPU; the outputs are untouched."""
+    """A launch did something that is an error or undefined on a GPU; the outputs are unchanged."""
 
 
 class DeviceAssert(LaunchError):  # noqa: N818 -- the words of PyTorch's "device-side assert"
@@ -70,6 +72,14 @@ class _Argument(ctypes.Structure):
     ]
 
 
+# What an argument is that lies in no buffer, as in state.h: a word, or a struct at its address.
+_WORD, _STRUCT = -1, -2
+
+
+_POSITION = re.compile(r"(?<=argument )(\d+)")
+"""What the headers of the runner call an argument by."""
+
+
 class _Schedule(threading.local):
     seed: int | None = None
     launches: int = 0
@@ -81,7 +91,7 @@ _schedule = _Schedule()
 
 @contextlib.contextmanager
 def schedule(seed: int | None) -> Iterator[None]:
-    """Sets the order in which the host runner runs blocks and threads, for this OS thread.
+    """Set the order in which the host runner runs blocks and threads, for this OS thread.
 
     Args:
         seed: None runs them in program order. An int shuffles them, and switches between threads
@@ -102,7 +112,7 @@ def schedule(seed: int | None) -> Iterator[None]:
 
 
 def choose_schedule(seed: int | None, undo: Undo) -> None:
-    """As `schedule`, until `undo` runs."""
+    """Set the schedule until `undo` runs."""
     undo.note(functools.partial(_set_schedule, _schedule.seed, _schedule.launches))
     _set_schedule(seed, 0)
 
@@ -113,13 +123,13 @@ def _set_schedule(seed: int | None, launches: int) -> None:
 
 @contextlib.contextmanager
 def check_races() -> Iterator[None]:
-    """Makes launches of this OS thread raise `LaunchError` at a data race.
+    """Make launches of this OS thread raise `LaunchError` at a data race.
 
-    That is, at two accesses to a byte by two CUDA threads, one of them a plain write or both plain
-    and one a write, that no barrier, `__syncwarp()` or fence orders, whichever the runner ran
-    first; and at a read of shared memory that no thread of the block has written. The message
-    names both threads and, where binutils' addr2line is installed, both lines. Launches take thirty
-    to ninety times as long.
+    A data race is a pair of accesses to one byte by two CUDA threads, at least one of them a plain
+    write or one plain and the other an atomic write, that no barrier, `__syncwarp()` or fence
+    orders, whichever ran first. A read of shared memory that no thread of the block has written is
+    an error too. The message names both threads and, if binutils' addr2line is installed, both
+    lines. Launches take thirty to ninety times as long.
     """
     saved = _schedule.races
     _schedule.races = True
@@ -130,7 +140,7 @@ def check_races() -> Iterator[None]:
 
 
 def launches() -> int:
-    """How many launches this OS thread has made since the innermost `schedule` began."""
+    """Return the number of launches of this OS thread since the innermost `schedule` began."""
     return _schedule.launches
 
 
@@ -169,7 +179,6 @@ _POINTEES = {
     "Q": "uint64_t",
     "*": "void",
 }
-_SCALARS = {"b": "bool", "i": "int64_t", "d": "double"}
 
 
 def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
@@ -183,7 +192,7 @@ def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Bytes from the first element to the end of the last one in memory."""
+    """Return the bytes from the first element to the end of the last one in memory."""
     if tensor.numel() == 0:
         return 0
     if tensor.is_contiguous():
@@ -192,71 +201,46 @@ def _extent(tensor: Tensor) -> int:
     return (last + 1) * tensor.itemsize
 
 
-def _parameter(kind: str, pointee: str) -> str:
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    return ("const " if kind == "c" else "") + _POINTEES[pointee] + "*"
-
-
-def _describe(argument: object) -> str:
-    if isinstance(argument, Tensor):
-        return f"a Tensor of {argument.dtype}"
-    return f"{type(argument).__name__} {argument!r}"
-
-
 def launch_blocks(
     source: Source,
     entry: str,
     grid: Sequence[int],
     block: Sequence[int],
-    arguments: Sequence[object],
+    bound: Bound,
     shared: int = 0,
 ) -> None:
-    """Runs one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
+    """Run one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
 
     Raises:
-        LaunchError: see the class; also an argument that does not fit its kernel parameter.
+        LaunchError: see the class; also a tensor of another dtype than its pointer's.
         DeviceAssert: a `DETMODE_ASSERT` did not hold.
         CompileError: the file does not compile.
     """
     position = source.position(entry)
     library = compile(source, Build.RACES if _schedule.races else default_build())
     kinds = library.kinds(position)
-    where = f"{source.path.name}: {entry}"
-    if len(kinds) != len(arguments):
-        raise LaunchError(
-            f"{where}: the kernel has {len(kinds)} parameters, but got {len(arguments)} arguments"
-        )
-    packed = (_Argument * max(len(arguments), 1))()
+    signature = source.signature(entry)
+    values, tensors, _ = bound
+    words = (ctypes.c_ulonglong * max(signature.n_words, 1))()
+    signature.pack_into(words, bound)
+    packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
     pointers: list[tuple[int, int]] = []
-    for i, (argument, (kind, pointee)) in enumerate(zip(arguments, kinds, strict=True)):
-        slot = packed[i]
-        slot.buffer = -1
-        if isinstance(argument, Tensor) and kind in "pc":
-            if not _element_fits(pointee, argument.dtype):
-                raise LaunchError(
-                    f"{where}: argument {i} is {_describe(argument)}, but the parameter is "
-                    f"{_parameter(kind, pointee)}"
-                )
-            start = argument.data_ptr()
-            regions.append((start, start + _extent(argument), kind == "p", i))
-            pointers.append((i, start))
-        elif argument is None and kind in "pc":
-            slot.value = 0
-        elif isinstance(argument, bool) and kind == "b":
-            slot.value = int(argument)
-        elif isinstance(argument, int) and not isinstance(argument, bool) and kind == "i":
-            if not -(2**63) <= argument < 2**63:
-                raise LaunchError(f"{where}: argument {i} is {argument}, beyond int64_t")
-            slot.value = argument & 0xFFFFFFFFFFFFFFFF
-        elif isinstance(argument, float) and kind == "d":
-            slot.value = ctypes.c_ulonglong.from_buffer(ctypes.c_double(argument)).value
-        else:
+    for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
+        packed[i].buffer = _STRUCT if kind == "s" else _WORD
+        packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
+        if i not in tensors:
+            continue
+        tensor = values[i]
+        if not _element_fits(pointee, tensor.dtype):
+            constant = "const " if kind == "c" else ""
             raise LaunchError(
-                f"{where}: argument {i} is {_describe(argument)}, but the parameter is "
-                f"{_parameter(kind, pointee)}"
+                f"{signature.where}: {signature.parameters[i].name} is a Tensor of {tensor.dtype}, "
+                f"but the parameter is {constant}{_POINTEES[pointee]}*"
             )
+        start = tensor.data_ptr()
+        regions.append((start, start + _extent(tensor), kind == "p", i))
+        pointers.append((i, start))
     merged = _merge(regions)
     buffers = (_Buffer * max(len(merged), 1))()
     positions = (ctypes.c_int * max(len(merged), 1))()
@@ -280,7 +264,7 @@ def launch_blocks(
         (ctypes.c_uint * 3)(*block),
         shared,
         packed,
-        len(arguments),
+        len(kinds),
         buffers,
         positions,
         len(merged),
@@ -289,13 +273,15 @@ def launch_blocks(
     )
     if status:
         error = DeviceAssert if status == 2 else LaunchError
-        raise error(f"{where}: {message}")
+        names = [parameter.name for parameter in signature.parameters]
+        message = _POSITION.sub(lambda found: repr(names[int(found[1])]), message)
+        raise error(f"{signature.where}: {message}")
 
 
 def _merge(regions: list[tuple[int, int, bool, int]]) -> list[tuple[int, int, bool, int]]:
-    """Joins overlapping byte ranges, so that aliases stay aliases in the guarded copies.
+    """Join overlapping byte ranges, so that aliases stay aliases in the guarded copies.
 
-    Empty ranges stay alone: their null or shared addresses mean nothing.
+    Empty ranges stay separate, because their null or shared addresses have no meaning.
     """
     merged: list[tuple[int, int, bool, int]] = []
     for start, end, writable, first in sorted(regions, key=lambda region: region[:2]):

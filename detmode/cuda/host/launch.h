@@ -52,10 +52,11 @@ DETMODE_ELEMENT(float, 'f')
 DETMODE_ELEMENT(double, 'd')
 #undef DETMODE_ELEMENT
 
+// Of what is not listed below, a struct may be passed: by value, as the launcher packed it.
 template <typename T>
 struct Kind {
-  static constexpr bool known = false;
-  static constexpr char text[2] = {'!', '!'};
+  static constexpr bool known = __is_class(T) && __is_trivially_copyable(T);
+  static constexpr char text[2] = {'s', ' '};
 };
 template <>
 struct Kind<bool> {
@@ -99,7 +100,7 @@ struct Trampoline<kernel> {
   static_assert(
       (Kind<typename unqualified<P>::type>::known && ...),
       "a kernel's scalar parameters are int64_t, double or bool, and its other parameters "
-      "are pointers");
+      "are pointers and plain structs");
   template <size_t... I>
   static __forceinline__ void unpack(void** slots, Indices<I...>) {
     kernel(*static_cast<typename unqualified<P>::type*>(slots[I])...);
@@ -275,7 +276,7 @@ int run(const Launch& launch) {
     values[i] = argument.buffer < 0
                     ? argument.value
                     : reinterpret_cast<u64>(launch.buffers[argument.buffer].copy + argument.offset);
-    slots[i] = &values[i];
+    slots[i] = argument.buffer == STRUCT ? reinterpret_cast<void*>(argument.value) : &values[i];
   }
   S.slots = slots;
   run_guarded(launch);

@@ -27,8 +27,8 @@ __all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitize
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 _RUNNER = tuple(header.name for header in HEADERS)
 
-# -ffp-contract=off: `a * b + c` rounds twice, so that the host's bits are those that the rounding
-# intrinsics name. -fno-strict-aliasing: nvcc does not use the rule either.
+# -ffp-contract=off: `a * b + c` rounds twice, so that the host's bits match the rounding
+# intrinsics. -fno-strict-aliasing: nvcc does not use the rule either.
 FLAGS = (
     "-std=c++17",
     "-O1",
@@ -45,13 +45,13 @@ FLAGS = (
 )
 _MESSAGE_BYTES = 2048
 _PATIENCE = 600
-"""Seconds that a compiler may take."""
+"""The seconds that a compiler may take."""
 _FIRST_PATIENCE = 60
-"""Seconds until it must have answered what it is."""
+"""The seconds within which it must identify itself."""
 
 
 class Build(enum.Enum):
-    """What is compiled into a library beside the kernels."""
+    """The instrumentation that is compiled into a library."""
 
     PLAIN = "plain"
     SANITIZE = "sanitize"
@@ -83,11 +83,11 @@ class Build(enum.Enum):
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler that has answered.
+    """A C++ compiler that has been run successfully.
 
     Args:
-        command: how it is started; ``$CXX`` may have arguments, or a launcher such as ccache.
-        macros: what it defines by itself: version, architecture, what its arguments choose.
+        command: the command; ``$CXX`` may have arguments, or a launcher such as ccache.
+        macros: its predefined macros: version, architecture, and effects of its arguments.
     """
 
     command: tuple[str, ...]
@@ -95,7 +95,7 @@ class Compiler:
 
     @property
     def is_clang(self) -> bool:
-        """Whether it takes clang's flags."""
+        """True if it takes clang's flags."""
         return "#define __clang__ " in self.macros
 
     def run(
@@ -126,10 +126,10 @@ class Compiler:
 
 
 def require_compiler() -> Compiler:
-    """The C++ compiler: what ``CXX`` says if it is set, else g++, clang++ or c++.
+    """Return the C++ compiler: that of ``CXX`` if it is set, else g++, clang++ or c++.
 
     Raises:
-        CompileError: there is none, or ``CXX`` names something else; one line with the remedy.
+        CompileError: there is none, or ``CXX`` is not a compiler; one line with the remedy.
     """
     chosen = os.environ.get("CXX", "").strip()
     if chosen:
@@ -141,7 +141,7 @@ def require_compiler() -> Compiler:
 
 
 def compiler() -> str | None:
-    """The C++ compiler's command, as a shell reads it; None where there is none that works."""
+    """Return the C++ compiler's command, quoted for a shell; None if there is no working one."""
     try:
         return shlex.join(require_compiler().command)
     except CompileError:
@@ -149,7 +149,7 @@ def compiler() -> str | None:
 
 
 def unavailable() -> str | None:
-    """Why the host runner does not work here: a sentence with the remedy, or None."""
+    """Return why the host runner does not work here, with the remedy; None if it works."""
     try:
         require_compiler()
     except CompileError as error:
@@ -181,7 +181,7 @@ def _answering(command: tuple[str, ...]) -> Compiler:
 
 
 def default_build() -> Build:
-    """What `DETMODE_HOST_SANITIZE=1` or `DETMODE_HOST_RACES=1` asks for, or `Build.PLAIN`."""
+    """Return the build that `DETMODE_HOST_SANITIZE=1` or `DETMODE_HOST_RACES=1` selects."""
     for build in (Build.SANITIZE, Build.RACES):
         if os.environ.get(f"DETMODE_HOST_{build.name}", "0") not in ("", "0"):
             return build
@@ -277,7 +277,7 @@ class Library:
         self._lock = Lock()
 
     def kinds(self, position: int) -> list[tuple[str, str]]:
-        """For each kernel parameter its kind ("p", "c", "b", "i", "d") and the pointee's code."""
+        """For each kernel parameter its kind, one of "pcbids", and the code of its pointee."""
         known = self._kinds.get(position)
         if known is None:
             text = self._library.detmode_kinds(position).decode()

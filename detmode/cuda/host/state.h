@@ -78,6 +78,8 @@ struct Buffer {
   char* memory;
   char* copy;
 };
+// `buffer` is a buffer's number, or WORD where `value` is the argument, STRUCT where its address.
+enum { WORD = -1, STRUCT = -2 };
 struct Argument {
   u64 value;
   int buffer;

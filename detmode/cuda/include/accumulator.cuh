@@ -19,7 +19,8 @@
 //
 // Against a sum of float64 or of exact rationals: an addend is rounded to 2^(headroom - 62) of the
 // largest addend (float and 16-bit types) or to 2^(2 * headroom - 125) (double), then nothing is
-// lost before the last rounding. NaN, infinities and signed zeros come out as from IEEE additions.
+// lost before the last rounding. NaN, infinities and signed zeros come out as from IEEE additions:
+// addends of -0.0 alone give -0.0, so where ATen adds to zeros, 0.0 joins the addends.
 #pragma once
 
 #include "dtype.cuh"

@@ -4,6 +4,7 @@
 
 #include "dtype.cuh"
 #include "index_type.cuh"
+#include "interpolation_table.cuh"
 
 // One dimension as the gathers see it, with the input position that this thread owns. Positions in
 // a dimension have 32 bits, as in its table; only what spans several dimensions has 64.
@@ -22,15 +23,15 @@ struct Axis {
   }
 };
 
-// sizes: in, out and taps of the last dimension, then of the one before it, ...
+// The last dimension is the first.
 template <typename opmath_t>
 static __device__ __forceinline__ void read_tables(const int32_t* positions,
                                                    const opmath_t* weights,
-                                                   const int64_t (&sizes)[9],
+                                                   const resized_axis (&sizes)[3],
                                                    Axis<opmath_t> (&axes)[3]) {
 #pragma unroll
   for (int d = 0; d < 3; ++d) {
-    int64_t in = sizes[3 * d], out = sizes[3 * d + 1], taps = sizes[3 * d + 2];
+    int64_t in = sizes[d].size, out = sizes[d].out, taps = sizes[d].taps;
     axes[d].in = static_cast<int32_t>(in);
     axes[d].out = static_cast<int32_t>(out);
     axes[d].taps = static_cast<int32_t>(taps);

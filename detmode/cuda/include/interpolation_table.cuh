@@ -10,7 +10,14 @@
 #include "dtype.cuh"
 #include "index.cuh"
 
-// One dimension of the forward: `scale` is input positions per output position.
+// One dimension, as the launcher describes it: `scale` is input positions per output position, and
+// `taps` are the most that an output position has. An absent dimension has the sizes 0.
+struct resized_axis {
+  int64_t size, out, taps;
+  double scale;
+};
+
+// One dimension of the forward.
 template <typename opmath_t>
 struct Resize {
   int64_t in;
@@ -64,22 +71,28 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
 }
 
-// All dimensions, one thread for each position; an absent dimension has the sizes 0.
+// All dimensions, one thread for each position.
 template <typename interpolation, typename opmath_t>
-static __device__ void write_tables(int32_t* positions, opmath_t* weights,
-                                    const Resize<opmath_t> (&dimensions)[3]) {
+static __device__ void write_tables(int32_t* positions, opmath_t* weights, const resized_axis& w,
+                                    const resized_axis& h, const resized_axis& d,
+                                    bool align_corners) {
+  auto resize_of = [&](const resized_axis& axis) {
+    return Resize<opmath_t>{axis.size, axis.out, axis.taps, static_cast<opmath_t>(axis.scale),
+                            align_corners};
+  };
+  const Resize<opmath_t> dimensions[3] = {resize_of(w), resize_of(h), resize_of(d)};
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
   for (int64_t t = thread_index(); t < n; t += thread_count()) {
     int64_t rest = t;
     int32_t* at = positions;
     opmath_t* taps = weights;
-    int d = 0;
-    for (; rest >= dimensions[d].in + dimensions[d].out; ++d) {
-      rest -= dimensions[d].in + dimensions[d].out;
-      at += dimensions[d].out + 2 * dimensions[d].in;
-      taps += dimensions[d].out * dimensions[d].taps;
+    int i = 0;
+    for (; rest >= dimensions[i].in + dimensions[i].out; ++i) {
+      rest -= dimensions[i].in + dimensions[i].out;
+      at += dimensions[i].out + 2 * dimensions[i].in;
+      taps += dimensions[i].out * dimensions[i].taps;
     }
-    write_position<interpolation>(dimensions[d], rest, at, taps);
+    write_position<interpolation>(dimensions[i], rest, at, taps);
   }
 }

@@ -1,20 +1,17 @@
 // Assignment of rows by destination: put, scatter, index_copy, index_put, max_unpool.
 //
-// `source` lies as [outer, rows, inner], the destinations as [outer, size, inner]; an index names
-// the destination of a row (one for all `outer`), or of each element. Of sources with one
-// destination the last one in row-major order stays. What moves is bits: words of 1 to 16 bytes.
+// Of sources with one destination the last one in row-major order stays. What moves is bits: words
+// of 1 to 16 bytes.
 #include "dtype.cuh"
 #include "owner.cuh"
+#include "row_shape.cuh"
 
 // An integer maximum for each destination: any order gives the same. Where the index names rows,
-// `rows` is their number and `inner` is 1.
+// they are the elements of `shape`.
 __global__ void assign_elect(const int64_t* __restrict__ index, int64_t* __restrict__ owners,
-                             int64_t n, int64_t rows, int64_t inner, int64_t size) {
+                             int64_t n, row_shape shape) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
-    int64_t position = index[i];
-    DETMODE_ASSERT(position >= 0 && position < size);
-    elect_last(owners, (outer * size + position) * inner + (i - row * inner), i);
+    elect_last(owners, placed_by(index, i, false, shape).destination, i);
   }
 }
 
@@ -22,15 +19,11 @@ __global__ void assign_elect(const int64_t* __restrict__ index, int64_t* __restr
 template <typename word_t>
 __global__ void assign_owned(const int64_t* __restrict__ index, const int64_t* __restrict__ owners,
                              const word_t* __restrict__ source, word_t* __restrict__ out, int64_t n,
-                             bool by_row, int64_t rows, int64_t inner, int64_t size) {
+                             bool by_row, row_shape shape) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
-    int64_t place = by_row ? row - outer * rows : i;
-    int64_t position = index[place];
-    DETMODE_ASSERT(position >= 0 && position < size);
-    int64_t destination = (outer * size + position) * inner + (i - row * inner);
-    if (owners == nullptr || owners[by_row ? position : destination] == place) {
-      out[destination] = source[i];
+    placed at = placed_by(index, i, by_row, shape);
+    if (owners == nullptr || owners[by_row ? at.position : at.destination] == at.place) {
+      out[at.destination] = source[i];
     }
   }
 }
@@ -40,8 +33,8 @@ __global__ void assign_owned(const int64_t* __restrict__ index, const int64_t* _
 template <typename word_t>
 __global__ void assign_sorted(const int64_t* __restrict__ index, const int64_t* __restrict__ sorted,
                               const int64_t* __restrict__ order, const word_t* __restrict__ source,
-                              word_t* __restrict__ out, int64_t n, int64_t rows, int64_t inner,
-                              int64_t size) {
+                              word_t* __restrict__ out, int64_t n, row_shape shape) {
+  int64_t rows = shape.rows, inner = shape.inner, size = shape.size;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
     int64_t place = row - outer * rows, column = i - row * inner;

@@ -57,16 +57,16 @@ def assign_rows(
         owners = None if unique else _elect(index, shape, by_row)
         launch(
             SOURCE, f"assign_owned<{ctype(word)}>", n,
-            index, owners, words, to, n,
-            by_row, shape.rows, shape.inner * out.itemsize // word.itemsize, shape.size,
+            index=index, owners=owners, source=words, out=to, n=n, by_row=by_row,
+            shape=_in_words(shape, out, word),
         )  # fmt: skip
         return
     keys = index if by_row else of_elements(index, shape)
     found, order = torch.sort(keys.view(-1).to(sort_dtype(named.size)), stable=True)
     launch(
         SOURCE, f"assign_sorted<{ctype(word)}>", n,
-        keys, found.to(torch.int64), order, words, to, n,
-        named.rows, named.inner * out.itemsize // word.itemsize, named.size,
+        index=keys, sorted=found.to(torch.int64), order=order, source=words, out=to, n=n,
+        shape=_in_words(named, out, word),
     )  # fmt: skip
 
 
@@ -75,9 +75,13 @@ def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     n = index.numel()
     slots = shape.size if by_row else shape.destinations
     owners = torch.full((slots,), -1, dtype=torch.int64, device=index.device)
-    rows, inner = (n, 1) if by_row else (shape.rows, shape.inner)
-    launch(SOURCE, "assign_elect", n, index, owners, n, rows, inner, shape.size)
+    elected = Rows(1, n, 1, shape.size) if by_row else shape
+    launch(SOURCE, "assign_elect", n, index=index, owners=owners, n=n, shape=elected)
     return owners
+
+
+def _in_words(shape: Rows, out: Tensor, word: torch.dtype) -> Rows:
+    return shape._replace(inner=shape.inner * out.itemsize // word.itemsize)
 
 
 def _word(run: int, *tensors: Tensor) -> torch.dtype:

@@ -1,7 +1,9 @@
-"""What the backwards of max, adaptive and fractional max pooling share: checks and the launch."""
+"""Checks and launch shared by the backwards of max, adaptive and fractional max pooling."""
 
 from __future__ import annotations
 
+import math
+from collections import namedtuple
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +16,24 @@ from detmode.cuda.dtypes import FLOATING
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
+
+
+PooledShape = namedtuple(
+    "PooledShape",
+    "threads outer inner t_in h_in w_in t_out h_out w_out t_magic h_magic w_magic positions_magic "
+    "lanes lanes_magic",
+)
+"""How the tensors lie, and the threads on them: see ``pooled_shape`` of the kernels' header."""
+
+
+def pooled_shape(
+    work: tuple[int, int, int], sizes_in: Sequence[int], sizes_out: Sequence[int], lanes: int
+) -> PooledShape:
+    """The shape of three axes, with its magic numbers; ``work`` is threads, outer and inner."""
+    magic = magic_numbers(*sizes_in, math.prod(sizes_in))
+    sizes = (*sizes_in, *sizes_out, *magic, lanes, *magic_numbers(lanes))
+    return PooledShape._make((*work, *sizes))
 
 
 def entries(kernel: str) -> tuple[str, ...]:
@@ -35,21 +54,22 @@ def gather_chosen(
     indices: Tensor,
     spatial: int,
     memory_format: torch.memory_format,
-    *window: int | Tensor,
     counts: Sequence[int],
+    **window: Tensor | tuple[int, ...],
 ) -> Tensor:
     """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
     Args:
-        source: where the kernel is.
+        source: the file with the kernel.
         kernel: a name that :func:`entries` expanded.
         grad_output: like ``indices``, in any strides.
-        self: what was pooled; its shape and dtype are read.
+        self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         spatial: 2 or 3 dimensions, the last ones.
         memory_format: of the result.
-        window: what the kernel takes after the sizes.
-        counts: the largest numbers that it works out of them, beside positions in the tensors.
+        counts: the largest numbers that the kernel works out of ``window``, beside positions in
+            the tensors.
+        window: the kernel's own arguments.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
@@ -63,34 +83,22 @@ def gather_chosen(
     per_thread = PER_THREAD if many else 1
     index = index_ctype(self.numel(), grad_output.numel(), *counts)
     missing = (1,) * (3 - spatial)
-    sizes_in, sizes_out = self.shape[-spatial:], grad_output.shape[-spatial:]
     shares = -(-shared // per_thread)
     threads = grad_input.numel() // max(shared, 1) * shares
-    lanes = shares if inner > 1 else 1
+    sizes_in, sizes_out = ((*missing, *each.shape[-spatial:]) for each in (self, grad_output))
+    work, lanes = (threads, outer, inner), shares if inner > 1 else 1
+    shape = pooled_shape(work, sizes_in, sizes_out, lanes)
     launch(
-        source,
-        f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output.contiguous(memory_format=memory_format),
-        indices.contiguous(memory_format=memory_format),
-        grad_input,
-        threads,
-        outer,
-        inner,
-        *missing,
-        *sizes_in,
-        *missing,
-        *sizes_out,
-        *magic_numbers(*missing, *sizes_in, sizes_in.numel()),
-        lanes,
-        *magic_numbers(lanes),
-        *window,
-    )
+        source, f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(memory_format=memory_format),
+        indices=indices.contiguous(memory_format=memory_format), grad_input=grad_input, shape=shape,
+        **window,
+    )  # fmt: skip
     return grad_input
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    """What the operators ask of their tensors, but for what ATen words differently.
+    """Check the tensors of these operators, except for conditions with other messages in ATen.
 
     Raises:
         RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.

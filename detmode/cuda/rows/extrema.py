@@ -37,8 +37,10 @@ def extreme_rows(
     by_row = index.numel() == shape.rows
     launch(
         SOURCE, f"index_reduce_observe<{ctype(out.dtype)}>", shape.addends,
-        index, source, keys, shape.addends, by_row, shape.rows, shape.inner, shape.size, largest,
+        index=index, source=source, keys=keys, n=shape.addends, by_row=by_row, shape=shape,
+        largest=largest,
     )  # fmt: skip
     launch(
-        SOURCE, f"index_reduce_finish<{ctype(out.dtype)}>", n, keys, out, n, include_self, largest
-    )
+        SOURCE, f"index_reduce_finish<{ctype(out.dtype)}>", n,
+        keys=keys, out=out, n=n, include_self=include_self, largest=largest,
+    )  # fmt: skip

@@ -87,47 +87,39 @@ struct Cubic {
 };
 
 template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(int32_t* positions, opmath_t* weights, int64_t in_w, int64_t out_w,
-                                int64_t taps_w, double scale_w, int64_t in_h, int64_t out_h,
-                                int64_t taps_h, double scale_h, int64_t in_d, int64_t out_d,
-                                int64_t taps_d, double scale_d, bool align_corners) {
-  const Resize<opmath_t> dimensions[3] = {
-      {in_w, out_w, taps_w, static_cast<opmath_t>(scale_w), align_corners},
-      {in_h, out_h, taps_h, static_cast<opmath_t>(scale_h), align_corners},
-      {in_d, out_d, taps_d, static_cast<opmath_t>(scale_d), align_corners}};
-  write_tables<interpolation>(positions, weights, dimensions);
+__global__ void upsample_tables(int32_t* positions, opmath_t* weights, resized_axis w,
+                                resized_axis h, resized_axis d, bool align_corners) {
+  write_tables<interpolation>(positions, weights, w, h, d, align_corners);
 }
 
-// grad_output is [outer, (out_d, out_h,) out_w, inner], grad_input [outer, (in_d, in_h,) in_w,
-// inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once, where
-// they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in `inner`
-// as they can be, so that neighbouring threads read neighbours. For channels_last tensors, and for
-// the leading dimensions alone.
+// grad_output is [outer, (d.out, h.out,) w.out, inner], grad_input [outer, (d.size, h.size,)
+// w.size, inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once,
+// where they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in
+// `inner` as they can be, so that neighbouring threads read neighbours. For channels_last tensors,
+// and for the leading dimensions alone.
 template <typename in_t, typename out_t, int dims, int width, bool packed>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather(const in_t* __restrict__ grad_output, const int32_t* __restrict__ positions,
                     const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
-                    int64_t outer, int64_t inner, int64_t in_w, int64_t out_w, int64_t taps_w,
-                    int64_t in_h, int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d,
-                    int64_t taps_d, bool clamps) {
+                    int64_t outer, int64_t inner, resized_axis w, resized_axis h, resized_axis d,
+                    bool clamps) {
   using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
   const source_t* source = reinterpret_cast<const source_t*>(grad_output);
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(
-      positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
+  read_tables<opmath_t<in_t>>(positions, weights, {w, h, d}, axes);
   int64_t hop = ceil_div(inner, width), n = outer * hop, stride = packed ? hop : inner;
   int64_t plane = stride;
 #pragma unroll
-  for (int d = 0; d < dims; ++d) {
-    n *= axes[d].in;
-    plane *= axes[d].out;
+  for (int a = 0; a < dims; ++a) {
+    n *= axes[a].in;
+    plane *= axes[a].out;
   }
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t rest = quick_div(i, hop);
     int64_t x = i - rest * hop;
     out_t* target = grad_input + rest * inner + x;
 #pragma unroll
-    for (int d = 0; d < dims; ++d) take(axes[d], rest);
+    for (int a = 0; a < dims; ++a) take(axes[a], rest);
     int active = 0;
 #pragma unroll
     for (int u = 0; u < width; ++u) active += packed || x + u * hop < inner ? 1 : 0;
@@ -155,20 +147,18 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather_rows(const in_t* __restrict__ grad_output,
                          const int32_t* __restrict__ positions,
                          const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
-                         int64_t outer, int64_t in_w, int64_t out_w, int64_t taps_w, int64_t in_h,
-                         int64_t out_h, int64_t taps_h, int64_t in_d, int64_t out_d, int64_t taps_d,
+                         int64_t outer, resized_axis w, resized_axis h, resized_axis d,
                          bool clamps) {
   constexpr int width = 2;
   constexpr int rows_at_once = dims == 1 ? rows : 1;
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(
-      positions, weights, {in_w, out_w, taps_w, in_h, out_h, taps_h, in_d, out_d, taps_d}, axes);
+  read_tables<opmath_t<in_t>>(positions, weights, {w, h, d}, axes);
   // Rows are neighbours within a plane; with no leading dimension all are.
-  int64_t height = dims > 1 ? in_h : outer, groups = ceil_div(height, rows);
-  int64_t n = dims > 1 ? outer * groups : groups, plane = out_w;
-  if constexpr (dims > 2) n *= in_d;
+  int64_t height = dims > 1 ? h.size : outer, groups = ceil_div(height, rows);
+  int64_t n = dims > 1 ? outer * groups : groups, plane = w.out;
+  if constexpr (dims > 2) n *= d.size;
 #pragma unroll
-  for (int d = 1; d < dims; ++d) plane *= axes[d].out;
+  for (int a = 1; a < dims; ++a) plane *= axes[a].out;
   int32_t threads = static_cast<int32_t>(blockDim.x), x = static_cast<int32_t>(threadIdx.x);
   int32_t strip = width * threads, size = axes[0].in;
   opmath_t<in_t>* columns = dynamic_shared<opmath_t<in_t>>() + threadIdx.y * rows * strip;
@@ -203,7 +193,7 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
           if constexpr (dims > 1) {
             axes[1].at = static_cast<int32_t>(first);
             opmath_t<in_t> values[rows][width];
-            gather_rows<dims - 1, rows>(source, out_w, next, clamps, axes + 1, values);
+            gather_rows<dims - 1, rows>(source, w.out, next, clamps, axes + 1, values);
 #pragma unroll
             for (int r = 0; r < rows; ++r) keep(r, values[r]);
           }
@@ -213,8 +203,8 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
             opmath_t<in_t> values[width] = {};
             if constexpr (dims > 1) axes[1].at = static_cast<int32_t>(first) + r;
             if (r < count)
-              gather_all<dims - 1, width>(source, out_w, next, width, clamps, axes + 1, values);
-            if constexpr (dims == 1) source += out_w;
+              gather_all<dims - 1, width>(source, w.out, next, width, clamps, axes + 1, values);
+            if constexpr (dims == 1) source += w.out;
             keep(r, values);
           }
         }
@@ -227,9 +217,9 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
       if (last == end) break;
       begin = last + 1;
     }
-    out_t* target = grad_input + row * in_w + axes[0].at;
+    out_t* target = grad_input + row * w.size + axes[0].at;
 #pragma unroll
-    for (int r = 0; r < rows; ++r, target += in_w) {
+    for (int r = 0; r < rows; ++r, target += w.size) {
       if (owns && r < count) *target = static_cast<out_t>(add_rn(sums[r], opmath_t<in_t>(0)));
     }
   }

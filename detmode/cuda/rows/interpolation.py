@@ -18,6 +18,7 @@ from detmode.cuda.rows.interpolation_tables import (
     WIDTH,
     Axis,
     Interpolation,
+    by_name,
     ratio_of,
     write_tables,
 )
@@ -98,9 +99,15 @@ def _gather(
 ) -> None:
     """``source`` is [outer, ..., inner] in memory, the dimensions of ``axes`` reversed between."""
     template = f"{ctype(source.dtype)}, {ctype(result.dtype)}, {len(axes)}"
-    sizes = [n for axis in axes for n in (axis.size, axis.out, axis.taps)]
-    sizes += [0, 0, 0] * (3 - len(axes))
-    tensors = (source, positions, weights, result)
+    arguments = {
+        "grad_output": source,
+        "positions": positions,
+        "weights": weights,
+        "grad_input": result,
+        "outer": outer,
+        **by_name(axes),
+        "clamps": interpolation.clamps,
+    }
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(source.dtype)]
@@ -112,7 +119,7 @@ def _gather(
             step = WIDTH
         entry = f"upsample_gather<{template}, {step}, {kind}>"
         threads = result.numel() // inner * -(-inner // step)
-        launch(SOURCE, entry, threads, *tensors, outer, inner, *sizes, interpolation.clamps)
+        launch(SOURCE, entry, threads, inner=inner, **arguments)
         return
     width = axes[0].size
     x = min(256, max(32, 1 << (width - 1).bit_length()))
@@ -123,13 +130,7 @@ def _gather(
     groups = lines // height * -(-height // rows)
     shared = 2 * rows * x * y * weights.element_size()
     launch_blocks(
-        SOURCE,
-        f"upsample_gather_rows<{template}, {rows}>",
-        (-(-width // x), min(-(-groups // y), MAX_GROUPS)),
-        (x, y),
-        *tensors,
-        outer,
-        *sizes,
-        interpolation.clamps,
-        shared=shared,
-    )
+        SOURCE, f"upsample_gather_rows<{template}, {rows}>",
+        (-(-width // x), min(-(-groups // y), MAX_GROUPS)), (x, y),
+        shared=shared, **arguments,
+    )  # fmt: skip

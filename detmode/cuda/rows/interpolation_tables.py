@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ SOURCE = Source(
 
 @dataclass(frozen=True)
 class Interpolation:
-    """What tells one separable interpolation from another.
+    """The properties of a separable interpolation.
 
     Args:
         source: where its tables are written.
@@ -60,8 +61,7 @@ class Interpolation:
     clamps: bool
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """A dimension: its input and output size, taps, and input positions per output position."""
 
     size: int
@@ -82,6 +82,12 @@ def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> f
     return 1.0 / scale if scale is not None and scale > 0 else size / out
 
 
+def by_name(axes: Sequence[Axis]) -> dict[str, Axis]:
+    """The axes, the last one first, as the kernels' arguments ``w``, ``h`` and ``d``."""
+    absent = Axis(0, 0, 0, 0.0)
+    return dict(zip("whd", (*axes, absent, absent)))
+
+
 def write_tables(
     interpolation: Interpolation, axes: Sequence[Axis], align_corners: bool, like: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -89,16 +95,9 @@ def write_tables(
     opmath = torch.float64 if like.dtype is torch.float64 else torch.float32
     positions = empty((sum(axis.positions for axis in axes),), torch.int32, like.device)
     weights = empty((sum(axis.out * axis.taps for axis in axes),), opmath, like.device)
-    described: list[int | float] = []
-    for axis in axes:
-        described += [axis.size, axis.out, axis.taps, axis.scale]
-    described += [0, 0, 0, 0.0] * (3 - len(axes))
     launch(
-        interpolation.source,
-        interpolation.entry.format(ctype(opmath)),
+        interpolation.source, interpolation.entry.format(ctype(opmath)),
         sum(axis.size + axis.out for axis in axes),
-        *(positions, weights),
-        *described,
-        align_corners,
-    )
+        positions=positions, weights=weights, **by_name(axes), align_corners=align_corners,
+    )  # fmt: skip
     return positions, weights

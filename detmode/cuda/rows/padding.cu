@@ -11,11 +11,20 @@ static constexpr int ALONE = 64;
 static constexpr int LANES = 32;
 
 // One axis. Output `o` lies at o - padding in the input; a negative padding crops.
+struct padded_axis {
+  int64_t size, out, padding;
+};
+
+// The same in the type of positions.
 template <typename index_t>
 struct Axis {
   index_t in;
   index_t out;
   index_t padding;
+  __device__ __forceinline__ Axis(const padded_axis& axis)
+      : in(static_cast<index_t>(axis.size)),
+        out(static_cast<index_t>(axis.out)),
+        padding(static_cast<index_t>(axis.padding)) {}
 };
 
 // Candidates [begin, end) for the outputs that copied one input position.
@@ -189,15 +198,11 @@ static __device__ __forceinline__ void store(scalar_t* grad_input, index_t hop, 
 // position after the other.
 template <typename scalar_t, bool reflect, int per_thread, typename index_t>
 __global__ void pad_backward(const scalar_t* __restrict__ grad_output,
-                             scalar_t* __restrict__ grad_input, int64_t planes, int64_t d_in,
-                             int64_t h_in, int64_t w_in, int64_t d_out, int64_t h_out,
-                             int64_t w_out, int64_t d_padding, int64_t h_padding,
-                             int64_t w_padding) {
+                             scalar_t* __restrict__ grad_input, int64_t planes, padded_axis d,
+                             padded_axis h, padded_axis w) {
   auto narrow = [](int64_t value) { return static_cast<index_t>(value); };
-  const Axis<index_t> axes[3] = {{narrow(d_in), narrow(d_out), narrow(d_padding)},
-                                 {narrow(h_in), narrow(h_out), narrow(h_padding)},
-                                 {narrow(w_in), narrow(w_out), narrow(w_padding)}};
-  index_t positions = narrow(d_in * h_in * w_in), outputs = narrow(d_out * h_out * w_out);
+  const Axis<index_t> axes[3] = {d, h, w};
+  index_t positions = narrow(d.size * h.size * w.size), outputs = narrow(d.out * h.out * w.out);
   int64_t n = ceil_div(planes, per_thread) * positions;
   int lane = static_cast<int>(threadIdx.x) % LANES;
   // What a thread does first, for position i of all groups of planes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -14,7 +15,7 @@ DTYPES = FLOATING + COMPLEX
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -27,6 +28,10 @@ SOURCE = Source(
         for index in ("int32_t", "int64_t")
     ),
 )
+
+
+PaddedAxis = namedtuple("PaddedAxis", "size out padding")
+"""One axis: its inputs, its outputs, and how many of those are before the first input."""
 
 
 def gather_backward(
@@ -49,25 +54,17 @@ def gather_backward(
     where = f"{name}{spatial}d_backward"
     _check(where, grad_output, self, padding, spatial, reflect)
     grad_input = empty(self.shape, self.dtype, self.device)
-    missing = 3 - spatial
+    axes = map(PaddedAxis, self.shape[::-1], grad_output.shape[::-1], map(int, padding[::2]))
+    w, h, d = (*axes, *[PaddedAxis(1, 1, 0)] * (3 - spatial))
     planes, positions = self.shape[:-spatial].numel(), self.shape[-spatial:].numel()
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
     index = index_ctype(grad_output.numel(), grad_input.numel())
     launch(
-        SOURCE,
-        f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
+        SOURCE, f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
         -(-planes // per_thread) * positions,
-        grad_output.contiguous(),
-        grad_input,
-        planes,
-        *(1,) * missing,
-        *self.shape[-spatial:],
-        *(1,) * missing,
-        *grad_output.shape[-spatial:],
-        *(0,) * missing,
-        *(int(before) for before in reversed(padding[::2])),
-    )
+        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, d=d, h=h, w=w,
+    )  # fmt: skip
     return grad_input
 
 

@@ -75,7 +75,9 @@ def linearize(
     n = keys.numel()
     for index, size in indices:
         index = index.expand(shape).contiguous()
-        launch(SOURCE, "index_put_linearize", n, index, keys, n, size, wraps)
+        launch(
+            SOURCE, "index_put_linearize", n, index=index, keys=keys, n=n, size=size, wraps=wraps
+        )
     return keys
 
 

@@ -42,17 +42,18 @@ def multiply_rows(
         return pieces * columns, carry_keys, carries
 
     threads, carry_keys, carries = slots(shape.rows)
-    lies = (columns, shape.inner, shape.size, include_self)
+    lies = {"out": out, "shape": shape, "include_self": include_self}
     launch(
         SOURCE, f"index_reduce_multiply_rows<{scalar}>", threads,
-        index, keys.to(torch.int64), order, source, out, carry_keys, carries, shape.rows, *lies,
+        index=index, keys=keys.to(torch.int64), order=order, source=source,
+        carry_keys=carry_keys, carries=carries, **lies,
     )  # fmt: skip
     while carry_keys is not None:
         read_keys, read, n = carry_keys, carries, carry_keys.numel()
         threads, carry_keys, carries = slots(n)
         launch(
             SOURCE, f"index_reduce_multiply_carries<{scalar}>", threads,
-            read_keys, read, out, carry_keys, carries, n, *lies,
+            keys=read_keys, carries_read=read, carry_keys=carry_keys, carries=carries, n=n, **lies,
         )  # fmt: skip
 
 

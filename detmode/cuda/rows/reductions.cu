@@ -1,9 +1,7 @@
 // Products, maxima and minima of rows by destination: index_reduce, and scatter's reductions.
-//
-// `source` lies as [outer, rows, inner], the destinations as [outer, size, inner]; an index names
-// the destination of a row (one for all `outer`), or of each element.
 #include "ordered.cuh"
 #include "product.cuh"
+#include "row_shape.cuh"
 #include "segment_reduce.cuh"
 
 // Multiplies what a destination holds by the product of its rows, or replaces it.
@@ -31,10 +29,11 @@ __global__ void index_reduce_multiply_rows(
     const int64_t* __restrict__ index, const int64_t* __restrict__ keys,
     const int64_t* __restrict__ order, const scalar_t* __restrict__ source,
     scalar_t* __restrict__ out, int64_t* __restrict__ carry_keys, int64_t* __restrict__ carries,
-    int64_t rows, int64_t columns, int64_t inner, int64_t size, bool include_self) {
+    row_shape shape, bool include_self) {
   using run_t = product_t<scalar_t>;
   run_t* carried = reinterpret_cast<run_t*>(carries);
-  int64_t all = segment_pieces<PIECE>(rows) * columns;
+  int64_t rows = shape.rows, inner = shape.inner, size = shape.size;
+  int64_t columns = shape.outer * inner, all = segment_pieces<PIECE>(rows) * columns;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, columns), column = i - piece * columns;
     int64_t outer = quick_div(column, inner);
@@ -59,21 +58,24 @@ __global__ void index_reduce_multiply_rows(
 
 // The launches after it: `n` carries, until one piece holds them all.
 template <typename scalar_t>
-__global__ void index_reduce_multiply_carries(
-    const int64_t* __restrict__ keys, const int64_t* __restrict__ carries_read,
-    scalar_t* __restrict__ out, int64_t* __restrict__ carry_keys, int64_t* __restrict__ carries,
-    int64_t n, int64_t columns, int64_t inner, int64_t size, bool include_self) {
+__global__ void index_reduce_multiply_carries(const int64_t* __restrict__ keys,
+                                              const int64_t* __restrict__ carries_read,
+                                              scalar_t* __restrict__ out,
+                                              int64_t* __restrict__ carry_keys,
+                                              int64_t* __restrict__ carries, int64_t n,
+                                              row_shape shape, bool include_self) {
   using run_t = product_t<scalar_t>;
   const run_t* read = reinterpret_cast<const run_t*>(carries_read);
   run_t* carried = reinterpret_cast<run_t*>(carries);
-  int64_t all = segment_pieces<PIECE>(n) * columns;
+  int64_t columns = shape.outer * shape.inner, all = segment_pieces<PIECE>(n) * columns;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, columns), column = i - piece * columns;
     segment_piece<PIECE>(
         piece, n, [&](int64_t slot) { return keys[slot]; },
         [&](int64_t slot) { return read[slot * columns + column]; },
         [](const run_t& earlier, const run_t& later) { return earlier.times(later); },
-        run_t::of(scalar_t(1)), product_store<scalar_t>{out, column, inner, size, include_self},
+        run_t::of(scalar_t(1)),
+        product_store<scalar_t>{out, column, shape.inner, shape.size, include_self},
         [&](int64_t slot, int64_t key, const run_t& run) {
           if (column == 0) carry_keys[slot] = key;
           carried[slot * columns + column] = run;
@@ -86,13 +88,9 @@ template <typename scalar_t>
 __global__ void index_reduce_observe(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,
                                      typename extremum<scalar_t>::key_t* __restrict__ keys,
-                                     int64_t n, bool by_row, int64_t rows, int64_t inner,
-                                     int64_t size, bool largest) {
+                                     int64_t n, bool by_row, row_shape shape, bool largest) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
-    int64_t position = index[by_row ? row - outer * rows : i];
-    DETMODE_ASSERT(position >= 0 && position < size);
-    int64_t destination = (outer * size + position) * inner + (i - row * inner);
+    int64_t destination = placed_by(index, i, by_row, shape).destination;
     extremum<scalar_t>::observe(keys, destination, source[i], largest);
   }
 }

@@ -1,4 +1,4 @@
-"""What an operator of the scatter family reduces, as rows and their destinations."""
+"""The elements that an operator of the scatter family reduces, as rows and destinations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def reduce_scattered(
     reduce_rows: Callable[..., None],
     **options: Any,
 ) -> Tensor:
-    """Bring the elements of ``src`` to where ``index`` says.
+    """Reduce the elements of ``src`` into the destinations that ``index`` names.
 
     Args:
-        self: what the destinations hold before.
+        self: the initial values of the destinations.
         dim: along which ``index`` names destinations.
         index: integers; no larger than ``src``, and than ``self`` but for ``dim``.
         src: of the dtype of ``self``.
@@ -63,9 +63,9 @@ def reduce_scattered(
 
 
 def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
-    """How ``index`` names destinations: one for a row of the dimensions behind ``dim`` if it can.
+    """Return the destinations that ``index`` names: one for each row behind ``dim``, if possible.
 
-    An expanded index says so by its strides, which are as much of its form as its shape.
+    An expanded index is recognised by its strides.
     """
     before, n, behind = index.shape[:dim], index.shape[dim], index.shape[dim + 1 :]
     outer, inner = prod(before), prod(behind)

@@ -1,4 +1,4 @@
-"""How rows lie, and which of the two ways to add them moves fewer bytes.
+"""The layout of rows, and the choice of the way to add them that moves fewer bytes.
 
 * *integers*: per destination the largest exponent, then the addends as integers of that scale.
   Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
@@ -9,22 +9,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 PIECE = 64
-"""Rows that one thread adds up one after the other; the same in kernels.cu."""
+"""Rows that one thread adds one after the other; the same number as in kernels.cu."""
 
 SECTOR = 32
-"""Bytes that a GPU moves at least, however few of them are asked for."""
+"""The fewest bytes that a GPU moves at once."""
 
 MOST_SORTED = 2**31 - 1
-"""Elements of a dimension that PyTorch sorts on a GPU; on the CPU there is no such limit."""
+"""The most elements of a dimension that PyTorch sorts on a GPU; the CPU has no such limit."""
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``."""
 
     outer: int
@@ -44,17 +43,17 @@ class Rows:
 
 
 def parts_of(dtype: torch.dtype) -> tuple[int, int]:
-    """Real components of an element, and 64-bit words of a component's sum."""
+    """Return the real components of an element, and the 64-bit words of a component's sum."""
     return 1 + dtype.is_complex, 2 if dtype in (torch.float64, torch.complex128) else 1
 
 
 def flat(shape: Rows) -> Rows:
-    """Every element a row of its own."""
+    """Return the layout in which every element is a row."""
     return Rows(1, shape.addends, 1, shape.destinations)
 
 
 def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
-    """Whether rows are sorted: they can be, and fewer bytes move.
+    """Return whether to sort rows: if they can be sorted and fewer bytes move.
 
     ``by_row``: one index for a whole row.
     """
@@ -82,10 +81,10 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
 
 
 def elects(shape: Rows) -> bool:
-    """Whether an owner is elected for each destination of an assignment; otherwise rows are sorted.
+    """Return whether to elect an owner for each destination of an assignment instead of sorting.
 
-    A sort has keys and 64-bit positions twice, about four int64 for each row. No more than that is
-    spent on owners, of which there are as many as destinations.
+    A sort needs keys and 64-bit positions twice, about four int64 for each row. Owners, one for
+    each destination, must not need more than that.
     """
     return shape.size <= 4 * shape.rows
 

@@ -19,7 +19,7 @@ _ROWS = ("sum_rows", "sum_carries")
 
 
 def widths(dtype: torch.dtype) -> tuple[int, ...]:
-    """How many neighbouring columns a thread can take: one, or eight bytes of them."""
+    """Return the neighbouring columns that a thread can serve: one, or eight bytes of them."""
     return (1, 8 // dtype.itemsize) if dtype.itemsize < 8 else (1,)
 
 

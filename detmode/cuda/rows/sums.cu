@@ -1,11 +1,10 @@
 // Sums of rows by destination: index_add, index_put(accumulate=True), scatter_add, scatter_reduce.
 //
-// `source` lies as [outer, rows, inner], the destinations as [outer, size, inner]; an index names
-// the destination of a row (one for all `outer`), or of each element. Two ways lead to the sums:
-// integers added in any order (observe, admit_self, accumulate, finish), and rows sorted by
-// destination and added up piece by piece (sum_rows, sum_carries).
+// Two ways lead to the sums: integers added in any order (observe, admit_self, accumulate, finish),
+// and rows sorted by destination and added up piece by piece (sum_rows, sum_carries).
 #include "accumulator.cuh"
 #include "compensated_sum.cuh"
+#include "row_shape.cuh"
 #include "segment_reduce.cuh"
 
 // index_add's alpha, where there is one: the product is rounded to scalar_t, as ATen's is.
@@ -36,25 +35,14 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
   }
 }
 
-// The destination of the element i of `source`.
-static __device__ __forceinline__ int64_t destination_of(int64_t i, const int64_t* index,
-                                                         bool by_row, int64_t rows, int64_t inner,
-                                                         int64_t size) {
-  int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
-  int64_t position = index[by_row ? row - outer * rows : i];
-  DETMODE_ASSERT(position >= 0 && position < size);
-  return (outer * size + position) * inner + (i - row * inner);
-}
-
 // Integer maxima and counts: any order gives the same.
 template <typename scalar_t>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
                                   int64_t* __restrict__ counts, int64_t n, bool by_row,
-                                  int64_t rows, int64_t inner, int64_t size, bool scaled, double re,
-                                  double im) {
+                                  row_shape shape, bool scaled, double re, double im) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t destination = destination_of(i, index, by_row, rows, inner, size);
+    int64_t destination = placed_by(index, i, by_row, shape).destination;
     accumulator<scalar_t>::observe(keys, destination, addend(source[i], scaled, re, im));
     if (counts != nullptr) atomic_add(counts + destination, int64_t(1));
   }
@@ -79,11 +67,10 @@ template <typename scalar_t>
 __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,
                                      const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
-                                     int64_t n, bool by_row, int64_t rows, int64_t inner,
-                                     int64_t size, bool scaled, double re, double im,
-                                     int64_t headroom) {
+                                     int64_t n, bool by_row, row_shape shape, bool scaled,
+                                     double re, double im, int64_t headroom) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t destination = destination_of(i, index, by_row, rows, inner, size);
+    int64_t destination = placed_by(index, i, by_row, shape).destination;
     accumulator<scalar_t>::add(keys, sums, destination, addend(source[i], scaled, re, im),
                                headroom);
   }
@@ -204,12 +191,12 @@ __global__ void index_add_sum_rows(const int64_t* __restrict__ index,
                                    const int64_t* __restrict__ order,
                                    const scalar_t* __restrict__ source, scalar_t* __restrict__ out,
                                    int64_t* __restrict__ carry_keys, double* __restrict__ carries,
-                                   int64_t rows, int64_t columns, int64_t inner, int64_t size,
-                                   bool include_self, bool mean, bool scaled, double re,
-                                   double im) {
+                                   row_shape shape, bool include_self, bool mean, bool scaled,
+                                   double re, double im) {
   using sums_t = row_sums<scalar_t, width>;
   sums_t* carried = reinterpret_cast<sums_t*>(carries);
-  int64_t groups = columns / width, all = segment_pieces<PIECE>(rows) * groups;
+  int64_t rows = shape.rows, inner = shape.inner, size = shape.size;
+  int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     int64_t outer = quick_div(column, inner);
@@ -250,13 +237,12 @@ __global__ void index_add_sum_carries(const int64_t* __restrict__ keys,
                                       const double* __restrict__ carries_read,
                                       const int64_t* __restrict__ counted,
                                       scalar_t* __restrict__ out, int64_t* __restrict__ carry_keys,
-                                      double* __restrict__ carries, int64_t n, int64_t rows,
-                                      int64_t columns, int64_t inner, int64_t size,
+                                      double* __restrict__ carries, int64_t n, row_shape shape,
                                       bool include_self) {
   using sums_t = row_sums<scalar_t, width>;
   const sums_t* read = reinterpret_cast<const sums_t*>(carries_read);
   sums_t* carried = reinterpret_cast<sums_t*>(carries);
-  int64_t groups = columns / width, all = segment_pieces<PIECE>(n) * groups;
+  int64_t groups = shape.outer * shape.inner / width, all = segment_pieces<PIECE>(n) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     segment_piece<PIECE>(
@@ -264,7 +250,8 @@ __global__ void index_add_sum_carries(const int64_t* __restrict__ keys,
         [&](int64_t slot) { return read[slot * groups + group]; },
         [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
         sums_t::nothing(),
-        row_store<scalar_t, width>{out, counted, 0, rows, column, inner, size, include_self},
+        row_store<scalar_t, width>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
+                                   include_self},
         [&](int64_t slot, int64_t key, const sums_t& sums) {
           if (column == 0) carry_keys[slot] = key;
           carried[slot * groups + group] = sums;

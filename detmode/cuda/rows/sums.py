@@ -69,20 +69,24 @@ def _add_integers(
     sums, keys = scratch[: elements * words], scratch[elements * words :].view(torch.int32)
     counts = torch.zeros(n, dtype=torch.int64, device=out.device) if mean else None
     headroom = (shape.rows + 1).bit_length()
-    lies = (shape.addends, by_row, shape.rows, shape.inner, shape.size)
-    scaled = (alpha != 1, alpha.real, alpha.imag)
+    addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
+    addends |= {"shape": shape, "scaled": alpha != 1, "re": alpha.real, "im": alpha.imag}
     launch(
         SOURCE, f"index_add_observe<{scalar}>", shape.addends,
-        index, source, keys, counts, *lies, *scaled,
+        keys=keys, counts=counts, **addends,
     )  # fmt: skip
-    launch(SOURCE, f"index_add_admit_self<{scalar}>", n, out, keys, sums, n, include_self, headroom)
+    launch(
+        SOURCE, f"index_add_admit_self<{scalar}>", n,
+        self=out, keys=keys, sums=sums, n=n, include_self=include_self, headroom=headroom,
+    )  # fmt: skip
     launch(
         SOURCE, f"index_add_accumulate<{scalar}>", shape.addends,
-        index, source, keys, sums, *lies, *scaled, headroom,
+        keys=keys, sums=sums, headroom=headroom, **addends,
     )  # fmt: skip
     launch(
         SOURCE, f"index_add_finish<{scalar}>", n,
-        keys, sums, counts, out, n, include_self, headroom,
+        keys=keys, sums=sums, counts=counts, out=out, n=n, include_self=include_self,
+        headroom=headroom,
     )  # fmt: skip
 
 
@@ -116,16 +120,17 @@ def _add_sorted(
         return pieces * columns // width, keys, sums
 
     threads, keys, sums = slots(shape.rows)
-    lies = (shape.rows, columns, shape.inner, shape.size, include_self)
     launch(
         SOURCE, f"index_add_sum_rows{kind}", threads,
-        index, counted, order, source, out, keys, sums,
-        *lies, mean, alpha != 1, alpha.real, alpha.imag,
+        index=index, keys=counted, order=order, source=source, out=out,
+        carry_keys=keys, carries=sums, shape=shape, include_self=include_self, mean=mean,
+        scaled=alpha != 1, re=alpha.real, im=alpha.imag,
     )  # fmt: skip
     while keys is not None:
         read_keys, read_sums, n = keys, sums, keys.numel()
         threads, keys, sums = slots(n)
         launch(
             SOURCE, f"index_add_sum_carries{kind}", threads,
-            read_keys, read_sums, counted if mean else None, out, keys, sums, n, *lies,
+            keys=read_keys, carries_read=read_sums, counted=counted if mean else None, out=out,
+            carry_keys=keys, carries=sums, n=n, shape=shape, include_self=include_self,
         )  # fmt: skip

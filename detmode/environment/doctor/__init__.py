@@ -1,4 +1,4 @@
-"""What in this environment can break or slow reproducibility, each with its remedy.
+"""Settings of this environment that can break or slow reproducibility, with remedies.
 
 Every state is read from the setting itself, and nothing is changed: no CUDA context is made, and
 what takes long to import (inductor, and CuPy where there is no GPU) is not imported.
@@ -7,15 +7,16 @@ what takes long to import (inductor, and CuPy where there is no GPU) is not impo
 from __future__ import annotations
 
 from detmode.environment.doctor import numerics, program, software
-from detmode.environment.doctor.finding import Finding
+from detmode.environment.doctor.finding import SEVERITIES, Finding
 
-__all__ = ["Finding", "findings"]
+__all__ = ["SEVERITIES", "Finding", "findings"]
 
 
 def findings() -> tuple[Finding, ...]:
-    """Everything that is looked at, whether or not there is something to do.
+    """Everything that is looked at, whether or not there is something to do; errors first.
 
     The settings are those of this moment: called in a program, those that the program made.
     """
     looks = (*software.LOOKS, *numerics.LOOKS, *program.LOOKS)
-    return tuple(finding for look in looks for finding in look())
+    found = (finding for look in looks for finding in look())
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))

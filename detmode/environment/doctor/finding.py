@@ -1,4 +1,4 @@
-"""What a look at one setting gives."""
+"""The result of inspecting one setting."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
+SEVERITIES = ("error", "warning", "note")
+"""How much a finding matters, the most first."""
+
 
 @dataclass(frozen=True)
 class Finding:
     """One setting or part of the environment.
 
     Args:
-        subject: what was looked at.
-        state: what it is here.
-        effect: what follows for reproducibility, or for speed.
-        remedy: what to do; ``None`` where there is nothing to do.
+        subject: the setting that was inspected.
+        state: its value here.
+        effect: the consequence for reproducibility or speed.
+        remedy: the action to take; ``None`` if there is nothing to do.
+        severity: ``"error"`` for what makes two runs differ, whatever detmode does; ``"warning"``
+            for what can, or slows them; ``"note"`` for what is fine, is only known in a program, or
+            matters outside the mode or between machines alone. If left out, a remedy makes a
+            warning.
     """
 
     subject: str
     state: str
     effect: str
     remedy: str | None = None
+    severity: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.severity:
+            object.__setattr__(self, "severity", "warning" if self.remedy else "note")
 
     def as_text(self) -> dict[str, str | None]:
         """The fields by name."""
@@ -32,5 +44,5 @@ Look = Callable[[], Iterator[Finding]]
 
 
 def variable(name: str) -> str:
-    """An environment variable as a state."""
+    """Return an environment variable as a state."""
     return os.environ.get(name) or "not set"

@@ -1,4 +1,4 @@
-"""What decides how a result is computed: libraries, precision, choices by timing."""
+"""The settings that decide how a result is computed: libraries, precision, choices by timing."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def _cudnn() -> Iterator[Finding]:
     yield Finding(
         "cuDNN",
         state,
-        "outside the mode the algorithm, and so the bits, may change from run to run",
+        "outside the mode the algorithm, and so the bits, may vary between runs",
         "nothing under the mode, which sets deterministic=True and benchmark=False",
+        "note",
     )
 
 
@@ -73,7 +74,7 @@ def _precision() -> Iterator[Finding]:
     yield Finding(
         "float32 precision",
         state,
-        "TF32 and bfloat16 do not vary from run to run, but GPUs with and without them give other "
+        "TF32 and bfloat16 do not vary between runs, but GPUs with and without them give different "
         "bits"
         if reduced
         else "float32 is computed as float32",
@@ -81,6 +82,7 @@ def _precision() -> Iterator[Finding]:
         "torch.backends.cudnn.allow_tf32 = False"
         if reduced
         else None,
+        "note",
     )
     override = os.environ.get("NVIDIA_TF32_OVERRIDE")
     if override is not None:
@@ -123,13 +125,14 @@ def _reductions() -> Iterator[Finding]:
     yield Finding(
         "float16 and bfloat16 matmul",
         ", ".join(allowed) or "sums are float32",
-        "sums may be rounded on the way: not varying from run to run, but where depends on the GPU "
+        "intermediate sums may be rounded: this does not vary between runs, but depends on the GPU "
         "and the size"
         if allowed
         else "sums are rounded once",
         "for accuracy, or several GPU models: set them to False in torch.backends.cuda.matmul"
         if allowed
         else None,
+        "note",
     )
 
 
@@ -142,18 +145,25 @@ def _read(settings: object, name: str) -> bool:
 
 
 def _tunable() -> Iterator[Finding]:
-    is_enabled = getattr(torch._C, "_cuda_tunableop_is_enabled", None)
-    on = is_enabled() if is_enabled else os.environ.get("PYTORCH_TUNABLEOP_ENABLED") == "1"
+    on = _is_tunable("is_enabled", "PYTORCH_TUNABLEOP_ENABLED", "0")
+    tunes = on and _is_tunable("tuning_is_enabled", "PYTORCH_TUNABLEOP_TUNING", "1")
     yield Finding(
         "TunableOp",
-        "on" if on else "off",
+        "on, and tunes" if tunes else "on" if on else "off",
         "matrix products are chosen by timing: every tuning may choose others, with other bits"
         if on
         else "matrix products are not chosen by timing",
         "unset PYTORCH_TUNABLEOP_ENABLED, or tune once and set PYTORCH_TUNABLEOP_TUNING=0"
         if on
         else None,
+        "error" if tunes else "",
     )
+
+
+def _is_tunable(name: str, variable: str, default: str) -> bool:
+    # Only a build with CUDA has the setting itself.
+    read = getattr(torch._C, f"_cuda_tunableop_{name}", None)
+    return bool(read()) if read else os.environ.get(variable, default) == "1"
 
 
 def _attention() -> Iterator[Finding]:
@@ -179,6 +189,7 @@ def _attention() -> Iterator[Finding]:
         "with warn_only and outside the mode: torch.backends.cuda.enable_cudnn_sdp(False)"
         if enabled["cuDNN"]
         else None,
+        "note",
     )
 
 
@@ -191,6 +202,7 @@ def _fill() -> Iterator[Finding]:
             "under PyTorch's flag every torch.empty costs one write of its bytes; a program "
             "that reads uninitialised memory does not vary",
             "for a program that reads none: DeterministicMode(fill_uninitialized_memory=False)",
+            "note",
         )
     else:
         yield Finding(
@@ -227,6 +239,7 @@ def _compiler() -> Iterator[Finding]:
         if deterministic
         else "nothing under the mode, where functions run uncompiled; elsewhere export "
         "TORCHINDUCTOR_DETERMINISTIC=1 (PyTorch 2.10 or newer)",
+        "warning" if timed and not deterministic else "note",
     )
 
 

@@ -25,7 +25,10 @@ def _hash_seed() -> Iterator[Finding]:
         name,
         "not set" if value is None else value,
         "sets of strings are ordered anew in every run, and what iterates over them too",
-        "`detmode run` sets it; elsewhere export PYTHONHASHSEED=0 before Python starts",
+        "`detmode run` sets it; elsewhere export PYTHONHASHSEED=0 before Python starts"
+        if value != "random"
+        else "export PYTHONHASHSEED=0 before Python starts; `detmode run` leaves what is set",
+        "error" if value == "random" else "warning",
     )
 
 
@@ -36,6 +39,7 @@ def _python() -> Iterator[Finding]:
             "on",
             "PYTHONHASHSEED is not read: sets of strings are ordered anew in every run",
             "start Python without -E and -I",
+            "error",
         )
 
 
@@ -46,6 +50,7 @@ def _seeds() -> Iterator[Finding]:
         "what is not seeded begins anywhere, and cannot be told from what is: torch.initial_seed() "
         "is a number in both cases",
         "detmode.seed_everything(0); of two recorded runs detmode diff says whether seeds differ",
+        "note",
     )
     yield Finding(
         "DataLoader generators",
@@ -53,6 +58,7 @@ def _seeds() -> Iterator[Finding]:
         "without one, the order of samples and the seeds of workers are drawn from PyTorch's "
         "global generator, and depend on everything that was drawn before",
         "DataLoader(..., **detmode.dataloader_kwargs(0))",
+        "note",
     )
 
 
@@ -90,7 +96,9 @@ def _nccl() -> Iterator[Finding]:
             "NVLS and NVLSTree add in the switch, in any order, and not every function that "
             "reduces is kept from them; PyTorch leaves a given value as it is"
         )
-    yield Finding("NCCL_ALGO", "not set" if algorithms is None else algorithms, effect, remedy)
+    severity = "warning" if remedy and torch.cuda.is_available() else "note"
+    state = "not set" if algorithms is None else algorithms
+    yield Finding("NCCL_ALGO", state, effect, remedy, severity)
     nvls = variable("NCCL_NVLS_ENABLE")
     yield Finding(
         "NCCL_NVLS_ENABLE",
@@ -99,6 +107,7 @@ def _nccl() -> Iterator[Finding]:
         if nvls == "0"
         else "NCCL uses NVLS where the machine has it and NCCL_ALGO allows it",
         remedy,
+        severity,
     )
 
 
@@ -112,6 +121,7 @@ def _threads() -> Iterator[Finding]:
         None
         if any(name in os.environ for name in names)
         else "for the same bits on machines with other core counts: export OMP_NUM_THREADS",
+        "note",
     )
     for name, default in (("OMP_DYNAMIC", "false"), ("MKL_DYNAMIC", "true")):
         if name == "MKL_DYNAMIC" and not torch.backends.mkl.is_available():
@@ -124,6 +134,7 @@ def _threads() -> Iterator[Finding]:
             if adjusts
             else "the number of threads is not lowered at run time",
             f"export {name}=FALSE" if adjusts else None,
+            "warning" if adjusts and name in os.environ else "note",
         )
 
 
@@ -137,6 +148,7 @@ def _cpu() -> Iterator[Finding]:
         None
         if fixed
         else "for the same bits on different CPUs: export ATEN_CPU_CAPABILITY=default (slower)",
+        "note",
     )
     if torch.backends.mkl.is_available():
         value = os.environ.get("MKL_CBWR")
@@ -149,6 +161,7 @@ def _cpu() -> Iterator[Finding]:
             "for the same bits on different CPUs: export MKL_CBWR=COMPATIBLE (slower)"
             if value is None
             else None,
+            "note",
         )
 
 

@@ -43,7 +43,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _gpu_names(count: int) -> list[str]:
-    """The visible GPUs, from the driver: PyTorch would make a context on one to say its name."""
+    """Return the visible GPUs from the driver; PyTorch would create a context to read a name."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
         failed = driver.cuInit(0)
@@ -70,6 +70,7 @@ def _launches() -> Iterator[Finding]:
         if reason is None
         else "on CUDA tensors PyTorch's own path runs, or the call is refused",
         reason,
+        "warning" if reason is not None and torch.cuda.is_available() else "note",
     )
     reason = cuda.unavailable("cpu")
     yield Finding(
@@ -79,6 +80,7 @@ def _launches() -> Iterator[Finding]:
         if reason is None
         else "--simulate cuda runs without simulation; verify --device host does not run",
         reason,
+        "note",
     )
 
 

@@ -1,23 +1,24 @@
 """Backward of adaptive average pooling: ``_adaptive_avg_pool2d_backward`` and ``_3d_``.
 
-``nn.AdaptiveAvgPool1d`` and ``nn.AdaptiveAvgPool2d`` both meet the 2-D operator, and so does
-``F.interpolate(mode="area")`` for 3-D and 4-D input; 5-D input meets the 3-D one. An output size of
-1 in every dimension is a mean and meets neither.
+``nn.AdaptiveAvgPool1d`` and ``nn.AdaptiveAvgPool2d`` both call the 2-D operator, and so does
+``F.interpolate(mode="area")`` for 3-D and 4-D input; 5-D input calls the 3-D one. An output size of
+1 in every dimension is a mean and calls neither.
 
 ## What varies
 
 Windows overlap wherever an input size is not a multiple of the output size. ATen's CUDA kernel
-gives each window to one thread, which adds its share to the elements of ``grad_input`` with
-atomics; where windows overlap, the order of those additions changes from run to run. PyTorch alerts
-on every call, also where no windows overlap.
+assigns each window to one thread, which adds its share to the elements of ``grad_input`` with
+atomics; where windows overlap, the order of those additions varies between runs. PyTorch alerts on
+every call, even where no windows overlap.
 
 ## What happens instead
 
-One thread owns an element of ``grad_input``. Integer arithmetic tells which windows cover it, and
-it adds their shares in row-major order, in float for float16 and bfloat16, each operation rounded
-explicitly, so any GPU gives the same bits. What rounding takes from the sum is added at the end, so
-the error is that of one rounding, where ATen divides once for each dimension and rounds each sum.
-``grad_input`` is channels last where ATen gives that (2-D only), else contiguous.
+One thread owns an element of ``grad_input``. Integer arithmetic finds the windows that cover it,
+and it adds their shares in row-major order, in float for float16 and bfloat16, each operation
+rounded explicitly, so any GPU gives the same bits. The rounding error of the sum is tracked and
+added at the end, so the error is that of one rounding, where ATen divides once for each dimension
+and rounds each sum. ``grad_input`` is channels last where ATen gives that (2-D only), else
+contiguous.
 
 ## Cost
 
@@ -27,14 +28,14 @@ Windows that overlap read ``grad_output`` again, from cache. ATen's contiguous k
 ``grad_input`` with zeros and add into it: two writes and a read. A ``grad_output`` in another
 memory format is copied first.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
 ``adaptive_avg_pool3d_backward.grad_input`` is an ``out`` operator without a functional form, so it
-is listed by its overload; its result is computed apart and copied into ``grad_input``. ATen reads
-beyond ``grad_output`` when its batch or channels differ from those of ``self``; here that is a
-``RuntimeError``.
+is listed by its overload; its result is computed separately and copied into ``grad_input``. ATen
+reads beyond ``grad_output`` when its batch or channels differ from those of ``self``; here that
+raises ``RuntimeError``.
 """
 
 from detmode.rules.adaptive_avg_pool import launch

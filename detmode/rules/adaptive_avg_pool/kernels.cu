@@ -23,6 +23,12 @@ static __device__ __forceinline__ index_t window_size(index_t o, const divisor<i
   return window.end - window.begin;
 }
 
+// One axis, as the launcher describes it: inputs and outputs, each with its magic number.
+struct axis_sizes {
+  int64_t size, magic;
+  int64_t out, out_magic;
+};
+
 template <typename index_t>
 struct Shape {
   divisor<index_t> t;
@@ -73,13 +79,12 @@ static __device__ __forceinline__ void gather(const scalar_t* __restrict__ grad_
 // Contiguous: neighbouring threads own neighbouring positions, a thread `per_thread` planes. `n` is
 // how many threads have work.
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void adaptive_avg_pool_backward(
-    const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ grad_input, int64_t n,
-    int64_t planes, int64_t t_in, int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out,
-    int64_t w_out, int64_t t_in_magic, int64_t h_in_magic, int64_t w_in_magic, int64_t t_out_magic,
-    int64_t h_out_magic, int64_t w_out_magic, int64_t positions_magic) {
-  Shape<index_t> in{{t_in, t_in_magic}, {h_in, h_in_magic}, {w_in, w_in_magic}};
-  Shape<index_t> out{{t_out, t_out_magic}, {h_out, h_out_magic}, {w_out, w_out_magic}};
+__global__ void adaptive_avg_pool_backward(const scalar_t* __restrict__ grad_output,
+                                           scalar_t* __restrict__ grad_input, int64_t n,
+                                           int64_t planes, axis_sizes t, axis_sizes h, axis_sizes w,
+                                           int64_t positions_magic) {
+  Shape<index_t> in{{t.size, t.magic}, {h.size, h.magic}, {w.size, w.magic}};
+  Shape<index_t> out{{t.out, t.out_magic}, {h.out, h.out_magic}, {w.out, w.out_magic}};
   divisor<index_t> positions(in.numel(), positions_magic);
   index_t windows = out.numel();
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
@@ -96,13 +101,14 @@ __global__ void adaptive_avg_pool_backward(
 // Channels last, 4-D: neighbouring threads own neighbouring channels, a thread every `lanes`-th
 // one.
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void adaptive_avg_pool_backward_channels_last(
-    const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ grad_input, int64_t n,
-    int64_t channels, int64_t h_in, int64_t w_in, int64_t h_out, int64_t w_out, int64_t h_in_magic,
-    int64_t w_in_magic, int64_t h_out_magic, int64_t w_out_magic, int64_t positions_magic,
-    int64_t one_magic, int64_t lane_count, int64_t lanes_magic) {
-  Shape<index_t> in{{1, one_magic}, {h_in, h_in_magic}, {w_in, w_in_magic}};
-  Shape<index_t> out{{1, one_magic}, {h_out, h_out_magic}, {w_out, w_out_magic}};
+__global__ void adaptive_avg_pool_backward_channels_last(const scalar_t* __restrict__ grad_output,
+                                                         scalar_t* __restrict__ grad_input,
+                                                         int64_t n, int64_t channels, axis_sizes h,
+                                                         axis_sizes w, int64_t one_magic,
+                                                         int64_t positions_magic,
+                                                         int64_t lane_count, int64_t lanes_magic) {
+  Shape<index_t> in{{1, one_magic}, {h.size, h.magic}, {w.size, w.magic}};
+  Shape<index_t> out{{1, one_magic}, {h.out, h.out_magic}, {w.out, w.out_magic}};
   divisor<index_t> positions(in.numel(), positions_magic);
   divisor<index_t> lanes(lane_count, lanes_magic);
   index_t unit = static_cast<index_t>(channels);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
@@ -13,7 +16,7 @@ from detmode.table.conditions import FLOATING
 PER_THREAD = 8
 """Planes (or channels) that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -26,6 +29,10 @@ SOURCE = Source(
         for index in ("int32_t", "int64_t")
     ),
 )
+
+
+AxisSizes = namedtuple("AxisSizes", "size magic out out_magic")
+"""The inputs and the outputs of one axis, each with its magic number."""
 
 
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
@@ -52,20 +59,17 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     index = _index_ctype(grad_output, self, 2)
     lanes = -(-channels // per_thread)
     threads = grad_input.numel() // channels * lanes
-    sizes = (*self.shape[2:], *grad_output.shape[2:])
+    (lanes_magic,) = magic_numbers(lanes)
+    axes = _axes(grad_output, self, 2)
+    one_magic = axes.pop("t").magic
     launch(
         SOURCE,
         f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
         threads,
-        grad_output.contiguous(memory_format=torch.channels_last),
-        grad_input,
-        threads,
-        channels,
-        *sizes,
-        *magic_numbers(*sizes, self.shape[2:].numel(), 1),
-        lanes,
-        *magic_numbers(lanes),
-    )
+        grad_output=grad_output.contiguous(memory_format=torch.channels_last),
+        grad_input=grad_input, n=threads, channels=channels, **axes,
+        one_magic=one_magic, lane_count=lanes, lanes_magic=lanes_magic,
+    )  # fmt: skip
     return grad_input
 
 
@@ -93,22 +97,23 @@ def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
     many = planes >= PER_THREAD and grad_input.numel() >= MANY
     per_thread = PER_THREAD if many else 1
     index = _index_ctype(grad_output, self, spatial)
-    missing = (1,) * (3 - spatial)
-    sizes = (*missing, *self.shape[-spatial:], *missing, *grad_output.shape[-spatial:])
-    positions = self.shape[-spatial:].numel()
-    threads = -(-planes // per_thread) * positions
+    threads = -(-planes // per_thread) * self.shape[-spatial:].numel()
     launch(
-        SOURCE,
-        f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output.contiguous(),
-        grad_input,
-        threads,
-        planes,
-        *sizes,
-        *magic_numbers(*sizes, positions),
-    )
+        SOURCE, f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(), grad_input=grad_input, n=threads, planes=planes,
+        **_axes(grad_output, self, spatial),
+    )  # fmt: skip
     return grad_input
+
+
+def _axes(grad_output: Tensor, self: Tensor, spatial: int) -> dict[str, Any]:
+    """The kernels' arguments that describe their axes; a missing one has the sizes 1."""
+    missing = (1,) * (3 - spatial)
+    sizes = (*missing, *self.shape[-spatial:]), (*missing, *grad_output.shape[-spatial:])
+    ins, outs = (zip(along, magic_numbers(*along)) for along in sizes)
+    t, h, w = (AxisSizes(*size_in, *size_out) for size_in, size_out in zip(ins, outs))
+    (positions_magic,) = magic_numbers(self.shape[-spatial:].numel())
+    return {"t": t, "h": h, "w": w, "positions_magic": positions_magic}
 
 
 def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:
@@ -119,7 +124,7 @@ def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:
 
 
 def _channels_last(self: Tensor) -> bool:
-    """Whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
+    """Return whether ATen's CUDA kernel makes a channels-last ``grad_input``, and that differs."""
     if self.is_contiguous() or suggest_memory_format(self) is not torch.channels_last:
         return False
     return self.shape[1] > 1 and self.shape[2] * self.shape[3] > 1

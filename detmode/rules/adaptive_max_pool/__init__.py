@@ -4,19 +4,19 @@
 
 ## What varies
 
-Where the input size is no multiple of the output size, windows overlap, and the CUDA kernels add
+Where the input size is not a multiple of the output size, windows overlap, and the CUDA kernels add
 the gradients of all windows that chose an element with a float ``atomicAdd``, in an order that
-changes from run to run. PyTorch alerts for 2d always, also where no windows overlap and nothing
-varies, and never for 3d.
+varies between runs. PyTorch always alerts for 2d, even where no windows overlap and nothing varies,
+and never for 3d.
 
 ## What happens instead
 
-One thread owns an element of ``grad_input``. Integer arithmetic tells which windows cover it; it
-looks at them in row-major order and adds the gradients of those whose index points at it, in float
-for float16 and bfloat16, each operation rounded explicitly, so any GPU gives the same bits. What
-rounding takes from the sum is added at the end, so the error is that of about one rounding; ATen
-rounds each addition to the dtype. ``grad_input`` is channels last where ATen gives that (2d only),
-else contiguous.
+One thread owns an element of ``grad_input``. Integer arithmetic finds the windows that cover it; it
+visits them in row-major order and adds the gradients of those whose index points at it, in float
+for float16 and bfloat16, each operation rounded explicitly, so any GPU gives the same bits. The
+rounding error of the sum is tracked and added at the end, so the error is that of about one
+rounding; ATen rounds each addition to the dtype. ``grad_input`` is channels last where ATen gives
+that (2d only), else contiguous.
 
 Where no windows overlap, 2d has the substitute too, because PyTorch alerts, and 3d runs ATen's
 kernel. With ``substitute=False`` 2d raises PyTorch's error, and 3d warns, in detmode's words, where
@@ -27,19 +27,19 @@ windows overlap.
 ``grad_output`` and ``indices`` are read and ``grad_input`` is written once, which is the floor: in
 float32 12 bytes for each window and 4 for each element. Windows that overlap read ``indices``
 again, from cache; a gradient is read only where the index points at the element. ATen reads the
-same 12 bytes for each window, writes ``grad_input`` with zeros, and then reads and writes an
-element once for each window that chose it; where 2d is channels last it works on contiguous copies
-of ``grad_output`` and ``indices`` and copies the result back. A ``grad_output`` or ``indices`` in
+same 12 bytes for each window, fills ``grad_input`` with zeros, and then reads and writes an element
+once for each window that chose it; where 2d is channels last it works on contiguous copies of
+``grad_output`` and ``indices`` and copies the result back. A ``grad_output`` or ``indices`` in
 another memory format than ``grad_input`` is copied first.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
 Indices from the forward operators lie in their windows. ATen scatters to an index wherever it
 points, also out of bounds; here a gradient whose index lies outside its window is left out, and
 nothing is read or written out of bounds. ATen reads beyond ``grad_output`` or ``indices`` when
-their shapes do not go with ``self``; here that is a ``RuntimeError``. ATen's 3d takes ``indices``
+their shapes do not go with ``self``; here that raises ``RuntimeError``. ATen's 3d takes ``indices``
 as contiguous even where they are not; here their strides count. There is no substitute on MPS.
 """
 

@@ -12,17 +12,14 @@ static __device__ __forceinline__ window_range<index_t> covering(index_t i,
 }
 
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void adaptive_max_pool_backward(
-    const scalar_t* __restrict__ grad_output, const int64_t* __restrict__ indices,
-    scalar_t* __restrict__ grad_input, int64_t threads, int64_t outer, int64_t inner, int64_t t_in,
-    int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out, int64_t t_magic,
-    int64_t h_magic, int64_t w_magic, int64_t positions_magic, int64_t lanes, int64_t lanes_magic) {
+__global__ void adaptive_max_pool_backward(const scalar_t* __restrict__ grad_output,
+                                           const int64_t* __restrict__ indices,
+                                           scalar_t* __restrict__ grad_input, pooled_shape shape) {
   auto narrow = [](int64_t value) { return static_cast<index_t>(value); };
-  const divisor<index_t> in[3] = {{t_in, t_magic}, {h_in, h_magic}, {w_in, w_magic}};
-  const index_t out[3] = {narrow(t_out), narrow(h_out), narrow(w_out)};
+  const divisor<index_t> in[3] = {
+      {shape.t_in, shape.t_magic}, {shape.h_in, shape.h_magic}, {shape.w_in, shape.w_magic}};
+  const index_t out[3] = {narrow(shape.t_out), narrow(shape.h_out), narrow(shape.w_out)};
   gather_chosen<per_thread, index_t>(
-      grad_output, indices, grad_input,
-      {threads, outer, inner, t_in, h_in, w_in, t_out, h_out, w_out, t_magic, h_magic, w_magic,
-       positions_magic, lanes, lanes_magic},
+      grad_output, indices, grad_input, shape,
       [&](int axis, index_t i) { return covering(i, in[axis], out[axis]); });
 }

@@ -1,6 +1,6 @@
 """Backward of fused attention: flash, memory-efficient and cuDNN.
 
-``F.scaled_dot_product_attention`` picks one of them on CUDA, or multiplies matrices; the forward
+On CUDA, ``F.scaled_dot_product_attention`` chooses one of them or multiplies matrices. The forward
 does not vary.
 
 ## What varies
@@ -11,18 +11,18 @@ Blocks of keys add their part of the gradient of the queries with a float ``atom
 
 Flash and memory-efficient attention have a deterministic form, which the flag selects in strict
 mode only: under ``warn_only`` PyTorch warns once and lets it vary. detmode runs the strict form in
-both. cuDNN's has none: under the strict flag ``scaled_dot_product_attention`` does not pick it,
-and a call by name varies silently; detmode warns in its own words.
+both. cuDNN's backward has none. Under the strict flag ``scaled_dot_product_attention`` does not
+choose it; a direct call varies silently, and detmode warns in its own words.
 
 ## Cost
 
 Flash: one buffer of the queries' gradient for each split of the keys, and their sum.
-Memory-efficient: the keys are not split, which leaves less to do at once.
+Memory-efficient: the keys are not split, which leaves less parallel work.
 
 ## Limits
 
 There is no substitute. ``_efficient_attention_backward`` with ``num_splits_key`` above 1 raises
-under the flag: so PyTorch.
+under the flag, as in PyTorch.
 """
 
 from detmode.table.chain import chain

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _common(make: Maker, grad: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ _PHILOX = ("philox_seed", "philox_offset")
 
 SAMPLES = Samples(
     cases=tuple(
-        Sample(name=name, op=f"aten::{op}", make=make, dtypes=(torch.bfloat16,), device=device)
+        sample("causal_free", make, op=f"aten::{op}", dtypes=(torch.bfloat16,), variants=("cpu",))
         for op, make in (
             ("_flash_attention_backward", lambda make: _flash(make, "rng_state", "unused")),
             ("_efficient_attention_backward", _efficient),
@@ -73,6 +73,5 @@ SAMPLES = Samples(
             ("_cudnn_attention_backward", _cudnn),
             ("_scaled_dot_product_cudnn_attention_backward", _cudnn),
         )
-        for name, device in (("causal_free", "cuda"), ("elsewhere", "cpu"))
     ),
 )

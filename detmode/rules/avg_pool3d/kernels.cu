@@ -5,17 +5,15 @@
 #include "planes.cuh"
 #include "pooled_axis.cuh"
 
-// One axis of the pooling. Its kernel has `whole` strides and a part of one.
 template <typename index_t>
 struct Axis {
   index_t in;
   index_t kernel;
   pooled_axis<index_t> windows;
-  __device__ __forceinline__ Axis(int64_t in, int64_t out, int64_t stride, int64_t padding,
-                                  int64_t stride_magic, int64_t whole, int64_t part)
-      : in(static_cast<index_t>(in)),
-        kernel(static_cast<index_t>(whole * stride + part)),
-        windows(out, padding, stride, stride_magic, whole, part) {}
+  __device__ __forceinline__ Axis(const pooling& axis)
+      : in(static_cast<index_t>(axis.size)),
+        kernel(static_cast<index_t>(axis.whole * axis.stride + axis.part)),
+        windows(axis) {}
 };
 
 // What window `o` counts on this axis: its positions in the input, or with `padded` those in the
@@ -33,21 +31,16 @@ static __device__ __forceinline__ index_t window_size(index_t o, const Axis<inde
 // is that of all windows, or 0 where they differ; `reciprocal` is its reciprocal where the sum may
 // be divided by that, otherwise 0. `n` is how many threads have work.
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void avg_pool3d_backward(
-    const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ grad_input, int64_t planes,
-    int64_t t_in, int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out,
-    int64_t t_stride, int64_t h_stride, int64_t w_stride, int64_t t_padding, int64_t h_padding,
-    int64_t w_padding, int64_t positions_magic, int64_t h_magic, int64_t w_magic,
-    int64_t t_stride_magic, int64_t h_stride_magic, int64_t w_stride_magic, int64_t t_whole,
-    int64_t h_whole, int64_t w_whole, int64_t t_part, int64_t h_part, int64_t w_part,
-    bool count_include_pad, int64_t shared_divisor, double reciprocal, int64_t n) {
+__global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
+                                    scalar_t* __restrict__ grad_input, int64_t planes, pooling t,
+                                    pooling h, pooling w, int64_t positions_magic,
+                                    bool count_include_pad, int64_t shared_divisor,
+                                    double reciprocal, int64_t n) {
   using acc_t = opmath_t<scalar_t>;
-  Axis<index_t> t_axis(t_in, t_out, t_stride, t_padding, t_stride_magic, t_whole, t_part);
-  Axis<index_t> h_axis(h_in, h_out, h_stride, h_padding, h_stride_magic, h_whole, h_part);
-  Axis<index_t> w_axis(w_in, w_out, w_stride, w_padding, w_stride_magic, w_whole, w_part);
-  divisor<index_t> positions(t_in * h_in * w_in, positions_magic);
-  divisor<index_t> height(h_in, h_magic), width(w_in, w_magic);
-  index_t windows = static_cast<index_t>(t_out * h_out * w_out);
+  Axis<index_t> t_axis(t), h_axis(h), w_axis(w);
+  divisor<index_t> positions(t.size * h.size * w.size, positions_magic);
+  divisor<index_t> height(h.size, h.size_magic), width(w.size, w.size_magic);
+  index_t windows = static_cast<index_t>(t.out * h.out * w.out);
   acc_t share_of_all = static_cast<acc_t>(shared_divisor);
   acc_t reciprocal_of_all = static_cast<acc_t>(reciprocal);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
@@ -64,7 +57,7 @@ __global__ void avg_pool3d_backward(
     bool short_lines = ws.end - ws.begin <= 2;
     acc_t results[per_thread];
     // One divisor divides the sum, which is cheapest. Where that sum is not finite, a second round
-    // divides each addend instead, lest it be an overflow.
+    // divides each addend instead, in case only the sum overflowed.
     for (bool divide_each = shared_divisor == 0;; divide_each = true) {
       compensated_sum<acc_t> sums[per_thread] = {};
       acc_t values[per_thread];

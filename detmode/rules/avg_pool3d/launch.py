@@ -9,12 +9,13 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.rows.pooling import pooling
 from detmode.table.conditions import FLOATING
 
 PER_THREAD = 8
 """Planes that one thread serves where there are many."""
 MANY = 2**18
-"""Elements from which a thread serves several planes: with fewer, more threads are worth more."""
+"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
@@ -63,12 +64,9 @@ def avg_pool3d_backward(
     strides = _triple("stride", stride) if len(stride) else kernel
     pads = _triple("padding", padding)
     _check(grad_output, self, kernel, strides, pads, divisor_override)
-    sizes_in, sizes_out = self.shape[-3:], grad_output.shape[-3:]
+    axes = list(zip(self.shape[-3:], grad_output.shape[-3:], kernel, strides, pads))
     divisor = divisor_override or 0
-    if divisor == 0 and all(
-        _windows_alike(*axis, count_include_pad)
-        for axis in zip(sizes_in, sizes_out, kernel, strides, pads)
-    ):
+    if divisor == 0 and all(_windows_alike(*axis, count_include_pad) for axis in axes):
         divisor = math.prod(kernel)
     grad_input = empty(self.shape, self.dtype, self.device)
     planes = self.shape[:-3].numel()
@@ -76,33 +74,24 @@ def avg_pool3d_backward(
     per_thread = PER_THREAD if many else 1
     counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
     index = index_ctype(*counts)
-    threads = -(-planes // per_thread) * sizes_in.numel()
+    t, h, w = (pooling(*axis) for axis in axes)
+    positions = self.shape[-3:].numel()
+    (positions_magic,) = magic_numbers(positions)
+    threads = -(-planes // per_thread) * positions
     launch(
-        SOURCE,
-        f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output.contiguous(),
-        grad_input,
-        planes,
-        *sizes_in,
-        *sizes_out,
-        *strides,
-        *pads,
-        *magic_numbers(sizes_in.numel(), *sizes_in[1:], *strides),
-        *(k // s for k, s in zip(kernel, strides)),
-        *(k % s for k, s in zip(kernel, strides)),
-        count_include_pad,
-        divisor,
-        1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
-        threads,
-    )
+        SOURCE, f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, t=t, h=h, w=w,
+        positions_magic=positions_magic, count_include_pad=count_include_pad,
+        shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+        n=threads,
+    )  # fmt: skip
     return grad_input
 
 
 def _windows_alike(
     size_in: int, size_out: int, kernel: int, stride: int, padding: int, count_include_pad: bool
 ) -> bool:
-    """Whether all windows of an axis count ``kernel`` positions."""
+    """Return whether all windows of an axis count ``kernel`` positions."""
     margin = padding if count_include_pad else 0
     return padding == margin and (size_out - 1) * stride - padding + kernel <= size_in + margin
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import LAYOUTS, Arguments, cut, special
+from detmode.table.samples import Maker, Samples, sample
 
 OP = "aten::avg_pool3d_backward"
-INF, NAN = float("inf"), float("nan")
 
 
 def _call(
@@ -23,13 +26,12 @@ def _call(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-    memory_format: torch.memory_format = torch.contiguous_format,
-) -> dict[str, Any]:
+) -> Arguments:
     meta = torch.empty(shape, device="meta")
     pooled = F.avg_pool3d(meta, kernel_size, stride or None, padding, ceil_mode)
     return {
-        "grad_output": m.normal(*pooled.shape).contiguous(memory_format=memory_format),
-        "self": m.normal(*shape).contiguous(memory_format=memory_format),
+        "grad_output": m.normal(*pooled.shape),
+        "self": m.normal(*shape),
         "kernel_size": list(kernel_size),
         "stride": list(stride),
         "padding": list(padding),
@@ -39,101 +41,99 @@ def _call(
     }
 
 
-def _strided(m: Maker, shape: tuple[int, ...], *arguments: Any) -> dict[str, Any]:
-    call = _call(m, shape, *arguments)
-    for name in ("grad_output", "self"):
-        call[name] = call[name].transpose(-1, -3).contiguous().transpose(-1, -3)
-    return call
+def _composed(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    windows = [list(each) * (3 // len(each)) for each in (kernel_size, stride, padding) if each]
+    windows = windows if stride else [windows[0], *windows]
+    given = None if divisor_override is None else 1
+
+    def forward(unit: Tensor, number: int) -> Tensor:
+        kernel, step, border = ((1, each[number]) for each in windows)
+        pool = F.avg_pool2d(
+            *(unit[None, :, None], kernel, (1, step[1]), (0, border[1])),
+            *(ceil_mode, count_include_pad, given),
+        )
+        return pool[0, :, 0]
+
+    found = transposed(grad_output, self.shape[-3:], forward)
+    return found if divisor_override is None else found / divisor_override
 
 
-def _special(m: Maker, divisor: int | None = None) -> dict[str, Any]:
-    values = [1.0, NAN, -0.0, 2.0, INF, -INF, INF, 1e-40, 6e-8, -0.0, -0.0, 3e38, 3e38, 3.0]
-    call = _call(m, (1, 3, 9, 9), (3,), (1,), (1,), False, not divisor, divisor)
-    call["grad_output"].view(-1)[: 8 * len(values) : 8] = m.tensor(values)
-    return call
-
-
-def _cut(m: Maker, name: str, *sizes: int) -> dict[str, Any]:
-    call = _call(m, (2, 3, 6, 6, 6), (2,))
-    return {**call, name: call[name][tuple(slice(size) for size in sizes)]}
-
-
-def _with(m: Maker, **changed: Any) -> dict[str, Any]:
-    return {**_call(m, (2, 3, 6, 6, 6), (2,)), **changed}
-
-
-def _sample(name: str, make: Any, *covers: str) -> Sample:
-    return Sample(name=name, op=OP, make=make, dtypes=FLOATING, covers=covers)
-
-
-CL3D = torch.channels_last_3d
-
-
-def _bench(name: str, *arguments: Any) -> Sample:
-    return Sample(name=name, op=OP, make=lambda m: _call(m, *arguments), dtypes=FLOATING[:3])
-
+_case = partial(sample, op=OP, dtypes=FLOATING)
+_bench = partial(sample, op=OP, dtypes=FLOATING[:3])
+_plain = sample("plain", lambda m: _call(m, (2, 3, 6, 6, 6), (2,)), op=OP)
 
 SAMPLES = Samples(
     cases=(
-        _sample("overlap", lambda m: _call(m, (2, 3, 6, 7, 8), (3,), (2,)), "collisions"),
-        _sample("stride_1", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,)), "collisions"),
-        _sample("same_size", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,), (1,)), "collisions"),
-        _sample("apart", lambda m: _call(m, (2, 2, 6, 7, 9), (2,), (3,))),
-        _sample("default_stride", lambda m: _call(m, (2, 2, 6, 7, 9), (2, 3, 2))),
-        _sample(
-            "unlike_axes", lambda m: _call(m, (2, 3, 4, 9, 7), (1, 4, 3), (1, 3, 2), (0, 2, 1))
+        _case(
+            "overlap",
+            lambda m: _call(m, (2, 3, 6, 7, 8), (3,), (2,)),
+            "collisions",
+            variants=(*LAYOUTS, "mps"),
         ),
-        _sample("ceil", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True), "collisions"),
-        _sample(
-            "ceil_exclude_pad", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False)
+        _case("stride_1", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,)), "collisions"),
+        _case("same_size", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,), (1,)), "collisions"),
+        _case("apart", lambda m: _call(m, (2, 2, 6, 7, 9), (2,), (3,))),
+        _case("default_stride", lambda m: _call(m, (2, 2, 6, 7, 9), (2, 3, 2))),
+        _case("unlike_axes", lambda m: _call(m, (2, 3, 4, 9, 7), (1, 4, 3), (1, 3, 2), (0, 2, 1))),
+        _case("ceil", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True), "collisions"),
+        _case("ceil_no_pad", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False)),
+        _case("no_pad", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), False, False)),
+        _case("divisor", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False, -5)),
+        _case("unbatched", lambda m: _call(m, (3, 6, 7, 8), (3,), (2,))),
+        _case("empty_batch", lambda m: _call(m, (0, 3, 6, 7, 8), (3,), (2,)), "empty"),
+        _case(
+            "special", lambda m: special(_call(m, (1, 3, 9, 9), (3,), (1,), (1,)), "grad_output", 8)
         ),
-        _sample("exclude_pad", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), False, False)),
-        _sample("divisor", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False, -5)),
-        _sample("unbatched", lambda m: _call(m, (3, 6, 7, 8), (3,), (2,))),
-        _sample("empty_batch", lambda m: _call(m, (0, 3, 6, 7, 8), (3,), (2,)), "empty"),
-        _sample("special_values", _special),
-        _sample("special_values_divisor", lambda m: _special(m, 27)),
-        _sample("strided", lambda m: _strided(m, (2, 3, 6, 7, 8), (3,), (2,)), "non_contiguous"),
-        _sample(
-            "last",
-            lambda m: _call(m, (2, 3, 6, 7, 8), (3,), (2,), memory_format=CL3D),
-            "channels_last",
+        _case(
+            "special_divisor",
+            lambda m: special(
+                _call(m, (1, 3, 9, 9), (3,), (1,), (1,), False, False, 27), "grad_output", 8
+            ),
         ),
-        _sample("odd", lambda m: _call(m, (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4)), "odd_sizes"),
-        _sample(
+        _case("odd", lambda m: _call(m, (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4)), "odd_sizes"),
+        _case(
             "odd_many", lambda m: _call(m, (1, 5, 1, 63, 1000), (1, 3, 4), (1, 2, 3)), "odd_sizes"
-        ),
-        Sample(
-            name="mps", op=OP, make=lambda m: _call(m, (2, 3, 6, 7, 8), (3,), (2,)), device="mps"
         ),
     ),
     errors=(
-        Sample(name="zero_divisor", op=OP, make=lambda m: _with(m, divisor_override=0)),
-        Sample(name="zero_stride", op=OP, make=lambda m: _with(m, stride=[0])),
-        Sample(name="two_kernel_sizes", op=OP, make=lambda m: _with(m, kernel_size=[2, 2])),
-        Sample(name="two_strides", op=OP, make=lambda m: _with(m, stride=[2, 2])),
-        Sample(name="two_paddings", op=OP, make=lambda m: _with(m, padding=[0, 0])),
-        Sample(name="wide_padding", op=OP, make=lambda m: _with(m, padding=[2])),
-        Sample(name="wide_kernel", op=OP, make=lambda m: _with(m, kernel_size=[7])),
-        Sample(name="no_channels", op=OP, make=lambda m: _cut(m, "self", 2, 0)),
-        Sample(name="no_rows", op=OP, make=lambda m: _cut(m, "self", 2, 3, 6, 0)),
-        Sample(name="short_output", op=OP, make=lambda m: _cut(m, "grad_output", 2, 3, 2)),
-        Sample(name="fewer_channels_out", op=OP, make=lambda m: _cut(m, "grad_output", 2, 2)),
-        Sample(
-            name="mixed_dtypes",
-            op=OP,
-            make=lambda m: _with(m, grad_output=m.normal(2, 3, 3, 3, 3, dtype=torch.float64)),
-        ),
+        _plain.but("zero_divisor", divisor_override=0),
+        _plain.but("zero_stride", stride=[0]),
+        _plain.but("two_kernel_sizes", kernel_size=[2, 2]),
+        _plain.but("two_strides", stride=[2, 2]),
+        _plain.but("two_paddings", padding=[0, 0]),
+        _plain.but("wide_padding", padding=[2]),
+        _plain.but("wide_kernel", kernel_size=[7]),
+        _plain.but("no_channels", self=cut(2, 0)),
+        _plain.but("no_rows", self=cut(2, 3, 6, 0)),
+        _plain.but("short_output", grad_output=cut(2, 3, 2)),
+        _plain.but("fewer_channels_out", grad_output=cut(2, 2)),
+        _plain.but("mixed_dtypes", grad_output=Tensor.double),
     ),
     bench=(
-        _bench("unet3d_down", (2, 32, 128, 128, 128), (2,), (2,)),
-        _bench("unet3d_overlap", (2, 32, 128, 128, 128), (3,), (2,), (1,)),
-        _bench("slowfast_head", (8, 2048, 8, 7, 7), (8, 7, 7), (1,)),
-        _bench("i3d_head", (8, 1024, 8, 7, 7), (2, 7, 7), (1,)),
-        _bench("densenet3d_transition", (8, 256, 8, 28, 28), (2,), (2,)),
-        _bench("inception3d_branch", (8, 192, 16, 28, 28), (3,), (1,), (1,)),
-        _bench("same_exclude_pad", (8, 64, 16, 56, 56), (3,), (1,), (1,), False, False),
-        _bench("video_spatial", (8, 64, 16, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
+        _bench("unet3d_down", lambda m: _call(m, (2, 32, 128, 128, 128), (2,), (2,))),
+        _bench("unet3d_overlap", lambda m: _call(m, (2, 32, 128, 128, 128), (3,), (2,), (1,))),
+        _bench("slowfast_head", lambda m: _call(m, (8, 2048, 8, 7, 7), (8, 7, 7), (1,))),
+        _bench("i3d_head", lambda m: _call(m, (8, 1024, 8, 7, 7), (2, 7, 7), (1,))),
+        _bench("densenet3d_transition", lambda m: _call(m, (8, 256, 8, 28, 28), (2,), (2,))),
+        _bench("inception3d_branch", lambda m: _call(m, (8, 192, 16, 28, 28), (3,), (1,), (1,))),
+        _bench(
+            "same_exclude_pad",
+            lambda m: _call(m, (8, 64, 16, 56, 56), (3,), (1,), (1,), False, False),
+        ),
+        _bench(
+            "video_spatial",
+            lambda m: _call(m, (8, 64, 16, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
+        ),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
+    compositions={OP: _composed},
 )

@@ -9,20 +9,20 @@ a fixed set of ranks.
 ## What happens instead
 
 If the flag is on when a process group is built, and ``NCCL_ALGO`` is unset, PyTorch sets it to
-``^NVLS``. NCCL reads that as the one algorithm: NVLSTree stays possible where ranks may be on
-several nodes. Where one of the two is possible at the call, detmode warns in its own words.
+``^NVLS``. NCCL excludes only that algorithm, so NVLSTree remains possible where ranks may be on
+several nodes. If one of the two is possible when the call is made, detmode warns in its own words.
 
 ## Cost
 
-PyTorch's own: rings and trees instead of the switch.
+That of PyTorch's own path: rings and trees instead of the switch.
 
 ## Limits
 
 Set ``NCCL_ALGO=^NVLS,NVLSTree`` or ``NCCL_NVLS_ENABLE=0`` beforehand, as ``detmode run`` does. On
-one node it is enough to build process groups inside the mode, where ``WORLD_SIZE`` and
-``LOCAL_WORLD_SIZE`` show that it is one (``torchrun`` sets them). All are read at the call: whether
-they were set when the group was built cannot be told. Another number of ranks gives other bits.
-Symmetric memory is a family of its own.
+one node it is enough to build process groups inside the mode, if ``WORLD_SIZE`` and
+``LOCAL_WORLD_SIZE`` show that there is one node (``torchrun`` sets them). All are read when the
+call is made; detmode cannot tell whether they were set when the group was built. A different number
+of ranks gives different bits. Symmetric memory is a separate family.
 """
 
 from detmode.table.chain import Row, chain

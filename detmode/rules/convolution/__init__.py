@@ -1,8 +1,8 @@
 """Convolutions and their backward, by cuDNN.
 
 ``nn.Conv1d``, ``Conv2d``, ``Conv3d`` and their transposes all run ``convolution`` and
-``convolution_backward``. Traced programs call ``_convolution``, with the settings of the time of
-tracing; ``cudnn_convolution*`` are called by name, or put there by freezing.
+``convolution_backward``. Traced programs call ``_convolution`` with the settings at tracing time;
+``cudnn_convolution*`` are called by name, or inserted by freezing.
 
 ## What varies
 
@@ -12,18 +12,18 @@ gradient of the weight. Which algorithm runs is chosen by heuristics, or by timi
 
 ## What happens instead
 
-Under the flag PyTorch excludes the algorithms that cuDNN notes as nondeterministic, and the mode
+Under the flag PyTorch excludes the algorithms that cuDNN marks as nondeterministic, and the mode
 turns ``benchmark`` off: for each call, where the program has turned it on inside the block. Where a
 call carries ``deterministic=False`` or ``benchmark=True`` itself, and where PyTorch passes them
 itself (the fused ``relu`` operators), detmode warns in its own words.
 
 ## Cost
 
-PyTorch's own: the best algorithm that does not vary, chosen without timing.
+That of PyTorch's own path: the best algorithm that does not vary, chosen without timing.
 
 ## Limits
 
-ATen's own convolutions (depthwise, and without cuDNN) are not switched; they add in a fixed order.
+ATen's own convolutions (depthwise, and without cuDNN) are not affected; they add in a fixed order.
 """
 
 from detmode.table.chain import Row, chain

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _convolution(make: Maker, *, transposed: bool = False, **more: object) -> dict[str, Any]:
@@ -70,22 +70,21 @@ def _fused(make: Maker, op: str) -> dict[str, Any]:
 SAMPLES = Samples(
     cases=(
         *(
-            Sample(name=name, op=f"aten::{op}", make=make, device=device)
+            sample(name, make, op=f"aten::{op}", variants=("cpu",))
             for name, op, make in (
                 ("forward", "convolution", _convolution),
                 ("transposed", "convolution", lambda make: _convolution(make, transposed=True)),
                 ("backward", "convolution_backward", _backward),
             )
-            for device in ("cuda", "cpu")
         ),
         *(
-            Sample(
-                name=name,
-                op=f"aten::{op}",
-                make=partial(
+            sample(
+                name,
+                partial(
                     _decided, op=f"aten::{op}", deterministic=deterministic, benchmark=benchmark
                 ),
-                device=device,
+                op=f"aten::{op}",
+                variants=("cpu",),
             )
             for op in (*_DECIDED, "cudnn_convolution_transpose")
             for name, deterministic, benchmark in (
@@ -93,12 +92,7 @@ SAMPLES = Samples(
                 ("nondeterministic", False, False),
                 ("timed", True, True),
             )
-            for device in ("cuda", "cpu")
         ),
-        *(
-            Sample(name="fused", op=op, make=partial(_fused, op=op), device=device)
-            for op in _FUSED
-            for device in ("cuda", "cpu")
-        ),
+        *(sample("fused", partial(_fused, op=op), op=op, variants=("cpu",)) for op in _FUSED),
     ),
 )

@@ -1,7 +1,8 @@
-"""What the backward of the CTC loss takes: checked, and lengths brought to its device."""
+"""Checks of the arguments of the CTC loss's backward, and its lengths moved to the device."""
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 
 import torch
@@ -12,8 +13,9 @@ from detmode.cuda.checks import check_implemented, check_scalar_type
 
 TARGETS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)
-PAIRS = 12
-"""Parameters of ``ctc_write_lengths``, two lengths in each."""
+LengthPairs = namedtuple("LengthPairs", "a b c d e f g h i j k l")
+"""What ``ctc_write_lengths`` takes at once, two lengths in each."""
+PAIRS = len(LengthPairs._fields)
 
 SOURCE = Source(
     __file__,
@@ -119,5 +121,6 @@ def _written(lengths: Sequence[int], device: torch.device) -> Tensor:
         part = list(lengths[first : first + 2 * PAIRS])
         padded = part + [0] * (2 * PAIRS - len(part))
         pairs = (low | high << 32 for low, high in zip(padded[::2], padded[1::2]))
-        launch(SOURCE, "ctc_write_lengths", len(part), result[first:], len(part), *pairs)
+        written, n = result[first:], len(part)
+        launch(SOURCE, "ctc_write_lengths", n, lengths=written, n=n, p=LengthPairs(*pairs))
     return result

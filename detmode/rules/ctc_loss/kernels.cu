@@ -17,17 +17,25 @@ static constexpr int BATCH = 4;
 
 // Where the labels are: rows of a padded matrix, or one sequence after the other, in which case
 // `row` is not read.
-struct Labels {
-  int64_t row;
-  int64_t step;
-  int64_t total;
-  bool concatenated;
+struct label_layout {
+  int64_t row, step, total, concatenated;
+};
+
+// The strides of log_probs, which is (times, samples, classes).
+struct probs_stride {
+  int64_t time, sample, label;
+};
+
+// Lengths of samples, two in a number.
+struct length_pairs {
+  int64_t a, b, c, d, e, f, g, h, i, j, k, l;
 };
 
 template <typename target_t>
 static __device__ __forceinline__ const target_t* labels_of(const target_t* targets,
                                                             const int64_t* target_lengths,
-                                                            int64_t sample, const Labels& labels) {
+                                                            int64_t sample,
+                                                            const label_layout& labels) {
   if (!labels.concatenated) return targets + sample * labels.row;
   int64_t start = 0;
   for (int64_t b = 0; b < sample; ++b) start += target_lengths[b];
@@ -35,12 +43,10 @@ static __device__ __forceinline__ const target_t* labels_of(const target_t* targ
   return targets + start * labels.step;
 }
 
-// Lengths that Python holds, two in a number, as arguments of the launch: a copy from the host
-// would wait, and could not be captured.
-__global__ void ctc_write_lengths(int64_t* __restrict__ lengths, int64_t n, int64_t a, int64_t b,
-                                  int64_t c, int64_t d, int64_t e, int64_t f, int64_t g, int64_t h,
-                                  int64_t i, int64_t j, int64_t k, int64_t l) {
-  const int64_t pairs[12] = {a, b, c, d, e, f, g, h, i, j, k, l};
+// Lengths that Python holds, as arguments of the launch: a copy from the host would wait, and could
+// not be captured.
+__global__ void ctc_write_lengths(int64_t* __restrict__ lengths, int64_t n, length_pairs p) {
+  const int64_t pairs[12] = {p.a, p.b, p.c, p.d, p.e, p.f, p.g, p.h, p.i, p.j, p.k, p.l};
 #pragma unroll
   for (int pair = 0; pair < 12; ++pair) {
     int64_t own = thread_index();
@@ -55,8 +61,7 @@ template <typename target_t>
 __global__ void ctc_sort(const target_t* __restrict__ targets,
                          const int64_t* __restrict__ target_lengths, int32_t* __restrict__ order,
                          int32_t* __restrict__ sorted, int32_t* __restrict__ runs, int64_t samples,
-                         int64_t longest, int64_t classes, int64_t row, int64_t step, int64_t total,
-                         bool concatenated) {
+                         int64_t longest, int64_t classes, label_layout labels) {
   int64_t n = samples * longest;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t sample = quick_div(i, longest);
@@ -64,14 +69,13 @@ __global__ void ctc_sort(const target_t* __restrict__ targets,
     int64_t length = target_lengths[sample];
     DETMODE_ASSERT(0 <= length && length <= longest);
     if (position >= length) continue;
-    const target_t* own =
-        labels_of(targets, target_lengths, sample, Labels{row, step, total, concatenated});
-    int64_t label = own[position * step];
+    const target_t* own = labels_of(targets, target_lengths, sample, labels);
+    int64_t label = own[position * labels.step];
     DETMODE_ASSERT(0 <= label && label < classes);
     int64_t smaller = 0;
     int64_t earlier = 0;
     for (int64_t j = 0; j < length; ++j) {
-      int64_t other = own[j * step];
+      int64_t other = own[j * labels.step];
       smaller += other < label ? 1 : 0;
       earlier += other == label && j < position ? 1 : 0;
     }
@@ -109,9 +113,8 @@ __global__ void __launch_bounds__(THREADS)
                    const scalar_t* __restrict__ neg_log_likelihood,
                    const scalar_t* __restrict__ log_alpha, scalar_t* __restrict__ posteriors,
                    scalar_t* __restrict__ edge_mantissas, int64_t* __restrict__ edge_exponents,
-                   int64_t times, int64_t longest, int64_t blank, int64_t row, int64_t step,
-                   int64_t total, bool concatenated, int64_t time_stride, int64_t sample_stride,
-                   int64_t class_stride) {
+                   int64_t times, int64_t longest, int64_t blank, label_layout labels,
+                   probs_stride stride) {
   __shared__ scalar_t mantissas[2][THREADS + 2];
   __shared__ int64_t exponents[2][THREADS + 2];
   int64_t sample = blockIdx.x;
@@ -119,8 +122,7 @@ __global__ void __launch_bounds__(THREADS)
   int64_t length = target_lengths[sample];
   DETMODE_ASSERT(0 <= input_length && input_length <= times);
   DETMODE_ASSERT(0 <= length && length <= longest);
-  const target_t* own =
-      labels_of(targets, target_lengths, sample, Labels{row, step, total, concatenated});
+  const target_t* own = labels_of(targets, target_lengths, sample, labels);
   int64_t states = 2 * length + 1;
   int64_t width = 2 * longest + 1;
   scalar_t nll = neg_log_likelihood[sample];
@@ -130,10 +132,11 @@ __global__ void __launch_bounds__(THREADS)
     int64_t state = tile * threads + lane;
     bool active = state < states;
     bool last_tile = (tile + 1) * threads >= states;
-    int64_t label = active && state % 2 == 1 ? own[state / 2 * step] : blank;
+    int64_t label = active && state % 2 == 1 ? own[state / 2 * labels.step] : blank;
     // A path may skip a blank between two labels that differ.
-    bool skips = state % 2 == 1 && state + 2 < states && own[(state / 2 + 1) * step] != label;
-    const scalar_t* probs = log_probs + sample * sample_stride + label * class_stride;
+    bool skips =
+        state % 2 == 1 && state + 2 < states && own[(state / 2 + 1) * labels.step] != label;
+    const scalar_t* probs = log_probs + sample * stride.sample + label * stride.label;
     const scalar_t* alphas = log_alpha + sample * times * width + state;
     scalar_t* shares = posteriors + sample * times * width + state;
     int64_t edge_in = ((2 * sample + (tile + 1) % 2) * times) * 2 + lane;
@@ -144,7 +147,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int j = 0; j < BATCH; ++j) {
       int64_t t = max_index(input_length - 1 - j, 0);
       bool loads = active && input_length > 0;
-      log_prob[j] = loads ? probs[t * time_stride] : scalar_t(0);
+      log_prob[j] = loads ? probs[t * stride.time] : scalar_t(0);
       alpha[j] = loads ? alphas[t * width] : scalar_t(0);
     }
     for (int64_t first = input_length - 1; first >= 0; first -= BATCH) {
@@ -152,7 +155,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int j = 0; j < BATCH; ++j) {
         int64_t t = max_index(first - BATCH - j, 0);
-        next_log_prob[j] = active ? probs[t * time_stride] : scalar_t(0);
+        next_log_prob[j] = active ? probs[t * stride.time] : scalar_t(0);
         next_alpha[j] = active ? alphas[t * width] : scalar_t(0);
       }
 #pragma unroll
@@ -232,17 +235,14 @@ struct Shares {
 
 // One thread an element of grad_input (times, samples, classes).
 template <typename scalar_t>
-__global__ void ctc_gradient(const scalar_t* __restrict__ grad,
-                             const scalar_t* __restrict__ log_probs,
-                             const int64_t* __restrict__ input_lengths,
-                             const int64_t* __restrict__ target_lengths,
-                             const scalar_t* __restrict__ neg_log_likelihood,
-                             const scalar_t* __restrict__ posteriors,
-                             const int32_t* __restrict__ order, const int32_t* __restrict__ sorted,
-                             const int32_t* __restrict__ runs, scalar_t* __restrict__ grad_input,
-                             int64_t times, int64_t samples, int64_t classes, int64_t longest,
-                             int64_t blank, bool zero_infinity, bool large, int64_t grad_stride,
-                             int64_t time_stride, int64_t sample_stride, int64_t class_stride) {
+__global__ void ctc_gradient(
+    const scalar_t* __restrict__ grad, const scalar_t* __restrict__ log_probs,
+    const int64_t* __restrict__ input_lengths, const int64_t* __restrict__ target_lengths,
+    const scalar_t* __restrict__ neg_log_likelihood, const scalar_t* __restrict__ posteriors,
+    const int32_t* __restrict__ order, const int32_t* __restrict__ sorted,
+    const int32_t* __restrict__ runs, scalar_t* __restrict__ grad_input, int64_t times,
+    int64_t samples, int64_t classes, int64_t longest, int64_t blank, bool zero_infinity,
+    bool large, int64_t grad_stride, probs_stride stride) {
   int64_t n = times * samples * classes;
   int64_t width = 2 * longest + 1;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
@@ -256,7 +256,7 @@ __global__ void ctc_gradient(const scalar_t* __restrict__ grad,
       grad_input[i] = scalar_t(0);
       continue;
     }
-    scalar_t log_prob = log_probs[t * time_stride + sample * sample_stride + label * class_stride];
+    scalar_t log_prob = log_probs[t * stride.time + sample * stride.sample + label * stride.label];
     const scalar_t* shares = posteriors + (sample * times + t) * width;
     int64_t length = target_lengths[sample];
     Shares<scalar_t> sum = {};

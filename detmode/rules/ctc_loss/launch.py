@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,12 @@ __all__ = ["SOURCE", "ctc_loss_backward"]
 
 THREADS = 512
 """Threads of a block at most, one for each state of a sequence."""
+
+
+LabelLayout = namedtuple("LabelLayout", "row step total concatenated")
+"""Where the labels are: strides, their number, and whether they are all in one dimension."""
+ProbsStride = namedtuple("ProbsStride", "time sample label")
+"""The strides of ``log_probs``."""
 
 
 def ctc_loss_backward(
@@ -62,7 +69,8 @@ def ctc_loss_backward(
         return grad_input
     nll = neg_log_likelihood.contiguous()
     row = 0 if concatenated else targets.stride(0)
-    where = (row, targets.stride(-1), targets.numel(), concatenated)
+    where = LabelLayout(row, targets.stride(-1), targets.numel(), concatenated)
+    stride = ProbsStride(*log_probs.stride())
     if targets.numel() == 0:
         # Never read, but a kernel's argument.
         targets = empty((1,), targets.dtype, targets.device)
@@ -71,49 +79,22 @@ def ctc_loss_backward(
     threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
     edges = (samples, 2, times, 2)
     launch_blocks(
-        SOURCE,
-        f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>",
-        samples,
+        SOURCE, f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>", samples,
         threads,
-        log_probs,
-        targets,
-        inputs,
-        labels,
-        nll,
-        log_alpha.contiguous(),
-        posteriors,
-        empty(edges, log_probs.dtype, log_probs.device),
-        empty(edges, torch.int64, log_probs.device),
-        times,
-        longest,
-        blank,
-        *where,
-        *log_probs.stride(),
-    )
+        log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
+        neg_log_likelihood=nll, log_alpha=log_alpha.contiguous(), posteriors=posteriors,
+        edge_mantissas=empty(edges, log_probs.dtype, log_probs.device),
+        edge_exponents=empty(edges, torch.int64, log_probs.device), times=times, longest=longest,
+        blank=blank, labels=where, stride=stride,
+    )  # fmt: skip
     launch(
-        SOURCE,
-        f"ctc_gradient<{ctype(log_probs.dtype)}>",
-        grad_input.numel(),
-        grad,
-        log_probs,
-        inputs,
-        labels,
-        nll,
-        posteriors,
-        order,
-        ordered,
-        runs,
-        grad_input,
-        times,
-        samples,
-        classes,
-        longest,
-        blank,
-        zero_infinity,
-        _is_large(times, samples, classes),
-        grad.stride(0),
-        *log_probs.stride(),
-    )
+        SOURCE, f"ctc_gradient<{ctype(log_probs.dtype)}>", grad_input.numel(),
+        grad=grad, log_probs=log_probs, input_lengths=inputs, target_lengths=labels,
+        neg_log_likelihood=nll, posteriors=posteriors, order=order, sorted=ordered, runs=runs,
+        grad_input=grad_input, times=times, samples=samples, classes=classes, longest=longest,
+        blank=blank, zero_infinity=zero_infinity, large=_is_large(times, samples, classes),
+        grad_stride=grad.stride(0), stride=stride,
+    )  # fmt: skip
     return grad_input
 
 
@@ -123,29 +104,20 @@ def _sorted(
     samples: int,
     longest: int,
     classes: int,
-    where: tuple[int, int, int, bool],
+    where: LabelLayout,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The positions of each sample's labels by class, their classes, where a class begins."""
     order = empty((samples, max(longest, 1)), torch.int32, targets.device)
     ordered = torch.empty_like(order)
     runs = torch.full((samples, classes), -1, dtype=torch.int32, device=targets.device)
     launch(
-        SOURCE,
-        f"ctc_sort<{ctype(targets.dtype)}>",
-        samples * longest,
-        targets,
-        lengths,
-        order,
-        ordered,
-        runs,
-        samples,
-        longest,
-        classes,
-        *where,
-    )
+        SOURCE, f"ctc_sort<{ctype(targets.dtype)}>", samples * longest,
+        targets=targets, target_lengths=lengths, order=order, sorted=ordered, runs=runs,
+        samples=samples, longest=longest, classes=classes, labels=where,
+    )  # fmt: skip
     return order, ordered, runs
 
 
 def _is_large(times: int, samples: int, classes: int) -> bool:
-    """Whether ATen's CUDA kernels leave classes without labels as they are."""
+    """Return whether ATen's CUDA kernels leave classes without labels unchanged."""
     return 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 OP, TENSOR = "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"
 FLOATS = (torch.float32, torch.float64)
-INF = float("inf")
 INFEASIBLE = ((1, 1, 1), (2,), (1, 2)), (4, 3, 1)
 TARGETS = ((1, 2, 1, 3), (2, 2, 2), (3, 1))
 
@@ -71,7 +72,7 @@ def _strided(m: Maker) -> dict[str, Any]:
 def _masked(m: Maker) -> dict[str, Any]:
     # A class that no target has, and that cannot occur.
     log_probs = m.normal(9, 3, 5)
-    log_probs[:, :, 4] = -INF
+    log_probs[:, :, 4] = -inf
     return _call(m, log_probs=log_probs.log_softmax(2))
 
 
@@ -93,20 +94,11 @@ def _empty(m: Maker) -> dict[str, Any]:
     }
 
 
-def _with(m: Maker, **changed: Any) -> dict[str, Any]:
-    return {**_call(m), **changed}
-
-
-def _sample(name: str, make: Any, *covers: str, op: str = OP) -> Sample:
-    return Sample(name=name, op=op, make=make, dtypes=FLOATS, covers=covers)
-
-
+_sample = partial(sample, op=OP, dtypes=FLOATS)
+_tensors = partial(_sample, op=TENSOR)
+_plain = sample("plain", _call, op=OP)
 # More states than a block has threads.
 LONG = ((1, 2, 3, 2, 1) * 52,)
-
-
-def _error(name: str, make: Any, dtype: torch.dtype = torch.float32, op: str = OP) -> Sample:
-    return Sample(name=name, op=op, make=make, dtypes=(dtype,))
 
 
 def _bench(name: str, times: int, samples: int, classes: int, length: int) -> Sample:
@@ -119,7 +111,7 @@ def _bench(name: str, times: int, samples: int, classes: int, length: int) -> Sa
 
 SAMPLES = Samples(
     cases=(
-        _sample("repeated_labels", lambda m: _call(m), "collisions"),
+        _sample("repeated_labels", _call, "collisions", variants=("cpu",)),
         _sample("one_label", lambda m: _call(m, ((1,) * 20,), (45,), 2), "collisions"),
         _sample("concatenated", lambda m: _call(m, concatenated=True)),
         _sample("int_targets", lambda m: _call(m, dtype=torch.int32, concatenated=True)),
@@ -138,18 +130,16 @@ SAMPLES = Samples(
         _sample("many_classes", lambda m: _call(m, ((1000, 7, 62),), (7,), 1001), "odd_sizes"),
         _sample("large", lambda m: _call(m, ((5, 6, 5), (1,)), (8, 5), 2203), "collisions"),
         _sample("many_samples", lambda m: _call(m, ((1, 2, 1),) * 27, tuple(range(5, 32)), 4)),
-        _sample("tensors", lambda m: _as_tensors(_call(m)), "collisions", op=TENSOR),
+        _tensors("tensors", lambda m: _as_tensors(_call(m)), "collisions", variants=("cpu",)),
         _sample("int_lengths", lambda m: _as_tensors(_call(m), torch.int32), op=TENSOR),
         Sample(name="long_target", op=OP, make=lambda m: _call(m, LONG, (262,), 4)),
-        Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
-        Sample(name="host", op=TENSOR, make=lambda m: _as_tensors(_call(m)), device="cpu"),
     ),
     errors=(
-        _error("byte_targets", lambda m: _with(m, targets=torch.ones(3, 4, dtype=torch.uint8))),
-        _error("mixed_dtypes", lambda m: _with(m, log_alpha=_call(m)["log_alpha"].double())),
-        _error("scalar_grad", lambda m: _with(m, grad=m.normal())),
-        _error("half", lambda m: {**_call(m), "log_probs": m.normal(9, 3, 5).half()}),
-        _error("float_lengths", lambda m: _as_tensors(_call(m), torch.float32), op=TENSOR),
+        _plain.but("byte_targets", targets=torch.Tensor.byte),
+        _plain.but("mixed_dtypes", log_alpha=torch.Tensor.double),
+        _plain.but("scalar_grad", grad=lambda grad: grad[0]),
+        _plain.but("half", log_probs=torch.Tensor.half),
+        sample("float_lengths", lambda m: _as_tensors(_call(m), torch.float32), op=TENSOR),
     ),
     bench=(
         _bench("speech_characters", 1000, 32, 32, 200),

@@ -11,7 +11,8 @@ operator itself with ``deterministic=False`` selects the other, and PyTorch is s
 
 ## What happens instead
 
-A warning in detmode's words for a call with ``deterministic=False``. All others pass.
+A warning in detmode's words for a call with ``deterministic=False``. All others are called
+unchanged.
 
 ## Cost
 
@@ -19,7 +20,7 @@ None.
 
 ## Limits
 
-The argument is not changed on the way: who calls the operator can give ``deterministic=True``.
+The argument is not changed: pass ``deterministic=True`` to the operator instead.
 """
 
 from detmode.table.chain import chain

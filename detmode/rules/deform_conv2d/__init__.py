@@ -1,22 +1,22 @@
 """Backward of torchvision's deformable convolution, ``deform_conv2d``.
 
-``torchvision.ops.DeformConv2d`` meets it. The rows sleep until torchvision is imported.
+``torchvision.ops.DeformConv2d`` calls it. The rows have no effect until torchvision is imported.
 
 ## What varies
 
 Each element of the convolution's kernel reads the input at a place that an offset moves. In the
 backward the gradients of all places near a pixel are added to it with a float ``atomicAdd``, in an
-order that changes from run to run. The other four gradients do not vary.
+order that varies between runs. The other four gradients do not vary.
 
 ## What happens instead
 
 The whole operator is substituted. As in torchvision, matrix products give the gradient of every
 place, 32 images at a time. For ``input`` these are added up in any order: a maximum of exponents
 per pixel, then the addends as integers of that scale; the sum is rounded once. For ``offset`` and
-``mask`` one thread owns a place and adds up the channels that read there, in order; what rounding
-takes from the sum is added at the end. ``weight`` and ``bias`` come from a matrix product and a
-sum of PyTorch's. cuBLAS may choose another algorithm on another GPU, so the same bits are promised
-on the same GPU only.
+``mask`` one thread owns a place and adds up the channels that read there, in order; the rounding
+error of the sum is tracked and added at the end. ``weight`` and ``bias`` come from a matrix product
+and a sum of PyTorch's. cuBLAS may choose another algorithm on another GPU, so the same bits are
+promised on the same GPU only.
 
 ## Cost
 
@@ -27,13 +27,13 @@ four integer maxima, most of which change nothing, and four integer additions wh
 four float additions. For each element of ``input`` of 32 images 12 bytes of scratch (float64: 20)
 are zeroed, written and read.
 
-In all not counted in floors: most of the bytes are those of the places, as in torchvision.
+The total is not counted in floors: most of the bytes are those of the places, as in torchvision.
 
 ## Limits
 
 Places in float16 are computed in float, where torchvision rounds them to float16. The matrix
 products follow PyTorch's settings, ``torch.backends.cuda.matmul`` among them; until 2.9 PyTorch
-asks for ``CUBLAS_WORKSPACE_CONFIG``. torchvision does not alert on MPS.
+requires ``CUBLAS_WORKSPACE_CONFIG``. torchvision does not alert on MPS.
 """
 
 from detmode.rules.deform_conv2d import launch

@@ -109,25 +109,16 @@ struct Taps {
   }
 };
 
-// The launches' common arguments.
-#define DETMODE_TAPS                                                                         \
-  int64_t images, int64_t channels, int64_t offset_groups, int64_t height, int64_t kernel_h, \
-      int64_t out_h, int64_t stride_h, int64_t pad_h, int64_t dilation_h, int64_t width,     \
-      int64_t kernel_w, int64_t out_w, int64_t stride_w, int64_t pad_w, int64_t dilation_w
-#define DETMODE_TAPS_OF                                                                        \
-  Taps {                                                                                       \
-    {height, kernel_h, out_h, stride_h, pad_h, dilation_h},                                    \
-        {width, kernel_w, out_w, stride_w, pad_w, dilation_w}, images, channels, offset_groups \
-  }
-
-// columns = mask * the input at each tap. mask is null where there is none.
+// sampled = mask * the input at each tap. mask is null where there is none.
 template <typename scalar_t>
 __global__ void deform_sample(const scalar_t* __restrict__ input,
                               const scalar_t* __restrict__ offset,
-                              const scalar_t* __restrict__ mask, scalar_t* __restrict__ columns,
-                              DETMODE_TAPS) {
+                              const scalar_t* __restrict__ mask, scalar_t* __restrict__ sampled,
+                              Axis rows, Axis columns, int64_t images, int64_t channels,
+                              int64_t offset_groups) {
   using T = opmath_t<scalar_t>;
-  Taps taps = DETMODE_TAPS_OF;
+  Taps taps = {rows, columns, images, channels, offset_groups};
+  int64_t height = rows.size, width = columns.size;
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
     int64_t plane;
     Tap tap = taps.tap_of(i, plane);
@@ -135,7 +126,7 @@ __global__ void deform_sample(const scalar_t* __restrict__ input,
     Between<T> y = between(at.y, height), x = between(at.x, width);
     Corners<T> v = corners_of(input + plane * height * width, y, x, height, width);
     T value = interpolated(v, at, y, x, height, width);
-    columns[i] = from_opmath<scalar_t>(
+    sampled[i] = from_opmath<scalar_t>(
         mask != nullptr ? mul_rn(to_opmath(mask[taps.in_mask(tap)]), value) : value);
   }
 }
@@ -170,8 +161,9 @@ template <typename scalar_t>
 __global__ void deform_observe(const scalar_t* __restrict__ grad_columns,
                                const scalar_t* __restrict__ offset,
                                const scalar_t* __restrict__ mask, int32_t* __restrict__ keys,
-                               DETMODE_TAPS) {
-  Taps taps = DETMODE_TAPS_OF;
+                               Axis rows, Axis columns, int64_t images, int64_t channels,
+                               int64_t offset_groups) {
+  Taps taps = {rows, columns, images, channels, offset_groups};
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
     for_each_pixel(i, grad_columns, offset, mask, taps,
                    [&](int64_t destination, opmath_t<scalar_t> addend) {
@@ -186,8 +178,9 @@ __global__ void deform_accumulate(const scalar_t* __restrict__ grad_columns,
                                   const scalar_t* __restrict__ offset,
                                   const scalar_t* __restrict__ mask,
                                   const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
-                                  int64_t headroom, DETMODE_TAPS) {
-  Taps taps = DETMODE_TAPS_OF;
+                                  int64_t headroom, Axis rows, Axis columns, int64_t images,
+                                  int64_t channels, int64_t offset_groups) {
+  Taps taps = {rows, columns, images, channels, offset_groups};
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
     for_each_pixel(i, grad_columns, offset, mask, taps,
                    [&](int64_t destination, opmath_t<scalar_t> addend) {
@@ -212,10 +205,12 @@ template <typename scalar_t>
 __global__ void deform_move(const scalar_t* __restrict__ grad_columns,
                             const scalar_t* __restrict__ input, const scalar_t* __restrict__ offset,
                             const scalar_t* __restrict__ mask, scalar_t* __restrict__ grad_offset,
-                            scalar_t* __restrict__ grad_mask, DETMODE_TAPS) {
+                            scalar_t* __restrict__ grad_mask, Axis rows, Axis columns,
+                            int64_t images, int64_t channels, int64_t offset_groups) {
   using T = opmath_t<scalar_t>;
-  Taps taps = DETMODE_TAPS_OF;
-  int64_t kernel = kernel_h * kernel_w, outputs = out_h * out_w;
+  Taps taps = {rows, columns, images, channels, offset_groups};
+  int64_t height = rows.size, width = columns.size;
+  int64_t kernel = rows.kernel * columns.kernel, outputs = rows.out * columns.out;
   int64_t per_group = offset_groups > 0 ? channels / offset_groups : 0;
   int64_t n = images * offset_groups * kernel * outputs;
   for (int64_t tap = thread_index(); tap < n; tap += thread_count()) {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +26,10 @@ SOURCE = Source(
         for dtype in DTYPES
     ),
 )
+
+
+Axis = namedtuple("Axis", "size kernel out stride padding dilation")
+"""One axis of the convolution: the input's size, the kernel's, the output's, and the steps."""
 
 
 def deform_conv2d_backward(
@@ -66,56 +74,54 @@ def deform_conv2d_backward(
     )
     (height, width), (kernel_h, kernel_w) = input.shape[2:], weight.shape[2:]
     out_h, out_w = grad.shape[2:]
-    rows = (height, kernel_h, out_h, stride_h, pad_h, dilation_h)
-    columns = (width, kernel_w, out_w, stride_w, pad_w, dilation_w)
+    rows = Axis(height, kernel_h, out_h, stride_h, pad_h, dilation_h)
+    columns = Axis(width, kernel_w, out_w, stride_w, pad_w, dilation_w)
     for first in range(0, input.shape[0], IMAGES):
         part = slice(first, first + IMAGES)
         images = input[part].shape[0]
-        lies = (images, input.shape[1], offset_groups, *rows, *columns)
         # [images, out channels, ...] as [groups, out channels of one, images * outputs].
         given = grad[part].view(images, groups, flat_weight.shape[1], out_h * out_w)
         given = given.permute(1, 2, 0, 3).reshape(*flat_weight.shape[:2], images * out_h * out_w)
         taps = torch.bmm(flat_weight.transpose(1, 2), given)
-        moved = (offset[part], None if kept_mask is None else kept_mask[part])
-        _move(taps, input[part], moved, grad_offset[part], grad_mask[part], lies)
-        _add(taps, moved, grad_input[part], lies)
+        moved = {"offset": offset[part], "mask": None if kept_mask is None else kept_mask[part]}
+        sizes = {"images": images, "channels": input.shape[1], "offset_groups": offset_groups}
+        common = moved | sizes | {"rows": rows, "columns": columns}
+        _move(taps, input[part], grad_offset[part], grad_mask[part], common)
+        _add(taps, grad_input[part], common)
         # The gradients of the taps are done with: their memory takes the taps themselves.
         name = f"deform_sample<{ctype(input.dtype)}>"
-        launch(SOURCE, name, taps.numel(), input[part], *moved, taps, *lies)
+        launch(SOURCE, name, taps.numel(), input=input[part], sampled=taps, **common)
         total += torch.bmm(given, taps.transpose(1, 2))
     grad_weight = total.to(weight.dtype).view(weight.shape)
     return grad_input, grad_weight, grad_offset, grad_mask, grad.sum((0, 2, 3))
 
 
-Moved = tuple[Tensor, Tensor | None]
-"""offset and, where it is used, mask."""
-
-
 def _move(
-    taps: Tensor,
-    input: Tensor,
-    moved: Moved,
-    grad_offset: Tensor,
-    grad_mask: Tensor,
-    lies: tuple[int, ...],
+    taps: Tensor, input: Tensor, grad_offset: Tensor, grad_mask: Tensor, common: Mapping[str, Any]
 ) -> None:
     """Fill ``grad_offset`` and, where mask is used, ``grad_mask``."""
-    name = f"deform_move<{ctype(input.dtype)}>"
-    threads = grad_offset.numel() // 2
-    launch(SOURCE, name, threads, taps, input, *moved, grad_offset, grad_mask, *lies)
+    launch(
+        SOURCE, f"deform_move<{ctype(input.dtype)}>", grad_offset.numel() // 2,
+        grad_columns=taps, input=input, grad_offset=grad_offset, grad_mask=grad_mask, **common,
+    )  # fmt: skip
 
 
-def _add(taps: Tensor, moved: Moved, grad_input: Tensor, lies: tuple[int, ...]) -> None:
+def _add(taps: Tensor, grad_input: Tensor, common: Mapping[str, Any]) -> None:
     """Fill ``grad_input``."""
     n, name = grad_input.numel(), ctype(grad_input.dtype)
     keys, sums = accumulator_buffers(n, grad_input.dtype, grad_input.device)
     # Each tap of a channel may meet at one pixel, once.
     bits = headroom(taps.numel() // max(grad_input.shape[:2].numel(), 1))
-    launch(SOURCE, f"deform_observe<{name}>", taps.numel(), taps, *moved, keys, *lies)
+    threads = taps.numel()
+    launch(SOURCE, f"deform_observe<{name}>", threads, grad_columns=taps, keys=keys, **common)
     launch(
-        SOURCE, f"deform_accumulate<{name}>", taps.numel(), taps, *moved, keys, sums, bits, *lies
-    )
-    launch(SOURCE, f"deform_finish<{name}>", n, keys, sums, grad_input, n, bits)
+        SOURCE, f"deform_accumulate<{name}>", threads,
+        grad_columns=taps, keys=keys, sums=sums, headroom=bits, **common,
+    )  # fmt: skip
+    launch(
+        SOURCE, f"deform_finish<{name}>", n,
+        keys=keys, sums=sums, grad_input=grad_input, n=n, headroom=bits,
+    )  # fmt: skip
 
 
 def _check(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf, nan
 from typing import Any
 
 import torch
 
 from detmode.rules.deform_conv2d import reference
 from detmode.rules.deform_conv2d.launch import DTYPES
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import LAYOUTS
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 OP = "torchvision::_deform_conv2d_backward"
-NAN, INF = float("nan"), float("inf")
 
 
 Pair = tuple[int, int]
@@ -62,18 +64,9 @@ def _one_place(m: Maker) -> dict[str, Any]:
     return found
 
 
-def _stored(m: Maker, *order: int) -> dict[str, Any]:
-    """The same with the tensors stored in another order."""
-    found = _arguments(m)
-    back = [order.index(d) for d in range(4)]
-    for name in ("grad", "input", "weight", "offset", "mask"):
-        found[name] = found[name].permute(order).contiguous().permute(back)
-    return found
-
-
 def _special(m: Maker) -> dict[str, Any]:
     found = _arguments(m, (1, 2, 6, 6), 1, (2, 2), padding=(0, 0), spread=3)
-    found["grad"].view(-1)[::7] = m.tensor([NAN, INF, -0.0, -INF])
+    found["grad"].view(-1)[::7] = m.tensor([nan, inf, -0.0, -inf])
     return found
 
 
@@ -82,9 +75,7 @@ def _negative_zeros(m: Maker) -> dict[str, Any]:
     return {**found, "grad": -torch.zeros_like(found["grad"])}
 
 
-def _sample(name: str, make: Any, *covers: str, device: str = "cuda") -> Sample:
-    dtypes = DTYPES if device == "cuda" else (torch.float32,)
-    return Sample(name=name, op=OP, make=make, dtypes=dtypes, covers=covers, device=device)
+_sample = partial(sample, op=OP, dtypes=DTYPES)
 
 
 def _bench(name: str, *arguments: Any) -> Sample:
@@ -93,7 +84,7 @@ def _bench(name: str, *arguments: Any) -> Sample:
 
 SAMPLES = Samples(
     cases=(
-        _sample("overlaps", _arguments, "collisions"),
+        _sample("overlaps", _arguments, "collisions", variants=(*LAYOUTS, "cpu", "mps")),
         _sample("one_place", _one_place, "collisions"),
         _sample("no_mask", lambda m: _arguments(m, use_mask=False)),
         _sample("not_moved", lambda m: _arguments(m, spread=0)),
@@ -109,12 +100,13 @@ SAMPLES = Samples(
         _sample(
             "odd", lambda m: _arguments(m, (1, 1, 3, 63), 1, (1, 3), padding=(0, 0)), "odd_sizes"
         ),
-        _sample("strided", lambda m: _stored(m, 3, 1, 0, 2), "non_contiguous"),
-        _sample("last", lambda m: _stored(m, 0, 2, 3, 1), "channels_last"),
         _sample("special_values", _special),
         _sample("negative_zeros", _negative_zeros),
-        _sample("metal", _arguments, device="mps"),
-        _sample("host", _arguments, device="cpu"),
+    ),
+    errors=(
+        _sample("overlaps", _arguments).but(
+            "mixed_dtypes", dtypes=(torch.float32,), offset=torch.Tensor.double
+        ),
     ),
     bench=(
         _bench("dcn_r50_c3", (2, 128, 100, 168), 128),

@@ -1,13 +1,13 @@
 """Backward of ``nn.Embedding``: ``embedding_dense_backward``.
 
-Met in the backward of ``nn.Embedding`` and ``F.embedding`` with ``sparse=False``.
+Used in the backward of ``nn.Embedding`` and ``F.embedding`` with ``sparse=False``.
 
 ## What varies
 
-Since PyTorch 2.13 the CUDA kernel adds the gradients of a row with a float ``atomicAdd`` where
-many positions share few rows; before, and for other shapes, it adds them in a fixed order: few
-positions as they come, more of them sorted by index, in pieces, and then the pieces of a row one by
-one. On MPS it adds atomically.
+Since PyTorch 2.13 the CUDA kernel adds the gradients of a row with a float ``atomicAdd`` where many
+positions share few rows; before 2.13, and for other shapes, it adds them in a fixed order: few
+positions in program order, more of them sorted by index in pieces, and then the pieces of a row one
+by one. On MPS it adds atomically.
 
 ## What happens instead
 
@@ -19,7 +19,7 @@ that no thread walks over a frequent row. Narrow rows: integers of a common scal
 gradient by the rounded reciprocal. The shapes alone choose the way, and all roundings are explicit:
 any GPU gives the same bits.
 
-With ``substitute=False`` the flag selects ATen's sorted kernel. On MPS: PyTorch's error.
+With ``substitute=False`` the flag selects ATen's sorted kernel. On MPS PyTorch's error is raised.
 
 ## Cost
 
@@ -30,7 +30,7 @@ rows of float64, written and read, in float32 an eighth of ``grad_output``. Narr
 the family ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
 sorted kernel, and their row is zeroed in the end.
 
-In all 1.5 times the floor for 50,000 positions of 768 columns among 30,522 rows; 1.1 for 4096
+In total, 1.5 times the floor for 50,000 positions of 768 columns among 30,522 rows; 1.1 for 4096
 columns, 2.5 for 16.
 
 ## Limits

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from detmode.rules.index.arguments import zipf
+from detmode.table.compositions import reduced
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import LAYOUTS, Arguments, special
+from detmode.table.samples import Maker, Samples, sample
 
 OP = "aten::embedding_dense_backward"
-INF, NAN = float("inf"), float("nan")
 
 
 def _call(
@@ -22,7 +24,7 @@ def _call(
     spread: int | None = None,
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
-) -> dict[str, Any]:
+) -> Arguments:
     """Indices below ``spread``."""
     return {
         "grad_output": m.normal(*positions, width),
@@ -33,81 +35,64 @@ def _call(
     }
 
 
-def _zipf(m: Maker, positions: int, width: int, num_weights: int, **more: Any) -> dict[str, Any]:
+def _zipf(m: Maker, positions: int, width: int, num_weights: int, **more: Any) -> Arguments:
     call = _call(m, (positions,), width, num_weights, **more)
-    return {**call, "indices": zipf(m, positions, num_weights)}
+    return {**call, "indices": m.zipf(positions, num_weights)}
 
 
-def _strided(call: dict[str, Any]) -> dict[str, Any]:
-    grad_output, indices = call["grad_output"], call["indices"]
-    back = tuple(reversed(range(grad_output.dim())))
-    return {
-        **call,
-        "grad_output": grad_output.permute(back).contiguous().permute(back),
-        "indices": indices.repeat_interleave(2, -1)[..., ::2],
-    }
+_case = partial(sample, op=OP, dtypes=FLOATING)
+_bench = partial(sample, op=OP, dtypes=FLOATING[:3])
+_plain = _case("plain", lambda m: _call(m, (9,), 4))
 
 
-def _last(call: dict[str, Any]) -> dict[str, Any]:
-    grad_output = call["grad_output"].contiguous(memory_format=torch.channels_last)
-    return {**call, "grad_output": grad_output}
-
-
-def _special(call: dict[str, Any], m: Maker) -> dict[str, Any]:
-    values = [1.0, NAN, -0.0, 2.0, INF, -INF, INF, 1e-40, 6e-8, -0.0, -0.0, 3e38, 3e38, 3.0]
-    call["grad_output"].view(-1)[: len(values)] = m.tensor(values)
-    return call
-
-
-def _with(m: Maker, **changed: Any) -> dict[str, Any]:
-    return {**_call(m, (9,), 4), **changed}
-
-
-def _sample(name: str, make: Any, *covers: str, dtypes: Any = FLOATING) -> Sample:
-    return Sample(name=name, op=OP, make=make, dtypes=dtypes, covers=covers)
-
-
-def _bench(name: str, make: Any) -> Sample:
-    return _sample(name, make, dtypes=FLOATING[:3])
+def _composed(
+    grad_output: Tensor,
+    indices: Tensor,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Tensor:
+    rows = grad_output.flatten(0, indices.dim() - 1)
+    sums, count = reduced(indices.flatten(), rows, num_weights)
+    if scale_grad_by_freq:
+        sums = sums / count.clamp(min=1)[:, None]
+    if padding_idx >= 0:
+        sums[padding_idx] = 0
+    return sums
 
 
 SAMPLES = Samples(
     cases=(
-        _sample("few_rows", lambda m: _call(m, (4, 250), 16, spread=3), "collisions"),
-        _sample("one_row", lambda m: _call(m, (1, 400), 33, spread=1), "collisions"),
-        _sample("narrow", lambda m: _call(m, (300,), 1, 5), "collisions"),
-        _sample("zipf", lambda m: _zipf(m, 900, 24, 200), "collisions"),
-        _sample("many_rows", lambda m: _call(m, (30,), 5, 40_000), dtypes=FLOATING[2:3]),
-        _sample("padding", lambda m: _call(m, (3, 60), 20, padding_idx=2), "collisions"),
-        _sample("padding_narrow", lambda m: _call(m, (99,), 1, 4, padding_idx=0), "collisions"),
-        _sample("padding_only", lambda m: _call(m, (9,), 4, 4, 1, padding_idx=0)),
-        _sample("scaled", lambda m: _call(m, (200,), 12, 9, 4, -1, True), "collisions"),
-        _sample("scaled_narrow", lambda m: _call(m, (200,), 1, 5, 4, -1, True), "collisions"),
-        _sample("scaled_padding", lambda m: _call(m, (90,), 12, 9, 4, 3, True), "collisions"),
-        _sample("int32", lambda m: _with(m, indices=m.integers(0, 7, 9).int())),
-        _sample("one_position", lambda m: _call(m, (), 5)),
-        _sample("no_positions", lambda m: _call(m, (0, 4), 5), "empty"),
-        _sample("no_columns", lambda m: _call(m, (4, 3), 0), "empty"),
-        _sample("special", lambda m: _special(_call(m, (6,), 9, 3), m)),
-        _sample("special_narrow", lambda m: _special(_call(m, (40,), 1, 3), m)),
-        _sample("strided", lambda m: _strided(_call(m, (7, 9), 6)), "non_contiguous"),
-        _sample("last", lambda m: _last(_call(m, (2, 3, 4), 5)), "channels_last"),
-        _sample("odd_1", lambda m: _call(m, (1,), 1, 1), "odd_sizes"),
-        _sample("odd_63", lambda m: _call(m, (63,), 63, 63, 9), "odd_sizes", "collisions"),
-        _sample("odd_1000", lambda m: _call(m, (65,), 1000, 3), "odd_sizes", dtypes=FLOATING[:3]),
-        Sample(name="integers", op=OP, make=lambda m: _call(m, (9,), 4), dtypes=(torch.int64,)),
-        Sample(name="metal", op=OP, make=lambda m: _call(m, (9,), 4), device="mps"),
-        Sample(name="host", op=OP, make=lambda m: _call(m, (9,), 4), device="cpu"),
+        _case("few_rows", lambda m: _call(m, (4, 250), 16, spread=3), "collisions"),
+        _case("one_row", lambda m: _call(m, (1, 400), 33, spread=1), "collisions"),
+        _case("narrow", lambda m: _call(m, (300,), 1, 5), "collisions"),
+        _case("zipf", lambda m: _zipf(m, 900, 24, 200), "collisions"),
+        _case("many_rows", lambda m: _call(m, (30,), 5, 40_000), dtypes=FLOATING[2:3]),
+        _case("padding", lambda m: _call(m, (3, 60), 20, padding_idx=2), "collisions"),
+        _case("padding_narrow", lambda m: _call(m, (99,), 1, 4, padding_idx=0), "collisions"),
+        _case("padding_only", lambda m: _call(m, (9,), 4, 4, 1, padding_idx=0)),
+        _case("scaled", lambda m: _call(m, (200,), 12, 9, 4, -1, True), "collisions"),
+        _case("scaled_narrow", lambda m: _call(m, (200,), 1, 5, 4, -1, True), "collisions"),
+        _case("scaled_padding", lambda m: _call(m, (90,), 12, 9, 4, 3, True), "collisions"),
+        _plain.but("int32", indices=torch.Tensor.int),
+        _case("one_position", lambda m: _call(m, (), 5)),
+        _case("no_positions", lambda m: _call(m, (0, 4), 5), "empty"),
+        _case("no_columns", lambda m: _call(m, (4, 3), 0), "empty"),
+        _case("special", lambda m: special(_call(m, (6,), 9, 3), "grad_output")),
+        _case("special_narrow", lambda m: special(_call(m, (40,), 1, 3), "grad_output")),
+        _case("image", lambda m: _call(m, (2, 3, 4), 5), variants=(*LAYOUTS, "cpu", "mps")),
+        _case("odd_1", lambda m: _call(m, (1,), 1, 1), "odd_sizes"),
+        _case("odd_63", lambda m: _call(m, (63,), 63, 63, 9), "odd_sizes", "collisions"),
+        _case("odd_1000", lambda m: _call(m, (65,), 1000, 3), "odd_sizes", dtypes=FLOATING[:3]),
+        _case("integers", lambda m: _call(m, (9,), 4), dtypes=(torch.int64,)),
     ),
     errors=(
-        _sample("indices_not_integer", lambda m: _with(m, indices=m.normal(9))),
-        _sample("indices_of_bytes", lambda m: _with(m, indices=m.integers(0, 7, 9).byte())),
-        _sample("fewer_indices", lambda m: _with(m, indices=m.integers(0, 7, 8))),
-        _sample(
-            "no_dimension", lambda m: _with(m, grad_output=m.normal(), indices=m.integers(0, 7))
-        ),
-        _sample("columns_apart", lambda m: _with(m, grad_output=m.normal(9, 2, 2))),
-        _sample("negative_num_weights", lambda m: _with(m, num_weights=-1)),
+        _plain.but("indices_not_integer", indices=torch.Tensor.double),
+        _plain.but("indices_of_bytes", indices=torch.Tensor.byte),
+        _plain.but("fewer_indices", indices=lambda indices: indices[1:]),
+        _plain.but("no_dimension", grad_output=lambda x: x[0, 0], indices=lambda x: x[0]),
+        _plain.but("columns_apart", grad_output=lambda x: x.view(9, 2, 2)),
+        _plain.but("negative_num_weights", num_weights=-1),
     ),
     bench=(
         _bench("bert_50k_768", lambda m: _zipf(m, 50_000, 768, 30_522)),
@@ -119,4 +104,5 @@ SAMPLES = Samples(
         _bench("scaled_50k_300", lambda m: _zipf(m, 50_000, 300, 100_000, scale_grad_by_freq=True)),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
+    compositions={OP: _composed},
 )

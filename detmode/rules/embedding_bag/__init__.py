@@ -1,12 +1,12 @@
 """Backward of embedding bags: ``_embedding_bag_backward`` and what it calls.
 
-Met in the backward of ``nn.EmbeddingBag`` and ``F.embedding_bag``.
+Used in the backward of ``nn.EmbeddingBag`` and ``F.embedding_bag``.
 
 ## What varies
 
 With ``mode="max"`` the CUDA kernel adds each bag's gradient to the rows that held a maximum with a
-float ``atomicAdd``, in an order that changes from run to run. ``"sum"`` and ``"mean"`` sort the
-indices and add row by row. On MPS every mode adds atomically, and so do the gradients of
+float ``atomicAdd``, in an order that varies between runs. ``"sum"`` and ``"mean"`` sort the indices
+and add row by row. On MPS every mode adds atomically, and so do the gradients of
 ``per_sample_weights``.
 
 ## What happens instead
@@ -19,7 +19,8 @@ bags, a stable sort of the positions and sums in pieces of 64. The shapes alone 
 each sum is rounded once, and all roundings are explicit: any GPU gives the same bits. ATen rounds
 each addition to the dtype.
 
-``"sum"`` and ``"mean"`` take PyTorch's own path, which does not vary. On MPS: PyTorch's error.
+``"sum"`` and ``"mean"`` take PyTorch's own path, which does not vary. On MPS PyTorch's error is
+raised.
 
 ## Cost
 
@@ -32,16 +33,16 @@ column up to 2**31 elements of the weight, else about 360, and 4 for each elemen
 ATen reads 12 and adds with one atomic for each bag and column, and writes 4 for each element of the
 weight.
 
-In all 8.5 times the floor for 8192 bags of 64 columns among 30,000 rows, 5.0 for 65,536 bags of 32
-among 100, and 1.3 where most rows are in no bag.
+In total, 8.5 times the floor for 8192 bags of 64 columns among 30,000 rows, 5.0 for 65,536 bags of
+32 among 100, and 1.3 where most rows are in no bag.
 
 ## Limits
 
-An index out of range traps on a GPU and raises on the host; ATen writes out of bounds on the GPU.
-A bag is empty where ``bag_size`` is 0, as ATen's CPU forward has it, or the index -1, as its CUDA
+An index out of range traps on a GPU and raises on the host; ATen writes out of bounds on the GPU. A
+bag is empty where ``bag_size`` is 0, as ATen's CPU forward has it, or the index -1, as its CUDA
 forward has it. ``per_sample_weights`` with ``mode="max"`` are an error, as in ATen on CUDA. A sum
 of intermediate values beyond the dtype's range gives the sum where ATen may give an infinity.
-Sparse gradients (``sparse=True``) are not added here, and pass.
+Sparse gradients (``sparse=True``) are not substituted.
 """
 
 from detmode.rules.embedding_bag import launch

@@ -119,18 +119,12 @@ def embedding_bag_dense_backward(
     rows = empty_like(grad, dtype=torch.int64, memory_format=torch.contiguous_format)
     addends = empty_like(grad, memory_format=torch.contiguous_format)
     launch(
-        SOURCE,
-        f"embedding_bag_addends<{ctype(grad.dtype)}, {ctype(maximum_indices.dtype)}>",
+        SOURCE, f"embedding_bag_addends<{ctype(grad.dtype)}, {ctype(maximum_indices.dtype)}>",
         grad.numel(),
-        grad.contiguous(),
-        maximum_indices.contiguous(),
-        bag_size.to(maximum_indices.dtype).contiguous(),
-        rows,
-        addends,
-        grad.numel(),
-        columns,
-        padding_idx,
-    )
+        grad=grad.contiguous(), max_indices=maximum_indices.contiguous(),
+        bag_size=bag_size.to(maximum_indices.dtype).contiguous(), rows=rows, addends=addends,
+        n=grad.numel(), columns=columns, padding_idx=padding_idx,
+    )  # fmt: skip
     check_on_host(rows, num_weights, 0, IndexError)
     add_rows(grad_weight, rows, addends, Rows(1, bags, columns, num_weights), include_self=False)
     return grad_weight

@@ -1,25 +1,25 @@
 """Backward of fractional max pooling: ``fractional_max_pool2d_backward`` and ``_3d_``.
 
-``nn.FractionalMaxPool2d`` and ``nn.FractionalMaxPool3d`` meet them.
+``nn.FractionalMaxPool2d`` and ``nn.FractionalMaxPool3d`` call them.
 
 ## What varies
 
-Pooling regions may overlap; the CUDA kernels add the gradients of all regions that chose an
-element with a float ``atomicAdd``, in an order that changes from run to run.
+Pooling regions may overlap; the CUDA kernels add the gradients of all regions that chose an element
+with a float ``atomicAdd``, in an order that varies between runs.
 
 ## What happens instead
 
-One thread owns an element of ``grad_input``. It looks, in row-major order, at the regions that may
-hold the element, and adds the gradients of those whose index points at it, in float for float16 and
-bfloat16, each operation rounded explicitly, so any GPU gives the same bits. What rounding takes
-from the sum is added at the end, so the error is that of about one rounding; ATen rounds each
-addition to the dtype.
+One thread owns an element of ``grad_input``. It visits, in row-major order, the regions that may
+contain the element, and adds the gradients of those whose index points at it, in float for float16
+and bfloat16, each operation rounded explicitly, so any GPU gives the same bits. The rounding error
+of the sum is tracked and added at the end, so the error is that of about one rounding; ATen rounds
+each addition to the dtype.
 
-Where the regions lie is drawn at random in the forward, and the backward does not get to know it:
-but region ``o`` of an axis begins less than one position from ``o * (in - kernel) / (out - 1)``,
-whatever was drawn, so a thread looks there and a little beyond. A launch before it checks that
-every index lies where its region may be. If one does not, because the indices are not the
-forward's, each thread looks at all regions of its plane: that is slow, and as right.
+The positions of the regions are drawn at random in the forward, and the backward does not know it.
+But region ``o`` of an axis begins less than one position from ``o * (in - kernel) / (out - 1)``,
+whatever was drawn, so a thread checks the regions there and slightly beyond. A launch before it
+checks that every index lies where its region may be. If one does not, because the indices are not
+the forward's, each thread checks all regions of its plane, which is slow but as accurate.
 
 ## Cost
 
@@ -31,16 +31,16 @@ distance of their beginnings: with regions of 2 by 2 and an ``output_ratio`` of 
 the index points at it. ATen reads the same 12 bytes for each region, writes ``grad_input`` with
 zeros, and adds with one atomic for each region.
 
-In all 1.4 times the floor for regions of 2 by 2 at an ``output_ratio`` of 0.7.
+In total, 1.4 times the floor for regions of 2 by 2 at an ``output_ratio`` of 0.7.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. ATen reads out of bounds
 when the batch or the channels of ``grad_output`` or ``indices`` are not those of ``self``; here
-that is a ``RuntimeError``. With indices that are not the forward's, or come of negative samples
-given by hand, the work grows with the product of a plane's elements and its regions. The regions
-themselves are drawn from the random generator: without a seed they differ from run to run, and no
-rule concerns that.
+that raises ``RuntimeError``. With indices that are not the forward's, or result from negative
+samples given by hand, the work grows with the product of a plane's elements and its regions. The
+regions themselves are drawn from the random generator: without a seed they differ between runs, and
+no rule covers that.
 """
 
 from detmode.rules.fractional_max_pool import launch

@@ -1,7 +1,12 @@
 // Backward of fractional max pooling: a gather over the regions that may hold an element.
 #include "chosen_windows.cuh"
 
-// One axis of the pooling. The forward lets region `o` begin at
+// One axis of the pooling, as the launcher describes it.
+struct regions {
+  int64_t size, out, kernel;
+};
+
+// The same in the type of positions. The forward lets region `o` begin at
 // trunc((o + u) * a) - trunc(u * a), a = (in - kernel) / (out - 1), with a random u that the
 // backward does not get: less than one position from o * a, but for the rounding of floats.
 template <typename index_t>
@@ -9,10 +14,10 @@ struct Axis {
   index_t in;
   index_t out;
   index_t kernel;
-  __device__ __forceinline__ Axis(int64_t in, int64_t out, int64_t kernel)
-      : in(static_cast<index_t>(in)),
-        out(static_cast<index_t>(out)),
-        kernel(static_cast<index_t>(kernel)) {}
+  __device__ __forceinline__ Axis(const regions& axis)
+      : in(static_cast<index_t>(axis.size)),
+        out(static_cast<index_t>(axis.out)),
+        kernel(static_cast<index_t>(axis.kernel)) {}
 };
 
 // The regions that may hold position `i`: those with o * a - margin <= i and
@@ -39,14 +44,11 @@ static __device__ __forceinline__ bool holds(const window_range<index_t>& range,
 // is not from the forward. indices are [planes, t_out, h_out, w_out].
 template <typename index_t>
 __global__ void fractional_max_pool_strays(const int64_t* __restrict__ indices,
-                                           int64_t* __restrict__ strays, int64_t n, int64_t t_in,
-                                           int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out,
-                                           int64_t w_out, int64_t t_kernel, int64_t h_kernel,
-                                           int64_t w_kernel) {
-  const Axis<index_t> axes[3] = {
-      {t_in, t_out, t_kernel}, {h_in, h_out, h_kernel}, {w_in, w_out, w_kernel}};
+                                           int64_t* __restrict__ strays, int64_t n, regions t,
+                                           regions h, regions w) {
+  const Axis<index_t> axes[3] = {t, h, w};
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    DETMODE_ASSERT(indices[i] >= 0 && indices[i] < t_in * h_in * w_in);
+    DETMODE_ASSERT(indices[i] >= 0 && indices[i] < t.size * h.size * w.size);
     // The last axis first, as positions count.
     index_t region = static_cast<index_t>(i), position = static_cast<index_t>(indices[i]);
     bool found = true;
@@ -65,21 +67,16 @@ __global__ void fractional_max_pool_strays(const int64_t* __restrict__ indices,
 
 // With strays every element looks at all regions of its plane.
 template <typename scalar_t, int per_thread, typename index_t>
-__global__ void fractional_max_pool_backward(
-    const scalar_t* __restrict__ grad_output, const int64_t* __restrict__ indices,
-    scalar_t* __restrict__ grad_input, int64_t threads, int64_t outer, int64_t inner, int64_t t_in,
-    int64_t h_in, int64_t w_in, int64_t t_out, int64_t h_out, int64_t w_out, int64_t t_magic,
-    int64_t h_magic, int64_t w_magic, int64_t positions_magic, int64_t lanes, int64_t lanes_magic,
-    int64_t t_kernel, int64_t h_kernel, int64_t w_kernel, const int64_t* __restrict__ strays) {
+__global__ void fractional_max_pool_backward(const scalar_t* __restrict__ grad_output,
+                                             const int64_t* __restrict__ indices,
+                                             scalar_t* __restrict__ grad_input, pooled_shape shape,
+                                             regions t, regions h, regions w,
+                                             const int64_t* __restrict__ strays) {
   bool everywhere = strays[0] != 0;
-  const Axis<index_t> axes[3] = {
-      {t_in, t_out, t_kernel}, {h_in, h_out, h_kernel}, {w_in, w_out, w_kernel}};
-  gather_chosen<per_thread, index_t>(
-      grad_output, indices, grad_input,
-      {threads, outer, inner, t_in, h_in, w_in, t_out, h_out, w_out, t_magic, h_magic, w_magic,
-       positions_magic, lanes, lanes_magic},
-      [&](int axis, index_t i) -> window_range<index_t> {
-        if (everywhere) return {0, axes[axis].out, 1};
-        return covering(i, axes[axis]);
-      });
+  const Axis<index_t> axes[3] = {t, h, w};
+  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
+                                     [&](int axis, index_t i) -> window_range<index_t> {
+                                       if (everywhere) return {0, axes[axis].out, 1};
+                                       return covering(i, axes[axis]);
+                                     });
 }

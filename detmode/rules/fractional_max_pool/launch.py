@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import namedtuple
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -78,8 +79,9 @@ def _gather(
     given = kernel_size if len(kernel_size) >= n else (1,) * n
     regions = (min(max(int(k), 1), size) for k, size in zip(given, self.shape[-n:]))
     kernel = (*(1,) * (3 - n), *regions)
+    axes = axes_of(n, self.shape, kernel, indices.shape)
     indices = indices.contiguous()
-    strays = find_strays(n, self.shape, kernel, indices)
+    strays = find_strays(indices, axes)
     return gather_chosen(
         SOURCE,
         KERNEL,
@@ -88,41 +90,37 @@ def _gather(
         indices,
         n,
         torch.contiguous_format,
-        *kernel,
-        strays,
-        counts=_counts(n, self.shape, kernel, indices.shape),
+        counts=_counts(axes.values()),
+        **axes,
+        strays=strays,
     )
 
 
-def _counts(
+Regions = namedtuple("Regions", "size out kernel")
+"""One axis: its inputs, its regions, and the inputs of a region."""
+
+
+def axes_of(
     n: int, input_size: Sequence[int], kernel: Sequence[int], output_size: Sequence[int]
-) -> list[int]:
+) -> dict[str, Regions]:
+    """By the names of the kernels' parameters; a missing axis has one region of one input."""
+    sizes = [(*(1,) * (3 - n), *size[-n:]) for size in (input_size, output_size)]
+    return dict(zip("thw", map(Regions, *sizes, kernel)))
+
+
+def _counts(axes: Iterable[Regions]) -> list[int]:
     """The kernels multiply twice a position of the input by the regions of its axis."""
-    axes = zip(input_size[-n:], kernel[-n:], output_size[-n:])
-    return [2 * (size + k + size // 2**19 + 4) * out for size, k, out in axes]
+    return [2 * (size + kernel + size // 2**19 + 4) * out for size, out, kernel in axes]
 
 
-def find_strays(
-    n: int, input_size: Sequence[int], kernel: Sequence[int], indices: Tensor
-) -> Tensor:
+def find_strays(indices: Tensor, axes: dict[str, Regions]) -> Tensor:
     """One int64: not zero if a region chose an element that no region at its place can hold."""
     strays = torch.zeros(1, dtype=torch.int64, device=indices.device)
-    missing = (1,) * (3 - n)
-    counts = _counts(n, input_size, kernel, indices.shape)
-    index = index_ctype(math.prod(input_size), indices.numel(), *counts)
-    launch(
-        SOURCE,
-        f"fractional_max_pool_strays<{index}>",
-        indices.numel(),
-        indices,
-        strays,
-        indices.numel(),
-        *missing,
-        *input_size[-n:],
-        *missing,
-        *indices.shape[-n:],
-        *kernel,
-    )
+    elements = math.prod(axis.size for axis in axes.values())
+    index = index_ctype(elements, indices.numel(), *_counts(axes.values()))
+    n = indices.numel()
+    entry = f"fractional_max_pool_strays<{index}>"
+    launch(SOURCE, entry, n, indices=indices, strays=strays, n=n, **axes)
     return strays
 
 

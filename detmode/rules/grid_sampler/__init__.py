@@ -1,13 +1,13 @@
 """Backward of grid sampling: ``grid_sampler_2d_backward``, ``_3d_`` and cuDNN's.
 
-``F.grid_sample`` meets them, and with it spatial transformers, warps and deformable attention.
+``F.grid_sample`` calls them, and so do spatial transformers, warps and deformable attention.
 
 ## What varies
 
 Samples of a grid that fall near one input pixel add their gradients to it with a float
-``atomicAdd``. PyTorch alerts on every call, also where the gradient of the input is not asked for.
+``atomicAdd``. PyTorch alerts on every call, even where the gradient of the input is not asked for.
 Since PyTorch 2.13 cuDNN's own operator alerts too, which PyTorch picks for 4-D bilinear sampling
-with zero padding and ``align_corners=True``; before, it varies in silence.
+with zero padding and ``align_corners=True``; before, it varies without an alert.
 
 ## What happens instead
 
@@ -16,7 +16,7 @@ input element, the largest exponent of its addends, the second adds them as inte
 Integers add to the same sum in any order, and the sum is rounded to the dtype once.
 
 The gradient of the grid has one owner for each sample, which adds channels in ascending order and
-keeps what rounding takes from the sum. Where there are few samples and at least 32 channels, eight
+tracks the rounding error of the sum. Where there are few samples and at least 32 channels, eight
 threads each add a run of channels, and one adds the runs in order. That depends on shapes only.
 
 Positions and weights have explicit roundings, so any GPU gives the same bits. For float16 and
@@ -30,12 +30,12 @@ The floor is ``grad_output``, ``input`` and ``grid`` read once and both gradient
 sample has 4 taps (bilinear), 1 (nearest), 16 (bicubic), 8 (trilinear) or 64 (tricubic). In float32,
 for each tap of a sample and channel, the gradient of the input reads an int32 key twice and adds an
 int64 atomically: 16 bytes where ATen adds 4 atomically. Taps of neighbouring samples meet in the
-caches. Beside that ``grad_output`` is read twice more, and for each input element 12 bytes of
-scratch are set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A
-thread serves up to 8 channels, for which it computes its weights once. The gradient of the grid
-reads what ATen reads, in a launch of its own.
+caches. ``grad_output`` is also read twice more, and for each input element 12 bytes of scratch are
+set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A thread serves
+up to 8 channels, for which it computes its weights once. The gradient of the grid reads what ATen
+reads, in a launch of its own.
 
-In all, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
+In total, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
 many as pixels, and 6.1 times the floor for trilinear ones of one channel.
 
 ## Limits

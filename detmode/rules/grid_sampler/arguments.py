@@ -10,7 +10,6 @@ from torch import Tensor
 
 from detmode.table.samples import Maker
 
-LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -78,24 +77,6 @@ def cudnn(m: Maker, batch: Sequence[int], size: Sequence[int], out: Sequence[int
     """The arguments of cuDNN's operator for the same."""
     call = backward(m, batch, size, out, align_corners=True)
     return {"self": call["input"], "grid": call["grid"], "grad_output": call["grad_output"]}
-
-
-def strided(call: dict[str, Any]) -> dict[str, Any]:
-    """The same with every tensor stored back to front."""
-    return {name: _strided(value) for name, value in call.items()}
-
-
-def _strided(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    back = tuple(reversed(range(value.dim())))
-    return value.permute(back).contiguous().permute(back)
-
-
-def last(call: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The same with the tensors ``names`` in channels_last."""
-    formats = {name: LAST[call[name].dim()] for name in names}
-    return call | {name: call[name].contiguous(memory_format=f) for name, f in formats.items()}
 
 
 def exact(m: Maker, mode: int, padding: int, align_corners: bool) -> dict[str, Any]:

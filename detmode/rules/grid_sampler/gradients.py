@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.cuda import Source, accumulator_buffers, ctype, empty, headroom, launch, launch_blocks
+from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -67,15 +68,19 @@ class Sampling:
         taps = TAPS[self.interpolation]
         return f"<{ctype(self.input.dtype)}, {self.grid.shape[-1]}, {taps}>"
 
-    def sizes(self) -> tuple[int, ...]:
-        """Along w, h and d, of the input and then of the output."""
-        return *_along(self.input.shape[2:], 1), *_along(self.grid.shape[1:-1], 1)
-
-    def positions(self) -> tuple[int | bool, ...]:
-        """How a sample's position is found: the grid's strides, padding and alignment."""
-        strides = self.grid.stride()
-        along = _along(strides[1:-1], 0)
-        return strides[0], *along, strides[-1], self.padding, self.align_corners
+    def arguments(self, grad_output: Tensor) -> dict[str, Any]:
+        """The arguments of both kernels. The coordinates are the grid's channels."""
+        n, *grid_strides, of_coordinates = self.grid.stride()
+        return {
+            "grad_output": grad_output,
+            "grid": self.grid,
+            "input_size": Extents.sizes(self.input.shape),
+            "output_size": Extents.sizes(grad_output.shape),
+            "grad_stride": Extents.strides(grad_output.stride()),
+            "grid_stride": Extents.strides((n, of_coordinates, *grid_strides)),
+            "padding": self.padding,
+            "align_corners": self.align_corners,
+        }
 
 
 def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
@@ -97,14 +102,14 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
             SOURCE,
             f"grid_sampler_scatter{call.kind()}",
             n * groups * call.samples,
-            grad_output, grid, keys, totals, n, channels, groups, per_thread,
-            *call.sizes(), *_strides(grad_output), *call.positions(), bits,
+            keys=keys, sums=totals, groups=groups, per_thread=per_thread, headroom=bits,
+            **call.arguments(grad_output),
         )  # fmt: skip
     launch(
         SOURCE,
         f"grid_sampler_finish<{ctype(input.dtype)}>",
         input.numel(),
-        keys, sums, result, input.numel(), bits,
+        keys=keys, sums=sums, grad_input=result, n=input.numel(), headroom=bits,
     )  # fmt: skip
     return result
 
@@ -128,17 +133,7 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
         f"grid_sampler_grad_grid{call.kind()}",
         min(-(-samples * runs // THREADS), 2**16),
         (THREADS // runs, runs),
-        grad_output, input, grid, result, n, channels, -(-channels // runs),
-        *call.sizes(), *_strides(grad_output), *_strides(input), *call.positions(),
+        input=input, grad_grid=result, run=-(-channels // runs),
+        input_stride=Extents.strides(input.stride()), **call.arguments(grad_output),
     )  # fmt: skip
     return result
-
-
-def _along(spatial: Sequence[int], missing: int) -> tuple[int, ...]:
-    """What is given from the first spatial dimension on, from the last on and for three."""
-    return (*reversed(spatial), *(missing,) * (3 - len(spatial)))
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Of the batch, the channels, and along w, h and d."""
-    return *tensor.stride()[:2], *_along(tensor.stride()[2:], 0)

@@ -5,6 +5,7 @@
 // what belongs to them, which are contiguous.
 #include "accumulator.cuh"
 #include "compensated_sum.cuh"
+#include "extents.cuh"
 #include "taps.cuh"
 
 // Sizes and strides along w, h and d, in the order of a grid's coordinates.
@@ -15,6 +16,10 @@ struct Volume {
     return along[0] * other.along[0] + along[1] * other.along[1] + along[2] * other.along[2];
   }
 };
+
+static __device__ __forceinline__ Volume along(const extents& tensor) {
+  return Volume{{tensor.w, tensor.h, tensor.d}};
+}
 
 // The coordinates of element i of a volume of this size.
 static __device__ __forceinline__ Volume unravelled(int64_t i, const Volume& size) {
@@ -66,27 +71,24 @@ struct Sample {
 template <typename scalar_t, int dims, int taps>
 __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
                                      const scalar_t* __restrict__ grid, int32_t* keys,
-                                     int64_t* sums, int64_t n, int64_t channels, int64_t groups,
-                                     int64_t per_thread, int64_t w_in, int64_t h_in, int64_t d_in,
-                                     int64_t w_out, int64_t h_out, int64_t d_out, int64_t grad_n,
-                                     int64_t grad_c, int64_t grad_w, int64_t grad_h, int64_t grad_d,
-                                     int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d,
-                                     int64_t grid_hop, int64_t padding, bool align_corners,
+                                     int64_t* sums, int64_t groups, int64_t per_thread,
+                                     extents input_size, extents output_size, extents grad_stride,
+                                     extents grid_stride, int64_t padding, bool align_corners,
                                      int64_t headroom) {
-  Volume in = {{w_in, h_in, d_in}}, out = {{w_out, h_out, d_out}};
-  Volume in_stride = {{1, w_in, w_in * h_in}};
-  Volume grad_stride = {{grad_w, grad_h, grad_d}}, grid_stride = {{grid_w, grid_h, grid_d}};
+  Volume in = along(input_size), out = along(output_size);
+  Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
+  int64_t n = input_size.n, channels = input_size.c;
   int64_t samples = out.elements(), threads = n * groups * samples;
   for (int64_t thread = thread_index(); thread < threads; thread += thread_count()) {
     int64_t slice = quick_div(thread, samples), image = quick_div(slice, groups);
     int64_t begin = (slice - image * groups) * per_thread;
     int64_t end = min_index(begin + per_thread, channels);
     Volume at = unravelled(thread - slice * samples, out);
-    Sample<scalar_t, dims, taps> sample(grid + image * grid_n + at.dot(grid_stride), grid_hop, in,
-                                        padding, align_corners);
-    const scalar_t* gradients = grad_output + image * grad_n + at.dot(grad_stride);
+    Sample<scalar_t, dims, taps> sample(grid + image * grid_stride.n + at.dot(along(grid_stride)),
+                                        grid_stride.c, in, padding, align_corners);
+    const scalar_t* gradients = grad_output + image * grad_stride.n + at.dot(along(grad_stride));
     for (int64_t c = begin; c < end; ++c) {
-      auto gradient = to_opmath(gradients[c * grad_c]);
+      auto gradient = to_opmath(gradients[c * grad_stride.c]);
       int64_t plane = (image * channels + c) * in.elements();
       sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
         if (!inside) return;
@@ -121,20 +123,17 @@ constexpr int THREADS = 256;
 // `run` channels. Order: a channel's taps, z, then y, then x; channels ascending; runs ascending.
 // Outside the input linear has no tap; cubic, as in ATen, reads 0 there.
 template <typename scalar_t, int dims, int taps>
-__global__ void grid_sampler_grad_grid(
-    const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ input,
-    const scalar_t* __restrict__ grid, scalar_t* __restrict__ grad_grid, int64_t n,
-    int64_t channels, int64_t run, int64_t w_in, int64_t h_in, int64_t d_in, int64_t w_out,
-    int64_t h_out, int64_t d_out, int64_t grad_n, int64_t grad_c, int64_t grad_w, int64_t grad_h,
-    int64_t grad_d, int64_t input_n, int64_t input_c, int64_t input_w, int64_t input_h,
-    int64_t input_d, int64_t grid_n, int64_t grid_w, int64_t grid_h, int64_t grid_d,
-    int64_t grid_hop, int64_t padding, bool align_corners) {
+__global__ void grid_sampler_grad_grid(const scalar_t* __restrict__ grad_output,
+                                       const scalar_t* __restrict__ input,
+                                       const scalar_t* __restrict__ grid,
+                                       scalar_t* __restrict__ grad_grid, int64_t run,
+                                       extents input_size, extents output_size, extents grad_stride,
+                                       extents input_stride, extents grid_stride, int64_t padding,
+                                       bool align_corners) {
   using T = opmath_t<scalar_t>;
   __shared__ compensated_sum<T> runs[dims][THREADS];
-  Volume in = {{w_in, h_in, d_in}}, out = {{w_out, h_out, d_out}};
-  Volume in_stride = {{input_w, input_h, input_d}};
-  Volume grad_stride = {{grad_w, grad_h, grad_d}}, grid_stride = {{grid_w, grid_h, grid_d}};
-  int64_t samples = out.elements(), all = n * samples;
+  Volume in = along(input_size), out = along(output_size), in_stride = along(input_stride);
+  int64_t samples = out.elements(), all = input_size.n * samples, channels = input_size.c;
   int64_t first = threadIdx.y * run;
   int slot = threadIdx.y * blockDim.x + threadIdx.x;
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
@@ -143,17 +142,17 @@ __global__ void grid_sampler_grad_grid(
     int64_t owned = base + threadIdx.x, s = min_index(owned, all - 1);
     int64_t image = quick_div(s, samples);
     Volume at = unravelled(s - image * samples, out);
-    Sample<scalar_t, dims, taps> sample(grid + image * grid_n + at.dot(grid_stride), grid_hop, in,
-                                        padding, align_corners);
-    const scalar_t* gradients = grad_output + image * grad_n + at.dot(grad_stride);
-    const scalar_t* plane = input + image * input_n;
+    Sample<scalar_t, dims, taps> sample(grid + image * grid_stride.n + at.dot(along(grid_stride)),
+                                        grid_stride.c, in, padding, align_corners);
+    const scalar_t* gradients = grad_output + image * grad_stride.n + at.dot(along(grad_stride));
+    const scalar_t* plane = input + image * input_stride.n;
     compensated_sum<T> sums[dims] = {};
     for (int64_t c = first; c < min_index(first + run, channels); ++c) {
-      T gradient = to_opmath(gradients[c * grad_c]);
+      T gradient = to_opmath(gradients[c * grad_stride.c]);
       T parts[3] = {};
       sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
         if (!inside && taps < 4) return;
-        T value = inside ? to_opmath(plane[c * input_c + pixel]) : T(0);
+        T value = inside ? to_opmath(plane[c * input_stride.c + pixel]) : T(0);
         T depth = dims == 3 ? sample.z.weight[k] : T(1);
         T by[3] = {mul_rn(mul_rn(sample.x.slope[i], sample.y.weight[j]), depth),
                    mul_rn(mul_rn(sample.x.weight[i], sample.y.slope[j]), depth), T(0)};

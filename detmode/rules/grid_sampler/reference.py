@@ -27,7 +27,7 @@ class Tap:
 
 
 def cudnn_backward(self: Tensor, grid: Tensor, grad_output: Tensor) -> tuple[Tensor | None, Tensor]:
-    """What cuDNN's operator computes: bilinear, zeros around, ``align_corners=True``."""
+    """Compute cuDNN's operator: bilinear, zero padding, ``align_corners=True``."""
     return backward(grad_output, self, grid, BILINEAR, 0, True, (True, True))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from detmode.rules.grid_sampler import reference
 from detmode.rules.grid_sampler.arguments import (
@@ -18,11 +21,11 @@ from detmode.rules.grid_sampler.arguments import (
     backward,
     cudnn,
     exact,
-    last,
-    strided,
 )
+from detmode.rules.grid_sampler.composition import grid_sampler_backward
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import cut, last, strided
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 OPS = {2: "aten::grid_sampler_2d_backward", 3: "aten::grid_sampler_3d_backward"}
 CUDNN = "aten::cudnn_grid_sampler_backward"
@@ -58,7 +61,7 @@ _MAKERS: tuple[tuple[int, str, str, Make], ...] = (
         2,
         "last",
         "channels_last",
-        lambda m: last(backward(m, (2, 34), (4, 2), (5, 3)), "input", "grad_output"),
+        lambda m: last(backward(m, (2, 34), (4, 2), (5, 3))),
     ),
     (3, "magnified", "collisions", lambda m: backward(m, (2, 2), (2, 4, 2), (5, 4, 3))),
     (3, "corners", "", lambda m: backward(m, (1, 2), (3, 2, 5), (4, 3, 3), 0, ZEROS, True)),
@@ -77,38 +80,22 @@ _MAKERS: tuple[tuple[int, str, str, Make], ...] = (
         3,
         "last",
         "channels_last",
-        lambda m: last(backward(m, (1, 35), (2, 4, 2), (2, 3, 2)), "input"),
+        lambda m: last(backward(m, (1, 35), (2, 4, 2), (2, 3, 2))),
     ),
 )
 
 
-def _plain(name: str, op: str, make: Make, device: str) -> Sample:
-    return Sample(name=name, op=op, make=make, device=device)
-
-
 def _cudnn(name: str, *covers: str, make: Make) -> Sample:
-    return Sample(name=name, op=CUDNN, make=make, covers=covers, dtypes=CUDNN_DTYPES)
+    return sample(name, make, *covers, op=CUDNN, dtypes=CUDNN_DTYPES)
 
 
-def _error(name: str, dims: int, dtype: torch.dtype = torch.float32, **shapes: Any) -> Sample:
-    def make(m: Maker) -> dict[str, Any]:
-        call = backward(m, (2, 3), (4,) * dims, (5,) * dims)
-        for argument, shape in shapes.items():
-            call[argument] = (
-                m.normal(*shape) if isinstance(shape, tuple) else call[argument].double()
-            )
-        return call
-
-    return Sample(name=f"{name}_{dims}d", op=OPS[dims], make=make, dtypes=(dtype,))
+_flat = sample("flat", lambda m: backward(m, (2, 3), (4, 4), (5, 5)), op=OPS[2])
+_deep = sample("deep", lambda m: backward(m, (2, 3), (4, 4, 4), (5, 5, 5)), op=OPS[3])
 
 
 def _bench(name: str, dims: int, *arguments: Any, **more: Any) -> Sample:
-    return Sample(
-        name=name,
-        op=OPS[dims],
-        make=lambda m: backward(m, *arguments, **more),
-        dtypes=FLOATING[:3],
-    )
+    make: Any = partial(backward, **more)
+    return sample(name, lambda m: make(m, *arguments), op=OPS[dims], dtypes=FLOATING[:3])
 
 
 SAMPLES = Samples(
@@ -119,31 +106,27 @@ SAMPLES = Samples(
             )
             for dims, name, covers, make in _MAKERS
         ),
-        *(
-            _plain(name, op, make, device)
-            for op, make in (
-                (OPS[2], lambda m: backward(m, (1, 2), (4, 4), (3, 5))),
-                (OPS[3], lambda m: backward(m, (1, 2), (4, 4, 2), (3, 5, 2))),
-            )
-            for name, device in (("metal", "mps"), ("host", "cpu"))
-        ),
+        replace(_flat, device="cpu"),
+        replace(_flat, device="mps"),
+        replace(_deep, device="cpu"),
+        replace(_deep, device="mps"),
         _cudnn("magnified", "collisions", make=lambda m: cudnn(m, (2, 3), (3, 5), (13, 11))),
         _cudnn("strided", make=lambda m: strided(cudnn(m, (2, 3), (3, 5), (6, 5)))),
         _cudnn("empty_batch", make=lambda m: cudnn(m, (0, 3), (4, 5), (6, 5))),
-        _plain("host", CUDNN, lambda m: cudnn(m, (2, 3), (3, 5), (6, 5)), "cpu"),
+        sample("host", lambda m: cudnn(m, (2, 3), (3, 5), (6, 5)), op=CUDNN, device="cpu"),
     ),
     errors=(
-        _error("other_batch", 2, grid=(1, 5, 5, 2)),
-        _error("three_coordinates", 2, grid=(2, 5, 5, 3)),
-        _error("no_pixels", 2, input=(2, 3, 0, 4)),
-        _error("volume", 2, input=(2, 3, 4, 4, 4)),
-        _error("wide_input", 2, input=torch.float64),
-        _error("wide_grid", 2, grid=torch.float64),
-        _error("wide_gradient", 2, grad_output=torch.float64),
-        _error("integers", 2, torch.int64),
-        _error("two_coordinates", 3, grid=(2, 5, 5, 5, 2)),
-        _error("image", 3, input=(2, 3, 4, 4)),
-        _error("integers", 3, torch.int64),
+        _flat.but("other_batch", grid=lambda grid: grid[:1]),
+        _flat.but("three_coordinates", grid=torch.zeros(2, 5, 5, 3)),
+        _flat.but("no_pixels", input=cut(2, 3, 0)),
+        _flat.but("volume", input=torch.ones(2, 3, 4, 4, 4)),
+        _flat.but("wide_input", input=Tensor.double),
+        _flat.but("wide_grid", grid=Tensor.double),
+        _flat.but("wide_gradient", grad_output=Tensor.double),
+        _flat.but("integers", dtypes=(torch.int64,)),
+        _deep.but("two_coordinates", grid=torch.zeros(2, 5, 5, 5, 2)),
+        _deep.but("image", input=torch.ones(2, 3, 4, 4)),
+        _deep.but("integers", dtypes=(torch.int64,)),
     ),
     bench=(
         _bench("spatial_transformer", 2, (64, 3), (224, 224), (224, 224), smooth=True),
@@ -164,4 +147,5 @@ SAMPLES = Samples(
         (name for _, name, _, _ in _MAKERS if "nearest" not in name or "border" in name),
         "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
     ),
+    compositions=dict.fromkeys(OPS.values(), grid_sampler_backward),
 )

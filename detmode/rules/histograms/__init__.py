@@ -3,22 +3,23 @@
 ## What varies
 
 ``histc`` of floating-point values counts in floats, and ``bincount`` with weights adds them, both
-with a float ``atomicAdd`` on CUDA. Counts of whole numbers below the dtype's precision are exact
-in any order; PyTorch alerts all the same.
+with a float ``atomicAdd`` on CUDA. Counts of integers below the dtype's precision are exact in any
+order; PyTorch alerts anyway.
 
 ## What happens instead
 
-``histc`` of float32 and float64: elements are counted as whole numbers, in shared memory where
-the bins fit, and the counts are rounded to the dtype once. The bin of an element is ATen's CUDA
-kernel's: ``(element - min) * bins / (max - min)``, each operation rounded explicitly in the dtype;
-what lies outside ``[min, max]``, and NaN, is left out, and ``max`` belongs to the last bin.
+``histc`` of float32 and float64: elements are counted as integers, in shared memory where the bins
+fit, and the counts are rounded to the dtype once. The bin of an element is ATen's CUDA kernel's:
+``(element - min) * bins / (max - min)``, each operation rounded explicitly in the dtype; what lies
+outside ``[min, max]``, and NaN, is left out, and ``max`` belongs to the last bin.
 
 ``bincount`` with weights: the weights are added by the launches of the family ``index``, a maximum
-of exponents per bin and then whole numbers of that scale, or a stable sort where that moves fewer
-bytes. Weights of another dtype than float32 become float64, as in ATen.
+of exponents per bin and then integers of that scale, or a stable sort where that moves fewer bytes.
+Weights of another dtype than float32 become float64, as in ATen.
 
 Both give the same bits on any GPU. ``histc`` of integers and ``bincount`` without weights do not
-vary and pass; ``histc`` of bfloat16, which CUDA does not have, gets PyTorch's own error.
+vary and are called unchanged; ``histc`` of bfloat16, which CUDA does not have, gets PyTorch's own
+error.
 
 ## Cost
 
@@ -31,13 +32,13 @@ first, so ``self`` is read twice, and the host waits for the GPU once; ATen wait
 int64; 12 bytes of scratch per bin (float64: 20). The size of the result depends on the largest
 element, so the host waits for the GPU once; ATen waits twice.
 
-In all ``histc`` moves 1.0 times the floor where it is given a range, else twice that; ``bincount``
-of int64 with float32 weights 3.7 times the floor.
+In total, ``histc`` moves 1.0 times the floor where it is given a range, else twice that;
+``bincount`` of int64 with float32 weights 3.7 times the floor.
 
 ## Limits
 
-Counts beyond 2**24 in float32 are the nearest float32; ATen's stop there, because adding 1 changes
-nothing any more. Where ``max - min`` overflows, so do ATen's bins, and elements may fall outside
+Counts beyond 2**24 in float32 are the nearest float32; ATen's stop there, because adding 1 no
+longer changes them. Where ``max - min`` overflows, so do ATen's bins, and elements may fall outside
 its memory; here they fall into the first or last bin. ``histogram`` and ``histogramdd`` run on the
 CPU only.
 """

@@ -15,14 +15,14 @@ static __device__ __forceinline__ int64_t bin_of(scalar_t value, scalar_t low, s
                                              : bins - 1;
 }
 
-// Blocks share the elements in stripes. Where `shared`, a block counts in its own memory first; it
-// sees fewer than 2^32 elements.
+// Blocks share the elements in stripes. Where `in_shared`, a block counts in its own memory first;
+// it sees fewer than 2^32 elements.
 template <typename scalar_t>
 __global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restrict__ counts,
-                            int64_t n, int64_t bins, double min, double max, bool shared) {
+                            int64_t n, int64_t bins, double min, double max, bool in_shared) {
   uint32_t* own = dynamic_shared<uint32_t>();
   scalar_t low = static_cast<scalar_t>(min), high = static_cast<scalar_t>(max);
-  if (shared) {
+  if (in_shared) {
     for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) own[b] = 0;
     __syncthreads();
   }
@@ -40,14 +40,14 @@ __global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restr
       // False for NaN.
       if (!(values[b] >= low && values[b] <= high)) continue;
       int64_t bin = bin_of(values[b], low, high, bins);
-      if (shared) {
+      if (in_shared) {
         atomicAdd(own + bin, 1u);
       } else {
         atomic_add(counts + bin, 1);
       }
     }
   }
-  if (shared) {
+  if (in_shared) {
     __syncthreads();
     for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) {
       if (own[b] > 0) atomic_add(counts + b, static_cast<int64_t>(own[b]));

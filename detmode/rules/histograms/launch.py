@@ -52,7 +52,8 @@ def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
     share = max(BLOCK * 16, bins if shared else 0)
     launch_blocks(
         SOURCE, f"histc_count<{ctype(input.dtype)}>", min(-(-n // share), 2**13), BLOCK,
-        input, counts, n, bins, low, high, shared, shared=4 * bins if shared else 0,
+        shared=4 * bins if shared else 0,
+        input=input, counts=counts, n=n, bins=bins, min=low, max=high, in_shared=shared,
     )  # fmt: skip
     return counts
 

@@ -1,13 +1,13 @@
 """Addition and assignment by index: ``index_add`` and ``index_put``.
 
-Met as ``Tensor.index_add_``, ``x[index] = values``, ``x.index_put_(..., accumulate=True)``, and in
+Used by ``Tensor.index_add_``, ``x[index] = values``, ``x.index_put_(..., accumulate=True)``, and in
 the backward of ``x[index]``, ``index_select``, ``repeat_interleave`` and ``as_strided``. The family
 ``scatter`` uses the same launches.
 
 ## What varies
 
-ATen's CUDA kernel for ``index_add`` gives each element of ``source`` to a thread, which adds it
-with an atomic: duplicates in ``index`` are added in an order that changes from run to run, and each
+ATen's CUDA kernel for ``index_add`` assigns each element of ``source`` to a thread, which adds it
+with an atomic: duplicates in ``index`` are added in an order that varies between runs, and each
 addition rounds. Assignments with duplicates keep whichever thread wrote last.
 ``index_put(accumulate=True)`` sorts and does not vary, but walks over the duplicates of a
 destination one by one.
@@ -25,7 +25,7 @@ explicit and the choice depends on the shapes alone: any GPU gives the same bits
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
 by an integer maximum of the positions of its sources, or, where there are more than four
 destinations for each source, a stable sort of the index finds the last ones; then the owners write.
-A mask alone names nothing twice, and its values are written at once.
+A mask has no duplicates, and its values are written directly.
 
 Assignments to a ``self`` that is not contiguous, or quantized, sums of integers, and the CPU take
 PyTorch's own deterministic path: a stable sort on CUDA, one thread on the CPU.
@@ -45,8 +45,8 @@ Each index adds 24 bytes to become a position. Positions are read twice, and eac
 bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
 destinations, 120 up to 2**31.
 
-In all ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put`` of
-single elements by two indices 4.6 times the floor where it adds and 4.5 times the floor where it
+In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put``
+of single elements by two indices 4.6 times the floor where it adds and 4.5 times the floor where it
 assigns, of rows of 768 hardly more than the floor.
 
 ## Limits

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.rules.index.composition import index_add, index_put
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, Assigned, places, special
 from detmode.table.inputs import indexed_rows as add
@@ -48,10 +49,9 @@ def masked(m: Maker, rows: int, columns: int) -> Arguments:
     }
 
 
-def assigned(
+def _assigned(
     self: Tensor, indices: Any, values: Tensor, accumulate: bool, **unread: Any
 ) -> Assigned | None:
-    """What ``index_put`` writes; ``None`` where it adds."""
     to = torch.ops.aten.index(places(self), indices)
     return None if accumulate else (self, to, values.expand(to.shape))
 
@@ -59,6 +59,7 @@ def assigned(
 _last = partial(put, accumulate=False)
 _adds = partial(sample, op="aten::index_add", dtypes=SUMS)
 _reals = partial(_adds, dtypes=FLOATING)
+_bench = partial(_adds, dtypes=FLOATING[:3])
 _puts = partial(sample, op="aten::index_put", dtypes=SUMS)
 _real_put = partial(_puts, dtypes=FLOATING)
 _lasts = partial(sample, op="aten::index_put", dtypes=EVERY)
@@ -145,8 +146,8 @@ SAMPLES = Samples(
         _puts("last_too_large", lambda m: _last(m, [4], [m.integers(4, 5, 9)], 9)),
     ),
     bench=(
-        _reals("graph_1m_edges_64", lambda m: add(m, [100_000, 64], 0, 1_000_000)),
-        _reals(
+        _bench("graph_1m_edges_64", lambda m: add(m, [100_000, 64], 0, 1_000_000)),
+        _bench(
             "embedding_50k_768",
             lambda m: add(m, [30_522, 768], 0, 50_000, index=m.zipf(50_000, 30_522)),
         ),
@@ -162,5 +163,6 @@ SAMPLES = Samples(
             "tokens_50k_768", lambda m: put(m, [30_522, 768], [m.zipf(50_000, 30_522)], 50_000, 768)
         ),
     ),
-    assignments=dict.fromkeys(PUTS, assigned),
+    assignments=dict.fromkeys(PUTS, _assigned),
+    compositions={"aten::index_add": index_add, "aten::index_put": index_put},
 )

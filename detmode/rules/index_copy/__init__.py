@@ -1,6 +1,6 @@
 """``index_copy``: assignment of rows by index.
 
-Met as ``Tensor.index_copy_``, and in the updates of caches.
+Used by ``Tensor.index_copy_``, and in the updates of caches.
 
 ## What varies
 
@@ -12,24 +12,24 @@ Where ``index`` names a row twice, threads race to write it, on CUDA and on the 
 The last duplicate wins. On CUDA each row of ``self`` gets an owner by an integer maximum of the
 positions of its sources, or, where there are more than four rows for each source, a stable sort of
 the index finds the last ones; then the owners write, in words of up to 16 bytes whatever the dtype,
-so any GPU gives the same bits. A single source has no duplicate, and is written at once.
+so any GPU gives the same bits. A single source has no duplicates and is written directly.
 
 On CUDA a ``self`` that is not contiguous, or quantized, takes PyTorch's own deterministic path, a
 sort through ``index_put``; on the CPU one thread writes in order.
 
 ## Cost
 
-The floor is ``index`` and ``source`` read once and the rows written once, which wide rows come
-close to. Owners are 8 bytes written for each row of ``self``, and an atomic and a read for each
+The floor is ``index`` and ``source`` read once and the rows written once, which wide rows nearly
+reach. Owners are 8 bytes written for each row of ``self``, and an atomic and a read for each
 source, which reads its index twice; a sort instead of that moves 64 bytes for each source up to
 32768 rows, 120 up to 2**31. On the CPU: one thread.
 
-In all 1.0 times the floor for rows of 128 and more.
+In total, 1.0 times the floor for rows of 128 and more.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host; negative ones are out of
-range, which PyTorch's deterministic path would take.
+range, although PyTorch's deterministic path would accept them.
 """
 
 from detmode.rules.index_copy import launch

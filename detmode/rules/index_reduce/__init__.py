@@ -1,20 +1,20 @@
 """``index_reduce``: products, means, maxima and minima of rows by index.
 
-Met as ``Tensor.index_reduce_``, and in its backward. The families ``scatter`` and
+Used by ``Tensor.index_reduce_``, and in its backward. The families ``scatter`` and
 ``scatter_reduce`` use the same launches.
 
 ## What varies
 
 ATen's CUDA kernel reduces duplicates in ``index`` into one row by atomics: products and means are
-rounded in an order that changes from run to run. Where 0.0 and -0.0 meet, a maximum or a minimum is
-the one that came first. PyTorch alerts for every ``reduce`` and dtype, integers too.
+rounded in an order that varies between runs. Where 0.0 and -0.0 meet, a maximum or a minimum is the
+one that came first. PyTorch alerts for every ``reduce`` and dtype, integers too.
 
 ## What happens instead
 
-*Products.* A stable sort of the index alone, then each thread multiplies 64 consecutive rows of
-one column, and what pieces share goes through the same launch again, so that no thread walks over a
+*Products.* A stable sort of the index alone, then each thread multiplies 64 consecutive rows of one
+column, and what pieces share goes through the same launch again, so that no thread walks over a
 long run of duplicates. A product is a float64 significand (of float64 factors a pair of them) with
-an exponent of its own: nothing overflows or underflows on the way, and the product is rounded to
+an exponent of its own: no intermediate value overflows or underflows, and the product is rounded to
 the dtype at the end. Products of integers wrap, as in ATen.
 
 *Means.* The sum of the family ``index`` divided by the number of its addends, which is counted in
@@ -36,14 +36,14 @@ int64 without ``include_self`` write the destinations once more. Means cost what
 costs, and 8 bytes more per destination or a search in the sorted index. A view that is not
 contiguous adds a copy of ``self`` each way.
 
-In all, for 1,000,000 rows of 64 reduced to 100,000: products 1.6 times the floor, means 1.5 times
+In total, for 1,000,000 rows of 64 reduced to 100,000: products 1.6 times the floor, means 1.5 times
 the floor (of integers, by ATen's operators, 3.0 times the floor), maxima and minima 2.0 times the
 floor.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A product or a sum whose
-intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+intermediate values are beyond the dtype's range is exact up to rounding, where ATen may give an
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 

@@ -2,134 +2,117 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from detmode.rules.index.arguments import add, last, narrow, shifted, special, strided, zipf
-from detmode.rules.index_reduce.arguments import factors
+from torch import Tensor
+
+from detmode.table.compositions import SEGMENT, combined, reduced
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import LAYOUTS, Arguments, factors, indexed_rows, special
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 ALL = FLOATING + INTEGRAL
 REDUCTIONS = ("prod", "mean", "amax", "amin")
 
 
-def _reduces(name: str, make: Any, *covers: str, dtypes: Any = ALL, **more: Any) -> Sample:
-    return Sample(
-        name=name, op="aten::index_reduce", make=make, covers=covers, dtypes=dtypes, **more
+def _rows(m: Maker, *sizes: Any, reduce: str = "prod", **more: Any) -> Arguments:
+    # Factors of which many can be multiplied.
+    return factors(indexed_rows(m, *sizes, reduce=reduce, **more), "source")
+
+
+_case = partial(sample, op="aten::index_reduce", dtypes=ALL)
+_reals = partial(_case, dtypes=FLOATING)
+_bench = partial(_case, dtypes=FLOATING[:3])
+
+
+def _reductions(reduce: str) -> tuple[Sample, ...]:
+    def rows(m: Maker, *sizes: Any, **more: Any) -> Arguments:
+        return _rows(m, *sizes, reduce=reduce, **more)
+
+    found = (
+        _case(f"middle_dim_{reduce}", lambda m: rows(m, [3, 5, 4], 1, 90), "collisions"),
+        _case(
+            f"without_self_{reduce}",
+            lambda m: rows(m, [4, 6, 3], -2, 40, 5, include_self=False),
+            *("negative_dim", "collisions"),
+        ),
+        _case(
+            f"images_{reduce}",
+            lambda m: rows(m, [2, 6, 3, 5], 1, 50),
+            dtypes=FLOATING[2:3] + INTEGRAL[:1],
+            variants=(*LAYOUTS, "int32"),
+        ),
+        _case(
+            f"lines_{reduce}",
+            lambda m: rows(m, [5, 4], 0, 30),
+            dtypes=FLOATING[:1],
+            variants=("shifted",),
+        ),
+        _reals(f"special_{reduce}", lambda m: special(rows(m, [9], 0, 30), "source")),
+        _reals(
+            f"special_without_self_{reduce}",
+            lambda m: special(rows(m, [9], 0, 30, include_self=False), "source"),
+        ),
+    )
+    plain = partial(_case, reduce, lambda m: indexed_rows(m, [4], 0, 9, reduce=reduce))
+    return *found, plain(device="cpu"), plain(device="mps", dtypes=FLOATING + COMPLEX)
+
+
+def _errors(reduce: str) -> tuple[Sample, ...]:
+    rows = _case("rows", lambda m: _rows(m, [4, 3], 0, 9, reduce=reduce))
+    changes: dict[str, dict[str, Any]] = {
+        "index_too_large": {"index": lambda index: index + 4},
+        "index_negative": {"index": lambda index: ~index},
+        "index_not_integer": {"index": Tensor.float},
+        "index_of_two_dims": {"index": lambda index: index[:, None]},
+        "index_too_short": {"index": lambda index: index[1:]},
+        "dim_out_of_range": {"dim": 2},
+        "other_row": {"source": lambda source: source.repeat(1, 2)},
+        "other_dims": {"source": lambda source: source[:, 0], "dim": -2},
+        "row_for_a_scalar": {"self": lambda self: self[0, 0]},
+        "other_dtype": {"source": Tensor.half},
+        "nowhere_to_go": {"self": lambda self: self[:0]},
+    }
+    dtypes = FLOATING[2:3] + INTEGRAL[4:]
+    return tuple(rows.but(f"{k}_{reduce}", dtypes=dtypes, **v) for k, v in changes.items())
+
+
+def _graph(reduce: str) -> Sample:
+    return _bench(
+        f"graph_{reduce}_1m_edges_64",
+        lambda m: _rows(m, [100_000, 64], 0, 1_000_000, reduce=reduce),
     )
 
 
-def rows(
-    make: Maker, shape: list[int], dim: int, n: int, spread: int | None = None, **more: Any
-) -> dict[str, Any]:
-    """index_reduce of ``n`` rows, which many products can take."""
-    return factors(add(make, shape, dim, n, spread, **{"reduce": "prod", **more}))
+def _composed(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    rows = self.movedim(dim, 0)
+    found = reduced(index, source.movedim(dim, 0), len(rows), SEGMENT.get(reduce, reduce))
+    return combined(rows, *found, reduce, include_self).movedim(0, dim)
 
 
 SAMPLES = Samples(
     cases=(
-        _reduces("one_destination", lambda m: rows(m, [3], 0, 1000, 1), "collisions"),
-        _reduces("one_destination_wide", lambda m: rows(m, [3, 9], 0, 300, 1), "collisions"),
-        _reduces(
-            "long_runs", lambda m: rows(m, [3], 0, 5000, 2), "collisions", dtypes=FLOATING[2:]
+        _case("one_destination", lambda m: _rows(m, [3], 0, 1000, 1), "collisions"),
+        _case("one_destination_wide", lambda m: _rows(m, [3, 9], 0, 300, 1), "collisions"),
+        _reals("long_runs", lambda m: _rows(m, [3], 0, 5000, 2), "collisions", dtypes=FLOATING[2:]),
+        _reals("zipf", lambda m: _rows(m, [90, 3], 0, 700, index=m.zipf(700, 90)), "collisions"),
+        _case("odd_1", lambda m: _rows(m, [1], 0, 1), "odd_sizes"),
+        _reals("odd_63", lambda m: _rows(m, [63, 63], 0, 63, 9), "odd_sizes"),
+        _reals("odd_1000", lambda m: _rows(m, [2, 1000], 1, 1000, 10), "odd_sizes"),
+        _reals(
+            "wide_values",
+            lambda m: indexed_rows(m, [9, 3], 0, 20, reduce="prod"),
+            dtypes=FLOATING[1:],
         ),
-        _reduces(
-            "zipf",
-            lambda m: {**rows(m, [90, 3], 0, 700), "index": zipf(m, 700, 90)},
-            "collisions",
-            dtypes=FLOATING,
-        ),
-        _reduces("odd_1", lambda m: rows(m, [1], 0, 1), "odd_sizes"),
-        _reduces("odd_63", lambda m: rows(m, [63, 63], 0, 63, 9), "odd_sizes", dtypes=FLOATING),
-        _reduces(
-            "odd_1000", lambda m: rows(m, [2, 1000], 1, 1000, 10), "odd_sizes", dtypes=FLOATING
-        ),
-        _reduces(
-            "wide_values", lambda m: add(m, [9, 3], 0, 20, reduce="prod"), dtypes=FLOATING[1:]
-        ),
-        _reduces("empty_index", lambda m: rows(m, [4, 3], 0, 0), "empty", dtypes=FLOATING),
-        _reduces("empty_rows", lambda m: rows(m, [4, 0], 0, 7), "empty", dtypes=FLOATING),
-        _reduces(
-            "scalar",
-            lambda m: rows(m, [1], 0, 1) | {"self": m.normal(), "source": m.normal()},
-            dtypes=FLOATING,
-        ),
-        *(
-            _reduces(
-                f"{name}_{reduce}",
-                lambda m, make=make, reduce=reduce: make(m) | {"reduce": reduce},
-                *covers,
-                dtypes=dtypes,
-            )
-            for reduce in REDUCTIONS
-            for name, make, covers, dtypes in (
-                ("middle_dim", lambda m: rows(m, [3, 5, 4], 1, 90), ("collisions",), ALL),
-                (
-                    "without_self",
-                    lambda m: rows(m, [4, 6, 3], -2, 40, 5, include_self=False),
-                    ("negative_dim", "collisions"),
-                    ALL,
-                ),
-                (
-                    "non_contiguous",
-                    lambda m: narrow(strided(rows(m, [6, 5, 4], 0, 90), "self", "source")),
-                    ("non_contiguous",),
-                    FLOATING[2:3] + INTEGRAL[:1],
-                ),
-                (
-                    "channels_last",
-                    lambda m: last(rows(m, [2, 6, 3, 5], 1, 50), "self", "source"),
-                    ("channels_last",),
-                    FLOATING[2:3],
-                ),
-                ("shifted", lambda m: shifted(rows(m, [5, 4], 0, 30)), (), FLOATING[:1]),
-                ("special", lambda m: special(rows(m, [9], 0, 30), m), (), FLOATING),
-                (
-                    "special_without_self",
-                    lambda m: special(rows(m, [9], 0, 30, include_self=False), m),
-                    (),
-                    FLOATING,
-                ),
-            )
-        ),
-        *(
-            _reduces(
-                reduce,
-                lambda m, reduce=reduce: add(m, [4], 0, 9, reduce=reduce),
-                dtypes=dtypes,
-                device=device,
-            )
-            for device, dtypes in (("cpu", ALL), ("mps", FLOATING + COMPLEX))
-            for reduce in REDUCTIONS
-        ),
+        _reals("empty_index", lambda m: _rows(m, [4, 3], 0, 0), "empty"),
+        _reals("empty_rows", lambda m: _rows(m, [4, 0], 0, 7), "empty"),
+        _reals("scalar", lambda m: _rows(m, [1], 0, 1, self=m.normal(), source=m.normal())),
+        *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
     ),
-    errors=tuple(
-        _reduces(
-            f"{name}_{reduce}",
-            lambda m, make=make, reduce=reduce: make(m) | {"reduce": reduce},
-            dtypes=FLOATING[2:3] + INTEGRAL[4:],
-        )
-        for reduce in REDUCTIONS
-        for name, make in (
-            ("index_too_large", lambda m: rows(m, [4, 3], 0, 9) | {"index": m.integers(4, 5, 9)}),
-            ("index_negative", lambda m: rows(m, [4], 0, 9) | {"index": m.integers(-1, 0, 9)}),
-            ("index_not_integer", lambda m: rows(m, [4], 0, 9) | {"index": m.normal(9).float()}),
-            ("index_of_two_dims", lambda m: rows(m, [4], 0, 9) | {"index": m.integers(0, 4, 9, 1)}),
-            ("index_too_short", lambda m: rows(m, [4, 3], 0, 9) | {"index": m.integers(0, 4, 8)}),
-            ("dim_out_of_range", lambda m: rows(m, [4, 3], 0, 9) | {"dim": 2}),
-            ("other_row", lambda m: rows(m, [4, 3], 0, 9) | {"source": m.normal(9, 4)}),
-            ("other_dims", lambda m: rows(m, [4, 3], -2, 9) | {"source": m.normal(9)}),
-            ("row_for_a_scalar", lambda m: rows(m, [1], 0, 1) | {"self": m.normal()}),
-            ("other_dtype", lambda m: rows(m, [4], 0, 9) | {"source": m.normal(9).half()}),
-            ("nowhere_to_go", lambda m: rows(m, [0, 3], 0, 9) | {"source": m.normal(9, 3)}),
-        )
-    ),
-    bench=tuple(
-        _reduces(
-            f"graph_{reduce}_1m_edges_64",
-            lambda m, reduce=reduce: rows(m, [100_000, 64], 0, 1_000_000, reduce=reduce),
-            dtypes=FLOATING[:3],
-        )
-        for reduce in REDUCTIONS[:3]
-    ),
+    errors=tuple(each for reduce in REDUCTIONS for each in _errors(reduce)),
+    bench=tuple(map(_graph, REDUCTIONS[:3])),
+    compositions={"aten::index_reduce": _composed},
 )

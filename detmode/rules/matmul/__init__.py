@@ -18,8 +18,7 @@ sparse products: a warning in detmode's words.
 
 ## Cost
 
-Sparse ``bmm``, natively: PyTorch's authors saw the deterministic algorithm take four times as
-long.
+Native sparse ``bmm``: PyTorch's authors saw the deterministic algorithm take four times as long.
 
 ## Limits
 

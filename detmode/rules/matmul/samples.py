@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _dense(make: Maker, op: str) -> dict[str, Any]:
@@ -58,45 +58,21 @@ _SPARSE = (
 )
 
 
+_every = partial(sample, dtypes=FLOATING + COMPLEX, variants=("cpu",))
+
 SAMPLES = Samples(
     cases=(
+        *(_every("dense", partial(_dense, op=op), op=f"aten::{op}") for op in _OPS),
         *(
-            Sample(
-                name=name,
-                op=f"aten::{op}",
-                make=partial(_dense, op=op),
-                dtypes=FLOATING + COMPLEX,
-                device=device,
-            )
-            for op in _OPS
-            for name, device in (("dense", "cuda"), ("host", "cpu"))
-        ),
-        *(
-            Sample(
-                name=name,
-                op=f"aten::{op}.dtype",
-                make=partial(_into_float, op=op),
-                dtypes=FLOATING + COMPLEX,
-                device=device,
-            )
+            _every("dense", partial(_into_float, op=op), op=f"aten::{op}.dtype")
             for op in ("mm", "addmm", "bmm", "baddbmm")
-            for name, device in (("dense", "cuda"), ("host", "cpu"))
         ),
         *(
-            Sample(
-                name="bias",
-                op=op,
-                make=partial(_with_bias, arguments=arguments),
-                dtypes=FLOATING,
-            )
+            sample("bias", partial(_with_bias, arguments=arguments), op=op, dtypes=FLOATING)
             for op, arguments in (("aten::addmm", _dense), ("aten::addmm.dtype", _into_float))
         ),
         *(
-            Sample(
-                name=f"sparse_{name}",
-                op=f"aten::{op}",
-                make=partial(_with_sparse, op=op, name=name),
-            )
+            sample(f"sparse_{name}", partial(_with_sparse, op=op, name=name), op=f"aten::{op}")
             for op, name in _SPARSE
         ),
     ),

@@ -1,21 +1,20 @@
 """Backward of max pooling: ``max_pool3d_with_indices_backward``, and 2d on MPS.
 
-``nn.MaxPool3d`` and ``F.max_pool3d`` meet the 3d operator.
+``nn.MaxPool3d`` and ``F.max_pool3d`` call the 3d operator.
 
 ## What varies
 
-Where windows overlap, the CUDA kernel of 3d adds the gradients of all windows that chose an
-element with a float ``atomicAdd``, in an order that changes from run to run. PyTorch alerts on
-every call, also where no windows overlap. 2d gathers on CUDA and does not vary; on MPS both add
-atomically.
+Where windows overlap, the CUDA kernel of 3d adds the gradients of all windows that chose an element
+with a float ``atomicAdd``, in an order that varies between runs. PyTorch alerts on every call, even
+where no windows overlap. 2d gathers on CUDA and does not vary; on MPS both add atomically.
 
 ## What happens instead
 
-One thread owns an element of ``grad_input``. It looks, in row-major order, at the windows that hold
-the element, and adds the gradients of those whose index points at it, in float for float16 and
-bfloat16, each operation rounded explicitly, so any GPU gives the same bits. What rounding takes
-from the sum is added at the end, so the error is that of about one rounding; ATen rounds each
-addition to the dtype. ``grad_input`` is channels last where ATen gives that, else contiguous.
+One thread owns an element of ``grad_input``. It visits, in row-major order, the windows that
+contain the element, and adds the gradients of those whose index points at it, in float for float16
+and bfloat16, each operation rounded explicitly, so any GPU gives the same bits. The rounding error
+of the sum is tracked and added at the end, so the error is that of about one rounding; ATen rounds
+each addition to the dtype. ``grad_input`` is channels last where ATen gives that, else contiguous.
 
 ``F.max_pool3d(..., return_indices=True)``, which PyTorch decomposes under its flag, calls the plain
 operator in the mode, so that its backward comes here.
@@ -25,11 +24,11 @@ operator in the mode, so that its backward comes here.
 ``grad_output`` and ``indices`` are read and ``grad_input`` is written once, which is the floor: in
 float32 12 bytes for each window and 4 for each element. An element that k windows hold reads k
 indices, 8 bytes each, shared with its neighbours and so mostly from cache; it reads a gradient only
-where the index points at it. ATen reads the same 12 bytes for each window, writes ``grad_input``
+where the index points at it. ATen reads the same 12 bytes for each window, fills ``grad_input``
 with zeros, and then reads and writes an element once for each window that chose it. A
 ``grad_output`` or ``indices`` in another memory format than ``self`` is copied first, as in ATen.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
@@ -39,7 +38,7 @@ nothing is read or written out of bounds. The same holds for a window that has n
 (dilation wider than the input), to which ATen gives an index outside. For an unbatched input that
 is channels last, ATen on CUDA adds a dimension of size 1 to ``grad_input``; here it has the shape
 of ``self`` and is contiguous, as PyTorch's shape rules say. ATen reads beyond ``grad_output`` when
-its batch is smaller than that of ``self``; here that is a ``RuntimeError``. Large windows with
+its batch is smaller than that of ``self``; here that raises ``RuntimeError``. Large windows with
 stride 1 read each neighbourhood in full: the work grows with the window's volume. There is no
 substitute on MPS. The MPS kernels' caller names are read from the binary except for those of
 ``max_pool2d`` and ``max_pool3d``, which are taken from the operators' names.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Source, magic_numbers
+from detmode.cuda import Source
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
+from detmode.cuda.rows.pooling import pooling
 from detmode.table.conditions import FLOATING
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
@@ -58,7 +58,8 @@ def max_pool3d_with_indices_backward(
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    sizes = self.shape[-3:], grad_output.shape[-3:]
+    t, h, w = (pooling(*axis) for axis in zip(*sizes, kernel, strides, pads, dilations))
     return gather_chosen(
         SOURCE,
         "max_pool3d_backward",
@@ -67,14 +68,10 @@ def max_pool3d_with_indices_backward(
         indices,
         3,
         torch.channels_last_3d if last else torch.contiguous_format,
-        *strides,
-        *pads,
-        *dilations,
-        *(d // math.gcd(d, s) for d, s in zip(dilations, strides)),
-        *magic_numbers(*strides),
-        *(r // s for r, s in zip(reach, strides)),
-        *(r % s for r, s in zip(reach, strides)),
         counts=(*strides, *pads, *(k * d for k, d in zip(kernel, dilations))),
+        t=t,
+        h=h,
+        w=w,
     )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, last, special
 from detmode.table.samples import Maker, Samples, sample
@@ -113,4 +114,5 @@ SAMPLES = Samples(
         ),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
+    compositions={OP: partial(max_pool_backward, dims=3)},
 )

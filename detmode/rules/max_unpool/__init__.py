@@ -4,8 +4,8 @@
 
 ## What varies
 
-Two inputs with the same index write to the same element, and the last writer wins; in which order
-they write is open, on the CPU (which splits the work over threads) too.
+Two inputs with the same index write to the same element, and the last writer wins; their order is
+unspecified, also on the CPU, which splits the work over threads.
 
 ## What happens instead
 
@@ -18,17 +18,17 @@ order, several planes at once; no kernel is launched.
 ## Cost
 
 The floor is the input and its indices read once and the output written once. On CUDA the output is
-written with zeros first, and each input adds its own write; an owner is 8 bytes written for each
+first filled with zeros, and each input adds its own write; an owner is 8 bytes written for each
 output, and an atomic and a read for each input, which reads its index twice. A sort instead of that
 moves 120 bytes for each input up to 2**31 outputs, and 64 to make its keys. On the CPU the indices
 are read once more for their bounds. Inputs that are not contiguous are copied first.
 
-In all 3.1 times the floor for windows of 4, on the CPU 1.4 times the floor.
+In total, 3.1 times the floor for windows of 4, on the CPU 1.4 times the floor.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. PyTorch alerts on meta
-tensors too, which have no data; detmode lets them pass.
+tensors too, which have no data; detmode calls the operator.
 """
 
 from detmode.rules.max_unpool import launch

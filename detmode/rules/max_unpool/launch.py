@@ -79,7 +79,7 @@ def _unpool_on_cpu(self: Tensor, indices: Tensor, output_size: Sequence[int]) ->
 
 
 def _planes(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Rows:
-    """How inputs and outputs lie; on the CPU, ``RuntimeError`` for an index out of range."""
+    """Return the layout of inputs and outputs; on the CPU, raise for an index out of range."""
     dims, size = len(output_size), prod(output_size)
     if indices.device.type == "cpu" and indices.numel():
         for position in torch.stack(torch.aminmax(indices)).tolist():

@@ -16,7 +16,8 @@ pixels in ascending order and each block in a fixed tree; one block then sums th
 additions are in double, for float64 with what rounding takes from them added at the end, each
 operation rounded explicitly, so any GPU gives the same bits. The sums are rounded to the dtype
 once; ATen rounds each block's sum before it adds it. The mean is the sum over the sum of weights:
-NaN without pixels, or where all of them are ignored. ``reduction="none"`` does not vary and passes.
+NaN without pixels, or where all of them are ignored. ``reduction="none"`` does not vary and is
+called unchanged.
 
 ## Cost
 
@@ -25,13 +26,13 @@ NaN without pixels, or where all of them are ignored. ``reduction="none"`` does 
 what ATen reads. ``self`` and ``target`` in another memory format are read where they lie; ATen
 copies them first, all classes. Two launches, where ATen has three and two fills.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
-A target that is no class traps on a GPU, as in ATen, and raises on the host. In float16 a
-sum or a total weight above 65504 is infinite, as in ATen; the mean is divided before it is rounded,
-so that it need not be.
+A target that is not a class traps on a GPU, as in ATen, and raises on the host. In float16 a sum or
+a total weight above 65504 is infinite, as in ATen; the mean is divided before it is rounded, so
+that it need not be.
 """
 
 from detmode.rules.nll_loss2d import launch

@@ -3,6 +3,7 @@
 #include "block_reduce.cuh"
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
+#include "extents.cuh"
 #include "index.cuh"
 
 static constexpr int THREADS = 256;
@@ -52,9 +53,8 @@ template <typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
     nll_loss2d_sum(const scalar_t* __restrict__ self, const int64_t* __restrict__ target,
                    const scalar_t* __restrict__ weight, double* __restrict__ partials, int64_t n,
-                   int64_t classes, int64_t height, int64_t width, int64_t ignore_index,
-                   int64_t self_n, int64_t self_c, int64_t self_h, int64_t self_w, int64_t target_n,
-                   int64_t target_h, int64_t target_w) {
+                   extents size, extents self_stride, extents target_stride, int64_t ignore_index) {
+  int64_t classes = size.c, height = size.h, width = size.w;
   Sums sums = {};
   // A thread's pixels in ascending order, thread_count() apart.
   for (int64_t base = thread_index(); base < n; base += BATCH * thread_count()) {
@@ -67,14 +67,14 @@ __global__ void __launch_bounds__(THREADS)
       int64_t image = quick_div(row, height);
       int64_t w = pixel - row * width;
       int64_t h = row - image * height;
-      offset[j] = image * self_n + h * self_h + w * self_w;
-      chosen[j] = target[image * target_n + h * target_h + w * target_w];
+      offset[j] = image * self_stride.n + h * self_stride.h + w * self_stride.w;
+      chosen[j] = target[image * target_stride.n + h * target_stride.h + w * target_stride.w];
     }
 #pragma unroll
     for (int j = 0; j < BATCH; ++j) {
       if (base + j * thread_count() >= n || chosen[j] == ignore_index) continue;
       DETMODE_ASSERT(chosen[j] >= 0 && chosen[j] < classes);
-      double value = widened(self[offset[j] + chosen[j] * self_c]);
+      double value = widened(self[offset[j] + chosen[j] * self_stride.c]);
       double own = weight != nullptr ? widened(weight[chosen[j]]) : 1.0;
       add<scalar_t>(sums.loss, -mul_rn(value, own));
       add<scalar_t>(sums.weight, own);

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, launch_blocks
 from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
 THREADS = 256
@@ -54,31 +55,17 @@ def nll_loss2d_forward(
     output = empty((), self.dtype, self.device)
     total_weight = empty((), self.dtype, self.device)
     launch_blocks(
-        SOURCE,
-        f"nll_loss2d_sum<{name}>",
-        blocks,
-        THREADS,
-        self if classes else None,
-        target,
-        weight.contiguous() if weight is not None and classes else None,
-        partials,
-        n,
-        *self.shape[1:],
-        ignore_index,
-        *self.stride(),
-        *target.stride(),
-    )
+        SOURCE, f"nll_loss2d_sum<{name}>", blocks, THREADS,
+        self=self if classes else None, target=target,
+        weight=weight.contiguous() if weight is not None and classes else None, partials=partials,
+        n=n, size=Extents.sizes(self.shape), self_stride=Extents.strides(self.stride()),
+        target_stride=Extents.strides(target.unsqueeze(1).stride()), ignore_index=ignore_index,
+    )  # fmt: skip
     launch_blocks(
-        SOURCE,
-        f"nll_loss2d_finish<{name}>",
-        1,
-        THREADS,
-        partials,
-        output,
-        total_weight,
-        blocks,
-        reduction == MEAN,
-    )
+        SOURCE, f"nll_loss2d_finish<{name}>", 1, THREADS,
+        partials=partials, output=output, total_weight=total_weight, blocks=blocks,
+        mean=reduction == MEAN,
+    )  # fmt: skip
     return output, total_weight
 
 

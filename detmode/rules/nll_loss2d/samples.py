@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from math import inf, nan
 
 import torch
+from torch import Tensor
 
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import LAYOUTS, Arguments
+from detmode.table.samples import Maker, Samples, sample
 
 OP = "aten::nll_loss2d_forward"
-INF, NAN = float("inf"), float("nan")
 MEAN, SUM = 1, 2
 IGNORED = -100
 
@@ -21,7 +23,7 @@ def _call(
     reduction: int = MEAN,
     weighted: bool = False,
     ignored: int = 0,
-) -> dict[str, Any]:
+) -> Arguments:
     n, classes, *image = shape
     target = m.integers(0, classes, n, *image)
     target.view(-1)[:ignored] = IGNORED
@@ -35,11 +37,7 @@ def _call(
     }
 
 
-def _with(m: Maker, **changed: Any) -> dict[str, Any]:
-    return {**_call(m), **changed}
-
-
-def _strided(m: Maker) -> dict[str, Any]:
+def _strided(m: Maker) -> Arguments:
     call = _call(m, weighted=True)
     call["self"] = call["self"].transpose(1, 3).contiguous().transpose(1, 3)
     call["target"] = call["target"].transpose(0, 2).contiguous().transpose(0, 2)
@@ -47,35 +45,29 @@ def _strided(m: Maker) -> dict[str, Any]:
     return call
 
 
-def _expanded(m: Maker) -> dict[str, Any]:
+def _expanded(m: Maker) -> Arguments:
     call = _call(m, (3, 4, 5, 6), SUM)
     call["self"] = call["self"][:1, :, :, :1].expand(3, 4, 5, 6)
     call["target"] = call["target"][:, :1].expand(3, 5, 6)
     return call
 
 
-def _last(m: Maker) -> dict[str, Any]:
-    call = _call(m, weighted=True)
-    call["self"] = call["self"].contiguous(memory_format=torch.channels_last)
-    return call
-
-
-def _one_class(m: Maker) -> dict[str, Any]:
+def _one_class(m: Maker) -> Arguments:
     call = _call(m, (2, 3, 40, 33), SUM, weighted=True)
     return {**call, "target": torch.full_like(call["target"], 1)}
 
 
-def _ignored_class(m: Maker) -> dict[str, Any]:
+def _ignored_class(m: Maker) -> Arguments:
     # The ignored one may be a class, and its weight then counts nowhere.
     return {**_call(m, weighted=True), "ignore_index": 2}
 
 
-def _no_classes(m: Maker) -> dict[str, Any]:
+def _no_classes(m: Maker) -> Arguments:
     call = _call(m, (2, 0, 3, 4), SUM)
     return {**call, "target": torch.full_like(call["target"], IGNORED)}
 
 
-def _cancelling(m: Maker) -> dict[str, Any]:
+def _cancelling(m: Maker) -> Arguments:
     # Large losses that take each other away: what is left is in the small ones.
     call = _call(m, (1, 2, 30, 40), SUM)
     call["self"][:, :, ::2] *= 512
@@ -83,69 +75,71 @@ def _cancelling(m: Maker) -> dict[str, Any]:
     return {**call, "target": torch.zeros_like(call["target"])}
 
 
-def _special(m: Maker, value: float) -> dict[str, Any]:
+def _special(m: Maker, value: float) -> Arguments:
     call = _call(m, weighted=True)
     call["self"][1, :, 2, 3] = value
     return call
 
 
-def _sample(name: str, make: Any, *covers: str) -> Sample:
-    return Sample(name=name, op=OP, make=make, dtypes=FLOATING, covers=covers)
+_case = partial(sample, op=OP, dtypes=FLOATING)
+_bench = partial(sample, op=OP, dtypes=FLOATING[:3])
+_plain = sample("plain", _call, op=OP)
 
 
-def _error(name: str, make: Any, dtype: torch.dtype = torch.float32) -> Sample:
-    return Sample(name=name, op=OP, make=make, dtypes=(dtype,))
-
-
-def _bench(name: str, shape: tuple[int, ...], weighted: bool = False) -> Sample:
-    return Sample(
-        name=name, op=OP, make=lambda m: _call(m, shape, MEAN, weighted), dtypes=FLOATING[:3]
-    )
+def _composed(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """For a sum or a mean."""
+    counts = target != ignore_index
+    target = torch.where(counts, target, 0)
+    weights = counts.to(self.dtype) if weight is None else torch.where(counts, weight[target], 0)
+    losses = torch.where(counts, -self.gather(1, target[:, None])[:, 0] * weights, 0)
+    total = weights.sum()
+    return (losses.sum() / total if reduction == 1 else losses.sum()), total
 
 
 SAMPLES = Samples(
     cases=(
-        _sample("mean", lambda m: _call(m), "collisions"),
-        _sample("sum", lambda m: _call(m, reduction=SUM), "collisions"),
-        _sample("weighted_mean", lambda m: _call(m, weighted=True)),
-        _sample("weighted_sum", lambda m: _call(m, reduction=SUM, weighted=True)),
-        _sample("some_ignored", lambda m: _call(m, weighted=True, ignored=31)),
-        _sample("all_ignored", lambda m: _call(m, ignored=84)),
-        _sample("all_ignored_sum", lambda m: _call(m, reduction=SUM, ignored=84)),
-        _sample("ignored_class", _ignored_class),
-        _sample("no_classes", _no_classes, "empty"),
-        _sample("no_images", lambda m: _call(m, (0, 5, 7, 6)), "empty"),
-        _sample("no_pixels_sum", lambda m: _call(m, (2, 5, 0, 6), SUM), "empty"),
-        _sample("strided", _strided, "non_contiguous"),
-        _sample("expanded", _expanded, "non_contiguous"),
-        _sample("last", _last, "channels_last"),
-        _sample("one_class", _one_class, "collisions"),
-        _sample("cancelling", _cancelling),
-        _sample("nan", lambda m: _special(m, NAN)),
-        _sample("infinity", lambda m: _special(m, INF)),
-        _sample("odd", lambda m: _call(m, (1, 3, 63, 47), weighted=True, ignored=9), "odd_sizes"),
-        _sample("one_pixel", lambda m: _call(m, (1, 1, 1, 1)), "odd_sizes"),
-        Sample(name="no_reduction", op=OP, make=lambda m: _call(m, reduction=0)),
-        Sample(name="host", op=OP, make=lambda m: _call(m), device="cpu"),
+        _case("mean", _call, "collisions", variants=("cpu",)),
+        _case("sum", lambda m: _call(m, reduction=SUM), "collisions"),
+        _case("weighted_mean", lambda m: _call(m, weighted=True), variants=LAYOUTS),
+        _case("weighted_sum", lambda m: _call(m, reduction=SUM, weighted=True)),
+        _case("some_ignored", lambda m: _call(m, weighted=True, ignored=31)),
+        _case("all_ignored", lambda m: _call(m, ignored=84)),
+        _case("all_ignored_sum", lambda m: _call(m, reduction=SUM, ignored=84)),
+        _case("ignored_class", _ignored_class),
+        _case("no_classes", _no_classes, "empty"),
+        _case("no_images", lambda m: _call(m, (0, 5, 7, 6)), "empty"),
+        _case("no_pixels_sum", lambda m: _call(m, (2, 5, 0, 6), SUM), "empty"),
+        _case("strided", _strided, "non_contiguous"),
+        _case("expanded", _expanded, "non_contiguous"),
+        _case("one_class", _one_class, "collisions"),
+        _case("cancelling", _cancelling),
+        _case("nan", lambda m: _special(m, nan)),
+        _case("infinity", lambda m: _special(m, inf)),
+        _case("odd", lambda m: _call(m, (1, 3, 63, 47), weighted=True, ignored=9), "odd_sizes"),
+        _case("one_pixel", lambda m: _call(m, (1, 1, 1, 1)), "odd_sizes"),
+        sample("no_reduction", lambda m: _call(m, reduction=0), op=OP),
     ),
     errors=(
-        _error("class_too_large", lambda m: _with(m, target=m.integers(5, 6, 2, 7, 6))),
-        _error("negative_class", lambda m: _with(m, target=m.integers(-1, 0, 2, 7, 6))),
-        _error("few_weights", lambda m: _with(m, weight=m.normal(4))),
-        _error("fewer_images", lambda m: _with(m, target=m.integers(0, 5, 1, 7, 6))),
-        _error("other_size", lambda m: _with(m, target=m.integers(0, 5, 2, 6, 7))),
-        _error("unbatched", lambda m: _with(m, self=m.normal(5, 7, 6))),
-        _error("flat_target", lambda m: _with(m, target=m.integers(0, 5, 2, 42))),
-        _error("byte_target", lambda m: _with(m, target=m.integers(0, 5, 2, 7, 6).byte())),
-        _error("int_target", lambda m: _with(m, target=m.integers(0, 5, 2, 7, 6).int())),
-        _error("mixed_dtypes", lambda m: _with(m, weight=m.normal(5).double())),
-        _error("integers", lambda m: _call(m), torch.int64),
+        _plain.but("class_too_large", target=lambda target: target + 5),
+        _plain.but("negative_class", target=lambda target: ~target),
+        _plain.but("few_weights", weight=torch.ones(4)),
+        _plain.but("fewer_images", target=lambda target: target[:1]),
+        _plain.but("other_size", target=lambda target: target.mT),
+        _plain.but("unbatched", self=lambda self: self[0]),
+        _plain.but("flat_target", target=lambda target: target.flatten(1)),
+        _plain.but("byte_target", target=Tensor.byte),
+        _plain.but("int_target", target=Tensor.int),
+        _plain.but("mixed_dtypes", weight=torch.ones(5, dtype=torch.float64)),
+        _plain.but("integers", dtypes=(torch.int64,)),
     ),
     bench=(
-        _bench("cityscapes", (4, 19, 512, 1024), True),
-        _bench("ade20k", (8, 150, 512, 512)),
-        _bench("unet3d", (2, 4, 128, 128 * 128)),
-        _bench("voc", (16, 21, 321, 321)),
+        _bench("cityscapes", lambda m: _call(m, (4, 19, 512, 1024), weighted=True)),
+        _bench("ade20k", lambda m: _call(m, (8, 150, 512, 512))),
+        _bench("unet3d", lambda m: _call(m, (2, 4, 128, 128 * 128))),
+        _bench("voc", lambda m: _call(m, (16, 21, 321, 321))),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
+    compositions={OP: _composed},
 )

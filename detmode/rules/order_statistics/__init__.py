@@ -2,24 +2,24 @@
 
 ## What varies
 
-Never the values; the index, where the value occurs more than once. The CUDA kernel of ``median``
-and ``nanmedian`` with ``dim`` lets the threads that find the value race for the index. So did that
-of ``kthvalue`` until PyTorch 2.9; since 2.10 the smallest index wins. ``topk`` has optional
-kernels for recent GPUs since 2.13, whose ties vary without the flag.
+The index, where a value occurs more than once; never the values. The CUDA kernel of ``median`` and
+``nanmedian`` with ``dim`` lets the threads that find the value race for the index. So did that of
+``kthvalue`` until PyTorch 2.9; since 2.10 the smallest index wins. ``topk`` has optional kernels
+for recent GPUs since 2.13, whose ties vary without the flag.
 
 ## What happens instead
 
-``median`` and ``nanmedian`` with ``dim``, and ``kthvalue`` until 2.9, are substituted: the value of
-ATen's CUDA kernel, and the smallest index that holds it, which is also the rule of ``kthvalue``
-since 2.10. NaN is larger than all numbers; ``median`` gives NaN where there is one, ``nanmedian``
-where there is nothing else. 0.0 and -0.0 are equal in the search for the index, and the value is
-the one that ATen gives, which takes -0.0 for the smaller.
+``median`` and ``nanmedian`` with ``dim``, and ``kthvalue`` until 2.9, are substituted. They return
+the value of ATen's CUDA kernel and the smallest index of that value, which is also the rule of
+``kthvalue`` since 2.10. NaN is larger than all numbers; ``median`` gives NaN where there is one,
+``nanmedian`` where there is nothing else. 0.0 and -0.0 are equal in the search for the index; the
+value is ATen's, which orders -0.0 before 0.0.
 
-Values become whole numbers in the same order. A slice of up to 32 elements, or 64 where there are
+Values are mapped to integers in the same order. A slice of up to 32 elements, or 64 where there are
 many slices of floats, is one thread's, which fixes the answer bit by bit in registers; a longer one
 is a block's, which counts it by digits of 8 bits; where rows of more than 32768 elements are few,
-many blocks count one row together. Counts and minima of whole numbers do not depend on the order
-of threads: any GPU gives the same bits.
+many blocks count one row together. Counts and minima of integers do not depend on the order of
+threads: any GPU gives the same bits.
 
 ``topk``: under the flag PyTorch takes the kernel with a fixed order of ties.
 
@@ -43,17 +43,17 @@ or twice more. Along another dimension than the last, slices that are a block's 
 next to each other, so ``self`` is read and written once more; ATen reads them at their stride each
 time. Rows shared by many blocks take two launches for each byte, and 2 KiB of scratch a row.
 
-``topk``, natively: a prefix sum in place of atomic slots, which PyTorch's authors put at 5 to 10
+Native ``topk``: a prefix sum in place of atomic slots, which PyTorch's authors put at 5 to 10
 percent. With ``SMALLEST_INDEX``, ``topk`` and ``mode`` sort whole rows: for float32 up to 4 passes
 that read and write 12 bytes an element each, and for ``mode`` some 80 bytes more.
 
-In all, substitutes move 1.0 times the floor for rows of up to 32 KiB.
+In total, substitutes move 1.0 times the floor for rows of up to 32 KiB.
 
 ## Limits
 
 ATen on the CPU gives other indices of equal values. The payload of a NaN is that of the element at
-the index. ``torch.median(x)`` without ``dim`` returns no index and passes. On ROCm the ties of
-``topk`` may vary, which no row says.
+the index. ``torch.median(x)`` without ``dim`` returns no index and is called unchanged. On ROCm the
+ties of ``topk`` may vary, which no row covers.
 """
 
 import torch
@@ -101,7 +101,7 @@ RULES = (
         action=Native(),
         guarantee=RUN_TO_RUN,
         since="2.13",
-        because="under the flag ties are told by a prefix sum instead of atomic slots",
+        because="under the flag ties are ordered by a prefix sum instead of atomic slots",
         otherwise="the radix selection writes ties in a fixed order",
     ),
 )

@@ -96,7 +96,8 @@ def _select(
     if capacity is not None and (capacity <= 32 or slices >= MANY):
         launch(
             SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", slices,
-            grown.contiguous(), values, indices, slices, n, prod(behind), kind, k,
+            input=grown.contiguous(), values=values, indices=indices, slices=slices, n=n,
+            inner=prod(behind), kind=kind, k=k,
         )  # fmt: skip
         return values, indices
     rows = grown.movedim(axis, -1).contiguous()
@@ -107,8 +108,9 @@ def _select(
         launch_blocks(
             SOURCE, f"select_in_block<{ctype(self.dtype)}>",
             min(slices, 2**20), 64 if n <= 512 else 256 if n <= 8192 else 1024,
-            rows, values, indices, slices, n, kind, k, cached,
             shared=n * self.itemsize if cached else 0,
+            input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
+            cached=cached,
         )  # fmt: skip
     return values, indices
 
@@ -143,14 +145,18 @@ def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: i
     for shift in range(8 * input.itemsize - 8, -8, -8):
         launch_blocks(
             SOURCE, f"select_count<{scalar}>", rows * chunks, 256,
-            input, found, counts, n, chunks, shift,
+            input=input, found=found, counts=counts, n=n, chunks=chunks, shift=shift,
         )  # fmt: skip
         launch_blocks(
             SOURCE, f"select_digit<{scalar}>", rows, 32,
-            counts, found, left, n, kind, k, shift,
+            counts=counts, found=found, left=left, n=n, kind=kind, k=k, shift=shift,
         )  # fmt: skip
     indices.fill_(n)
     launch_blocks(
-        SOURCE, f"select_index<{scalar}>", rows * chunks, 256, input, found, indices, n, chunks
-    )
-    launch(SOURCE, f"select_value<{scalar}>", rows, input, found, indices, values, rows, n)
+        SOURCE, f"select_index<{scalar}>", rows * chunks, 256,
+        input=input, found=found, indices=indices, n=n, chunks=chunks,
+    )  # fmt: skip
+    launch(
+        SOURCE, f"select_value<{scalar}>", rows,
+        input=input, found=found, indices=indices, values=values, rows=rows, n=n,
+    )  # fmt: skip

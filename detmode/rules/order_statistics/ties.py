@@ -1,6 +1,6 @@
 """Rules to add for ties by the smallest index in ``topk`` and ``mode`` too, on any GPU.
 
-PyTorch's own results do not vary from run to run here, so no row of the table replaces them; but
+PyTorch's own results do not vary between runs here, so no row of the table replaces them; but
 which index of equal values they name depends on the size of the row, the GPU and the version::
 
     DeterministicMode(rules=default_rules() + SMALLEST_INDEX)

@@ -3,8 +3,8 @@
 ## What varies
 
 With ``accumulate=False`` several sources with the same index write to one element, and the last
-writer wins; in which order they write is open, on the CPU too. With ``accumulate=True`` they add
-with a float ``atomicAdd`` on CUDA.
+writer wins; their order is unspecified, on the CPU too. With ``accumulate=True`` they add with a
+float ``atomicAdd`` on CUDA.
 
 ## What happens instead
 
@@ -24,13 +24,13 @@ Any GPU gives the same bits.
 The floor is ``index`` and ``source`` read once and one element written for each. Each index adds 24
 bytes to become a position, counted from the start. Assignments read the positions twice, and add 8
 bytes for each element of ``self`` and an atomic and a read for each source; a sort instead of that
-moves 120 bytes for each source up to 2**31 elements. What sums cost is said in the family
+moves 120 bytes for each source up to 2**31 elements. For the cost of sums, see the family
 ``index``. A ``self`` that is not contiguous is copied each way. On the CPU: the index is read once
 more for its bounds, and one thread writes instead of all.
 
-In all assignments to a quarter of the elements move 5.2 times the floor, on the CPU 2.9 times the
-floor; float32 sums of two sources for each element 5.6 times the floor, of integers 1.0 times the
-floor.
+In total, assignments to a quarter of the elements move 5.2 times the floor, on the CPU 2.9 times
+the floor; float32 sums of two sources for each element 5.6 times the floor, of integers 1.0 times
+the floor.
 
 ## Limits
 

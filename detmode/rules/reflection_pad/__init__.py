@@ -5,17 +5,17 @@
 ## What varies
 
 An input element that is mirrored into the padding gets gradient from several outputs; ATen's CUDA
-kernels of 1d and 3d give each output to a thread, which adds with an atomic, in an order that
-changes from run to run.
+kernels of 1d and 3d assign each output to a thread, which adds with an atomic, in an order that
+varies between runs.
 
 ## What happens instead
 
 1d and 3d: one thread owns an element of ``grad_input`` and adds its images, on each axis the one
 before the input, the element itself and the one behind the input, in row-major order: at most
 three, in 3d at most 27. It adds in float for float16 and bfloat16, each operation rounded
-explicitly, so any GPU gives the same bits, and what rounding takes from the sum is added at its
-end. ``grad_input`` is contiguous, as ATen's CUDA kernels make it. Negative padding crops: what was
-cut off gets zero. The kernel is that of replication padding.
+explicitly, so any GPU gives the same bits, and the rounding error of the sum is tracked and added
+at its end. ``grad_input`` is contiguous, as ATen's CUDA kernels make it. Negative padding crops:
+cropped elements get zero. The kernel is that of replication padding.
 
 2d: PyTorch's own kernel, in which each input element gathers its mirror images in a fixed order.
 PyTorch's documentation lists ``ReflectionPad2d`` among the operators that raise; it does not.
@@ -23,17 +23,17 @@ PyTorch's documentation lists ``ReflectionPad2d`` among the operators that raise
 ## Cost
 
 1d and 3d: ``grad_output`` is read and ``grad_input`` written once, which is the floor. ATen's
-kernels write ``grad_input`` with zeros and then read and write an element once for each of its
-images. A ``grad_output`` that is not contiguous is copied first. 2d, natively: the gradient is read
+kernels fill ``grad_input`` with zeros and then read and write an element once for each of its
+images. A ``grad_output`` that is not contiguous is copied first. Native 2d: the gradient is read
 and written once, as by the atomic kernel.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
 Sums start from +0.0, so a gradient of -0.0 gives +0.0, as in ATen. ATen does not check that
 ``grad_output`` has the batch and channels of ``self``, nor in 3d that a padding is less than the
-size it pads; here what does not fit is a ``RuntimeError``.
+size it pads; here a mismatch raises ``RuntimeError``.
 """
 
 from detmode.rules.reflection_pad import launch

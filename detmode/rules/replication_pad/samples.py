@@ -2,65 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from detmode.rules.replication_pad.arguments import (
-    SIZES,
-    errors,
-    much_padding,
-    padded,
-    special,
-    strided,
-)
+import torch
+from torch import Tensor
+
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Sample, Samples
+from detmode.table.inputs import LAYOUTS, padded, special
+from detmode.table.samples import Sample, Samples, sample
 
-DTYPES = FLOATING + COMPLEX
+OPS = {n: f"aten::replication_pad{n}d_backward" for n in (1, 2, 3)}
 
 
-def _samples(n: int) -> tuple[Sample, ...]:
-    sizes, pads = SIZES[:n], (3, 1, 2, 0, 1, 4)[: 2 * n]
-    long = ((3,), (2, 3), (2, 1, 3))[n - 1]
-    odd = ((1001,), (63, 101), (7, 9, 65))[n - 1]
-    samples = [
-        ("both_sides", partial(padded, shape=(2, 3, *sizes), padding=pads), ("collisions",)),
-        ("wide", partial(padded, shape=(2, 3, *sizes), padding=(7,) * 2 * n), ("collisions",)),
-        ("long", partial(padded, shape=(2, 3, *long), padding=(101, 70) + (5, 6) * (n - 1)), ()),
-        ("no_padding", partial(padded, shape=(2, 3, *sizes), padding=(0,) * 2 * n), ()),
-        ("cropped", partial(padded, shape=(2, 3, *sizes), padding=(-1, -2) * n), ()),
-        (
-            "shifted",
-            partial(padded, shape=(2, 3, *sizes), padding=(4, -2, -1, 3, -2, 2)[: 2 * n]),
-            (),
-        ),
-        ("cut_off", partial(padded, shape=(2, 3, *sizes), padding=(-7, 8) * n), ()),
-        ("unbatched", partial(padded, shape=(3, *sizes), padding=pads), ()),
-        ("empty_batch", partial(padded, shape=(0, 3, *sizes), padding=pads), ("empty",)),
-        ("special_values", partial(special, n=n), ()),
-        ("strided", partial(strided, shape=(2, 3, *sizes), padding=pads), ("non_contiguous",)),
-        ("odd", partial(padded, shape=(1, 3, *odd), padding=pads), ("odd_sizes",)),
-    ]
-    if n > 1:
-        last = partial(padded, shape=(2, 3, *sizes), padding=pads, last=True)
-        samples.append(("last", last, ("channels_last",)))
-    op = f"aten::replication_pad{n}d_backward"
+def _cases(n: int) -> tuple[Sample, ...]:
+    case = partial(sample, op=OPS[n], dtypes=FLOATING + COMPLEX)
+    block = (2, 3, *(5, 4, 6)[:n])
+    pads = (3, 1, 2, 0, 1, 4)[: 2 * n]
+    long = (2, 3, *((3,), (2, 3), (2, 1, 3))[n - 1])
+    odd = (1, 3, *((1001,), (63, 101), (7, 9, 65))[n - 1])
+    variants = (*(LAYOUTS if n > 1 else LAYOUTS[:1]), "cpu")
     return (
-        *(Sample(name=a, op=op, make=b, dtypes=DTYPES, covers=c) for a, b, c in samples),
-        Sample(name="host", op=op, make=samples[0][1], device="cpu"),
+        case("both_sides", lambda m: padded(m, block, pads), "collisions", variants=variants),
+        case("wide", lambda m: padded(m, block, (7,) * 2 * n), "collisions"),
+        case("long", lambda m: padded(m, long, (101, 70) + (5, 6) * (n - 1))),
+        case("no_padding", lambda m: padded(m, block, (0,) * 2 * n)),
+        case("cropped", lambda m: padded(m, block, (-1, -2) * n)),
+        case("moved", lambda m: padded(m, block, (4, -2, -1, 3, -2, 2)[: 2 * n])),
+        case("cut_off", lambda m: padded(m, block, (-7, 8) * n)),
+        case("unbatched", lambda m: padded(m, block[1:], pads)),
+        case("empty_batch", lambda m: padded(m, (0, *block[1:]), pads), "empty"),
+        case("special", lambda m: special(padded(m, block, (3, 2) * n), "grad_output", 4)),
+        case("odd", lambda m: padded(m, odd, pads), "odd_sizes"),
+    )
+
+
+def _errors(n: int) -> tuple[Sample, ...]:
+    right = sample("right", lambda m: padded(m, (2, 3, *(5, 4, 6)[:n]), (2, 1) * n), op=OPS[n])
+    return (
+        right.but("wrong_shape", padding=[2, 2] * n),
+        right.but("integers", dtypes=(torch.int64,)),
+        right.but("mixed_dtypes", self=Tensor.double),
+        right.but("much_padding", padding=[*(2, 1) * n, 0]),
     )
 
 
 def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sample:
-    op = f"aten::replication_pad{len(padding) // 2}d_backward"
-    return Sample(name=name, op=op, make=lambda m: padded(m, shape, padding), dtypes=FLOATING[:3])
+    op = OPS[len(padding) // 2]
+    return sample(name, lambda m: padded(m, shape, padding), op=op, dtypes=FLOATING[:3])
+
+
+def _composed(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """Along each dimension the border is added to the edge."""
+    grad = grad_output.clone()
+    for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
+        dim = grad.dim() - 1 - number
+        size = self.shape[dim]
+        kept = grad.narrow(dim, before, size).clone()
+        kept.narrow(dim, 0, 1).add_(grad.narrow(dim, 0, before).sum(dim, keepdim=True))
+        behind = grad.narrow(dim, before + size, after).sum(dim, keepdim=True)
+        kept.narrow(dim, size - 1, 1).add_(behind)
+        grad = kept
+    return grad
 
 
 SAMPLES = Samples(
-    cases=tuple(sample for n in (1, 2, 3) for sample in _samples(n)),
-    errors=(
-        *(sample for n in (1, 2, 3) for sample in errors("replication_pad", n)),
-        *(much_padding("replication_pad", n) for n in (1, 2, 3)),
-    ),
+    cases=tuple(each for n in OPS for each in _cases(n)),
+    errors=tuple(each for n in OPS for each in _errors(n)),
     bench=(
         _bench("vocoder", (16, 512, 8192), (3, 3)),
         _bench("causal_audio", (8, 64, 65536), (512, 0)),
@@ -71,4 +79,5 @@ SAMPLES = Samples(
         _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
+    compositions=dict.fromkeys(OPS.values(), _composed),
 )

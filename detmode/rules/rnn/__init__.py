@@ -10,8 +10,8 @@ the remedy: a cuBLAS workspace for each stream. PyTorch gives no alert.
 
 ## What happens instead
 
-With ``CUBLAS_WORKSPACE_CONFIG`` set to ``:16:8``, ``:4096:2`` or ``:4096:8`` the call passes;
-``detmode run`` sets it. Otherwise detmode warns in its own words.
+With ``CUBLAS_WORKSPACE_CONFIG`` set to ``:16:8``, ``:4096:2`` or ``:4096:8`` the call is made
+unchanged; ``detmode run`` sets it. Otherwise detmode warns in its own words.
 
 ## Cost
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _lstm(make: Maker) -> dict[str, Any]:
@@ -43,8 +43,7 @@ def _backward(make: Maker) -> dict[str, Any]:
 
 SAMPLES = Samples(
     cases=tuple(
-        Sample(name=name, op=op, make=make, device=device)
+        sample("lstm", make, op=op, variants=("cpu",))
         for op, make in (("aten::_cudnn_rnn", _lstm), ("aten::_cudnn_rnn_backward", _backward))
-        for name, device in (("lstm", "cuda"), ("elsewhere", "cpu"))
     ),
 )

@@ -1,20 +1,20 @@
 """Backward of torchvision's pooling over regions: roi_align, roi_pool, ps_roi_align, ps_roi_pool.
 
-``torchvision.ops.RoIAlign``, ``MultiScaleRoIAlign`` and the detection models meet these. The rows
-sleep until torchvision is imported.
+``torchvision.ops.RoIAlign``, ``MultiScaleRoIAlign`` and the detection models call them. The rows
+have no effect until torchvision is imported.
 
 ## What varies
 
 Regions that overlap add their gradients to the pixels they share with a float ``atomicAdd``, in an
-order that changes from run to run; so do the samples and bins of one region.
+order that varies between runs; so do the samples and bins of one region.
 
 ## What happens instead
 
 ``roi_align``, ``ps_roi_align`` and ``ps_roi_pool`` gather. A block owns a tile of 8 by 32 pixels
 and finds the regions that reach it; a thread owns a pixel, in 16 channels for ``roi_align``, and
 adds up what their bins give it, regions in order, then bin rows, then bin columns. The weights of
-all samples of a bin at a pixel are two sums, one over the grid's rows and one over its columns.
-What rounding takes from the sum is added at the end. ``roi_pool`` adds to the pixel that
+all samples of a bin at a pixel are two sums, one over the grid's rows and one over its columns. The
+rounding error of the sum is tracked and added at the end. ``roi_pool`` adds to the pixel that
 ``argmax`` names: a maximum of exponents per pixel, then the gradients as integers of that scale.
 float16 is computed in float. All roundings are explicit: any GPU gives the same bits.
 
@@ -31,16 +31,16 @@ to a pixel grows with the regions that overlap there. ``ps_roi_align`` and ``ps_
 uses 12 bytes of scratch per element of ``grad_input`` (float64: 20), zeroed, written and read.
 torchvision writes zeros, and reads and writes a pixel for each sample.
 
-In all 1.0 times the floor, and ``roi_pool`` 3.7 times the floor for 2000 regions.
+In total, 1.0 times the floor, and ``roi_pool`` 3.7 times the floor for 2000 regions.
 
 ## Limits
 
 ``channel_mapping`` must be what the forward returned; another one, an ``argmax`` outside of the
 image, or a region of an image that does not exist, traps on a GPU, where torchvision reads and
 writes out of bounds. Sample positions of ``roi_align`` in float16 are computed in float, where
-torchvision rounds them to float16. What a box reaches whose coordinates are not finite differs
-between versions of torchvision; here a sample at such a place reaches nothing. There is no
-substitute on MPS.
+torchvision rounds them to float16. For a box with coordinates that are not finite, versions of
+torchvision differ; here a sample at such a position contributes nothing. There is no substitute on
+MPS.
 """
 
 from detmode.rules.roi_pools import launch

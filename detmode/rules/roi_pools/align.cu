@@ -102,12 +102,14 @@ static __device__ __forceinline__ Weight<T> weight_at(const Axis<T>& axis, int64
 //
 // The order of additions: regions, then bin rows, then bin columns, ascending.
 template <typename scalar_t, int per_thread, bool position_sensitive>
-__global__ void roi_align_backward(
-    const scalar_t* __restrict__ grad, const scalar_t* __restrict__ rois,
-    scalar_t* __restrict__ grad_input, int64_t regions, int64_t channels_out, int64_t pooled_height,
-    int64_t pooled_width, int64_t images, int64_t channels, int64_t height, int64_t width,
-    int64_t region_stride, int64_t channel_stride, int64_t row_stride, int64_t column_stride,
-    double spatial_scale, int64_t sampling_ratio, bool aligned) {
+__global__ void roi_align_backward(const scalar_t* __restrict__ grad,
+                                   const scalar_t* __restrict__ rois,
+                                   scalar_t* __restrict__ grad_input, extents bins, extents shape,
+                                   extents grad_stride, double spatial_scale,
+                                   int64_t sampling_ratio, bool aligned) {
+  int64_t regions = bins.n, channels_out = bins.c;
+  int64_t pooled_height = bins.h, pooled_width = bins.w;
+  int64_t images = shape.n, channels = shape.c, height = shape.h, width = shape.w;
   using T = opmath_t<scalar_t>;
   static_assert(!position_sensitive || per_thread == 1, "each channel has another bin");
   int64_t groups = ceil_div(channels, per_thread);
@@ -145,7 +147,7 @@ __global__ void roi_align_backward(
         [&](int64_t n, const AlignedRegion<T>& region) {
           if (!owns || !may_reach(region.columns, q_begin, q_end, column, column)) return;
           T samples = static_cast<T>(region.rows.grid * region.columns.grid);
-          const scalar_t* own = grad + n * region_stride + channel * channel_stride;
+          const scalar_t* own = grad + n * grad_stride.n + channel * grad_stride.c;
           for (int64_t p = p_begin; p < p_end; ++p) {
             Weight<T> along_rows = weight_at(region.rows, p, row, height);
             if (!along_rows.reaches) continue;
@@ -154,11 +156,11 @@ __global__ void roi_align_backward(
               if (!along_columns.reaches) continue;
               T weight = div_rn(mul_rn(along_rows.sum, along_columns.sum), samples);
               bool has_zero = along_rows.has_zero || along_columns.has_zero;
-              const scalar_t* values = own + p * row_stride + q * column_stride;
+              const scalar_t* values = own + p * grad_stride.h + q * grad_stride.w;
 #pragma unroll
               for (int k = 0; k < per_thread; ++k) {
                 if (k >= own_channels) break;
-                T value = to_opmath(values[k * channel_stride]);
+                T value = to_opmath(values[k * grad_stride.c]);
                 T factor = has_zero && !is_finite(value) ? static_cast<T>(0) : weight;
                 sums[k].add(mul_rn(value, factor));
               }

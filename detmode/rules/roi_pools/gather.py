@@ -1,14 +1,16 @@
-"""What the launchers share: checks, and the launch in which a block owns a tile of grad_input."""
+"""The part shared by the launchers: checks, and the launch with a tile of grad_input per block."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.cuda import Source, empty, launch, launch_blocks
 from detmode.cuda.checks import check_implemented
+from detmode.cuda.rows.extents import Extents
 from detmode.rules.roi_pools.source import DTYPES, POOL
 
 TILE = (8, 32)
@@ -17,13 +19,13 @@ MAX_GRID = 65536
 
 
 def bins_of(channels: int, pooled_height: int, pooled_width: int) -> tuple[int, int, int]:
-    """What grad has of each region where a channel of the input belongs to one bin."""
+    """Return the bins of grad for each region if a channel of the input belongs to one bin."""
     bins = pooled_height * pooled_width
     return (channels // bins if bins else 0, pooled_height, pooled_width)
 
 
 def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_grad: Tensor) -> None:
-    """What torchvision checks, and that nothing is read out of bounds.
+    """Check what torchvision checks, and that nothing is read out of bounds.
 
     Raises:
         RuntimeError: shapes, dtypes or devices do not fit.
@@ -51,12 +53,11 @@ def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_gra
 
 
 def check_mapping(channel_mapping: Tensor) -> None:
-    """That a channel of the input belongs to one bin; the GPU traps where it is not so."""
+    """Check that a channel of the input belongs to one bin; the GPU traps if it does not."""
     n = channel_mapping.numel()
     if n:
-        launch(
-            POOL, "ps_check_mapping", n, channel_mapping.contiguous(), n, channel_mapping[0].numel()
-        )
+        mapping, bins = channel_mapping.contiguous(), channel_mapping[0].numel()
+        launch(POOL, "ps_check_mapping", n, channel_mapping=mapping, n=n, bins=bins)
 
 
 def gather(
@@ -66,7 +67,7 @@ def gather(
     rois: Tensor,
     shape: tuple[int, int, int, int],
     per_thread: int,
-    *how: int | float | bool,
+    **how: Any,
 ) -> Tensor:
     """grad_input of ``shape``; a thread owns a pixel in ``per_thread`` channels."""
     if grad.numel() == 0:
@@ -75,6 +76,9 @@ def gather(
     grad_input = empty(shape, grad.dtype, grad.device)
     tiles = -(-height // TILE[0]) * -(-width // TILE[1])
     blocks = min(images * -(-channels // per_thread) * tiles, MAX_GRID)
-    tensors = (grad, rois.contiguous(), grad_input)
-    launch_blocks(source, entry, blocks, TILE[0] * TILE[1], *tensors, *grad.shape, *shape, *how)
+    launch_blocks(
+        source, entry, blocks, TILE[0] * TILE[1],
+        grad=grad, rois=rois.contiguous(), grad_input=grad_input,
+        bins=Extents.sizes(grad.shape), shape=Extents.sizes(shape), **how,
+    )  # fmt: skip
     return grad_input

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from detmode.cuda import accumulator_buffers, ctype, empty, headroom, launch
+from detmode.cuda.rows.extents import Extents
 from detmode.rules.roi_pools.gather import bins_of, check, check_mapping, gather
 from detmode.rules.roi_pools.source import ALIGN, CHANNELS, POOL
 
@@ -41,8 +44,8 @@ def roi_align_backward(
     shape = (batch_size, channels, height, width)
     check("roi_align_backward_kernel", grad, rois, (channels, pooled_height, pooled_width))
     entry = f"roi_align_backward<{ctype(grad.dtype)}, {CHANNELS}, false>"
-    how = (*grad.stride(), float(spatial_scale), sampling_ratio, aligned)
-    return gather(ALIGN, entry, grad, rois, shape, CHANNELS, *how)
+    how = _sampled(grad, spatial_scale, sampling_ratio, aligned)
+    return gather(ALIGN, entry, grad, rois, shape, CHANNELS, **how)
 
 
 def ps_roi_align_backward(
@@ -69,8 +72,20 @@ def ps_roi_align_backward(
     check("ps_roi_align_backward_kernel", grad, rois, bins, channel_mapping=channel_mapping)
     check_mapping(channel_mapping)
     entry = f"roi_align_backward<{ctype(grad.dtype)}, 1, true>"
-    how = (*grad.stride(), float(spatial_scale), sampling_ratio, True)
-    return gather(ALIGN, entry, grad, rois, shape, 1, *how)
+    how = _sampled(grad, spatial_scale, sampling_ratio, True)
+    return gather(ALIGN, entry, grad, rois, shape, 1, **how)
+
+
+def _sampled(
+    grad: Tensor, spatial_scale: float, sampling_ratio: int, aligned: bool
+) -> dict[str, Any]:
+    """Return the arguments of ``roi_align_backward`` other than sizes."""
+    return {
+        "grad_stride": Extents.strides(grad.stride()),
+        "spatial_scale": float(spatial_scale),
+        "sampling_ratio": sampling_ratio,
+        "aligned": aligned,
+    }
 
 
 def roi_pool_backward(
@@ -98,12 +113,16 @@ def roi_pool_backward(
     # Every bin may have chosen the same pixel of its image and channel.
     bits = headroom(rois.shape[0] * pooled_height * pooled_width)
     keys, sums = accumulator_buffers(grad_input.numel(), grad.dtype, grad.device)
-    bound = (grad.contiguous(), rois.contiguous(), argmax.contiguous())
-    lies = (n, batch_size, channels, pixels, pooled_height * pooled_width)
-    launch(POOL, f"roi_pool_observe<{name}>", n, *bound, keys, *lies)
-    launch(POOL, f"roi_pool_accumulate<{name}>", n, *bound, keys, sums, *lies, bits)
+    tensors = {"grad": grad.contiguous(), "rois": rois.contiguous(), "argmax": argmax.contiguous()}
+    sizes = {"images": batch_size, "channels": channels, "pixels": pixels, "n": n}
+    chosen = tensors | sizes | {"bins": pooled_height * pooled_width, "keys": keys}
+    launch(POOL, f"roi_pool_observe<{name}>", n, **chosen)
+    launch(POOL, f"roi_pool_accumulate<{name}>", n, sums=sums, headroom=bits, **chosen)
     elements = grad_input.numel()
-    launch(POOL, f"roi_pool_finish<{name}>", elements, keys, sums, grad_input, elements, bits)
+    launch(
+        POOL, f"roi_pool_finish<{name}>", elements,
+        keys=keys, sums=sums, grad_input=grad_input, n=elements, headroom=bits,
+    )  # fmt: skip
     return grad_input
 
 
@@ -130,4 +149,6 @@ def ps_roi_pool_backward(
     check("ps_roi_pool_backward_kernel", grad, rois, bins, channel_mapping=channel_mapping)
     check_mapping(channel_mapping)
     entry = f"ps_roi_pool_backward<{ctype(grad.dtype)}>"
-    return gather(POOL, entry, grad.contiguous(), rois, shape, 1, float(spatial_scale))
+    return gather(
+        POOL, entry, grad.contiguous(), rois, shape, 1, spatial_scale=float(spatial_scale)
+    )

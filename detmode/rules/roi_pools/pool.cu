@@ -101,10 +101,11 @@ static __device__ __forceinline__ void pixels_of(scalar_t begin, scalar_t end, s
 template <typename scalar_t>
 __global__ void ps_roi_pool_backward(const scalar_t* __restrict__ grad,
                                      const scalar_t* __restrict__ rois,
-                                     scalar_t* __restrict__ grad_input, int64_t regions,
-                                     int64_t channels_out, int64_t pooled_height,
-                                     int64_t pooled_width, int64_t images, int64_t channels,
-                                     int64_t height, int64_t width, double spatial_scale) {
+                                     scalar_t* __restrict__ grad_input, extents bins, extents shape,
+                                     double spatial_scale) {
+  int64_t regions = bins.n, channels_out = bins.c;
+  int64_t pooled_height = bins.h, pooled_width = bins.w;
+  int64_t images = shape.n, channels = shape.c, height = shape.h, width = shape.w;
   using T = opmath_t<scalar_t>;
   int64_t items = images * channels * tiles_of(height, width);
   for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {

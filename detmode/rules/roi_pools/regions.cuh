@@ -2,6 +2,7 @@
 #pragma once
 
 #include "compensated_sum.cuh"
+#include "extents.cuh"
 #include "index.cuh"
 
 constexpr int TILE_ROWS = 8;

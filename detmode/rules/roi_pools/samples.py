@@ -134,6 +134,10 @@ def _bench(
 
 SAMPLES = Samples(
     cases=tuple(each for name in OPS for each in _cases(name)),
+    errors=tuple(
+        _cases(name)[0].but("mixed_dtypes", dtypes=(torch.float32,), rois=torch.Tensor.double)
+        for name in OPS
+    ),
     bench=(
         _bench("mask_rcnn_c4", OPS[0], 1024, 512, 14, 16, 2, 1024, 50, 84),
         _bench("mask_rcnn_p2", OPS[0], 1024, 112, 7, 4, 2, 256, 200, 336),

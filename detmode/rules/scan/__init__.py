@@ -1,15 +1,15 @@
 """Scans of one row: ``cumsum``, ``cumprod`` and ``logcumsumexp``.
 
-``torch.cumsum``, ``cumprod`` and ``logcumsumexp`` and their backward meet them, and so does the
+``torch.cumsum``, ``cumprod`` and ``logcumsumexp`` and their backward call them, and so does the
 backward of ``prod`` over a dimension.
 
 ## What varies
 
-Where all elements lie along the scanned dimension, ATen's CUDA scan is CUB's single-pass one,
-whose tiles take their prefix from whichever neighbours have finished: floating-point results
-depend on timing. Under the flag ``cumsum`` takes another path, which cuts the row into as many
-parts as the GPU has multiprocessors: its bits are those of one kind of GPU. Several rows at once
-are scanned by other kernels, in a fixed order. PyTorch has no alert for scans.
+Where all elements lie along the scanned dimension, ATen's CUDA scan is CUB's single-pass one, whose
+tiles take their prefix from whichever neighbours have finished: floating-point results depend on
+timing. Under the flag ``cumsum`` takes another path, which cuts the row into as many parts as the
+GPU has multiprocessors: its bits depend on the GPU model. Several rows at once are scanned by other
+kernels, in a fixed order. PyTorch has no alert for scans.
 
 ## What happens instead
 
@@ -21,13 +21,12 @@ so any GPU gives the same bits. Blocks draw their tiles from a counter, so that 
 blocks that have started before it.
 
 ``cumsum`` adds 16-bit dtypes in float, float32 and complex64 in pairs of floats, and float64 and
-complex128 in their own precision. ``cumprod`` keeps the exponent of a product apart, so that the
-product of a part of the row neither overflows nor underflows on its way; it multiplies complex
-numbers in double, others in pairs. ``logcumsumexp`` keeps the largest element and a sum of
-exponentials relative to it, complex ones in double; ``exp`` and ``log`` are its own, because
-those of CUDA are not the same on every GPU.
+complex128 in their own precision. ``cumprod`` stores the exponent of a product separately, so that
+intermediate products neither overflow nor underflow; it multiplies complex numbers in double,
+others in pairs. ``logcumsumexp`` keeps the largest element and a sum of exponentials relative to
+it, complex ones in double; it has its own ``exp`` and ``log``, because CUDA's differ between GPUs.
 
-Several rows at once, and integers, pass: they do not vary.
+Several rows at once, and integers, do not vary and are called unchanged.
 
 ## Cost
 
@@ -37,18 +36,18 @@ own path under the flag reads the row twice. A row of more than one tile takes a
 which zeroes the marks. Elements that are not neighbours in memory are read where they are, without
 a copy; ``dtype=`` converts first, as in ATen.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
-``cumsum`` may overflow where a part of the row does whose sum with what is before it does not, as
-in ATen. ``cumprod`` gives the finite product where ATen's overflows on the way. A sum of -0.0 is
-0.0, as on the CPU. The imaginary part of a complex ``logcumsumexp`` is that of the largest element
-so far, by real part, plus an angle of at most pi; ATen's may differ from it by a multiple of 2 pi
-that depends on its order. Its sine, cosine and arc tangent are CUDA's, in double: another version
-of NVRTC may give other bits. Where several real parts are +inf, the angle is that of the sum of
-their directions; ATen's CPU kernel gives a multiple of pi / 4 or NaN there. ``logcumsumexp`` with
-an ``out=`` of another floating dtype converts the result, where ATen raises.
+``cumsum`` may overflow if the sum of a part of the row overflows, even if the running sum does not,
+as in ATen. ``cumprod`` gives the finite product where ATen's overflows in an intermediate value. A
+sum of -0.0 is 0.0, as on the CPU. The imaginary part of a complex ``logcumsumexp`` is that of the
+largest element so far, by real part, plus an angle of at most pi; ATen's may differ from it by a
+multiple of 2 pi that depends on its order. Its sine, cosine and arc tangent are CUDA's, in double:
+another version of NVRTC may give other bits. Where several real parts are +inf, the angle is that
+of the sum of their directions; ATen's CPU kernel gives a multiple of pi / 4 or NaN there.
+``logcumsumexp`` with an ``out=`` of another floating dtype converts the result, where ATen raises.
 """
 
 from detmode.rules.scan import launch

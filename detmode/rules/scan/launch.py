@@ -74,23 +74,15 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
         marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
         totals = empty((nodes, WORDS), torch.int32, self.device)
     launch_blocks(
-        SOURCE,
-        f"{op}_row<{ctype(self.dtype)}>",
-        tiles,
-        THREADS,
-        self,
-        out,
-        marks,
-        totals,
-        nodes,
-        n,
-        self.stride(dim),
-    )
+        SOURCE, f"{op}_row<{ctype(self.dtype)}>", tiles, THREADS,
+        input=self, output=out, marks=marks, totals=totals, nodes=nodes, n=n,
+        stride=self.stride(dim),
+    )  # fmt: skip
     return out
 
 
 def _nodes(tiles: int) -> int:
-    """How many nodes the tree over the tiles has: the tiles, and the whole groups of nodes."""
+    """Return the number of nodes of the tree over the tiles: the tiles, and complete groups."""
     nodes = 0
     while tiles:
         nodes += tiles

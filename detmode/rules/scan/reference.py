@@ -1,4 +1,4 @@
-"""What the scans give in truth: ATen's own in float64 round at every element."""
+"""Exact results of the scans, because ATen's own in float64 round at every element."""
 
 from __future__ import annotations
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 
 from detmode.rules.scan import reference
+from detmode.rules.scan.composition import composed
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Sample, Samples, sample
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX
@@ -49,17 +51,13 @@ def _row(
 
 
 def _special(tensor: torch.Tensor) -> torch.Tensor:
-    inf = float("inf")
     tensor[0], tensor[40], tensor[90], tensor[190] = -inf, -0.0, inf, -inf
     tensor[250] = float("nan")
     return tensor
 
 
-def _error(name: str, op: str, **arguments: Any) -> Sample:
-    def make(m: Maker) -> dict[str, Any]:
-        return {"self": m.normal(9), "dim": 0, **arguments}
-
-    return Sample(name=name, op=op, make=make)
+def _few(name: str, *, op: str, **more: Any) -> Sample:
+    return sample(name, lambda m: {"self": m.normal(9), "dim": 0}, op=op, **more)
 
 
 def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
@@ -104,39 +102,14 @@ SAMPLES = Samples(
             )
             for op in _OPS[:2]
         ),
-        *(
-            Sample(
-                name="metal",
-                op=op,
-                make=lambda m: {"self": m.normal(9), "dim": 0},
-                device="mps",
-                dtypes=_ALL,
-            )
-            for op in _OPS
-        ),
-        *(
-            Sample(name="rows", op=op, make=lambda m: {"self": m.normal(7, 63), "dim": 1})
-            for op in _OPS
-        ),
-        *(
-            Sample(
-                name="integers",
-                op=op,
-                make=lambda m: {"self": m.normal(100), "dim": 0},
-                dtypes=(torch.int64,),
-            )
-            for op in _OPS[:2]
-        ),
+        *(sample("rows", lambda m: {"self": m.normal(7, 63), "dim": 1}, op=op) for op in _OPS),
+        *(_few("few", op=op, dtypes=_ALL, device="mps") for op in _OPS),
+        *(_few("integers", op=op, dtypes=(torch.int64,)) for op in _OPS[:2]),
     ),
     errors=(
-        *(_error(f"dim_1_of_{op[6:]}", op, dim=1) for op in _OPS),
-        *(_error(f"complex32_{op[6:]}", op, dtype=torch.complex32) for op in _OPS[:2]),
-        Sample(
-            name="integers",
-            op=_OPS[2],
-            make=lambda m: {"self": m.normal(9), "dim": 0},
-            dtypes=(torch.int64, torch.bool),
-        ),
+        *(_few("few", op=op).but("no_such_dim", dim=1) for op in _OPS),
+        *(_few("few", op=op).but("complex32", dtype=torch.complex32) for op in _OPS[:2]),
+        _few("integers", op=_OPS[2], dtypes=(torch.int64, torch.bool)),
         Sample(
             name="integers_into_floats",
             op="aten::logcumsumexp.out",
@@ -163,5 +136,10 @@ SAMPLES = Samples(
         "aten::cumsum": reference.cumsum,
         "aten::cumprod": reference.cumprod,
         "aten::logcumsumexp": reference.logcumsumexp,
+    },
+    compositions={
+        "aten::cumsum": composed(torch.cumsum, torch.add, 0.0),
+        "aten::cumprod": composed(torch.cumprod, torch.mul, 1.0),
+        "aten::logcumsumexp": composed(torch.logcumsumexp, torch.logaddexp, -inf),
     },
 )

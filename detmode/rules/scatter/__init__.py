@@ -1,16 +1,17 @@
 """Sums and products of scattered elements: ``scatter_add``, and ``scatter`` with ``reduce=``.
 
-Met as ``Tensor.scatter_add_`` and ``Tensor.scatter_(..., reduce="add"|"multiply")``, in graph
+Used by ``Tensor.scatter_add_`` and ``Tensor.scatter_(..., reduce="add"|"multiply")``, in graph
 libraries, and in the backward of ``gather``, ``take_along_dim``, ``cummax`` and ``cummin``. The
 family ``scatter_reduce`` uses the same launches.
 
 ## What varies
 
-ATen's CUDA kernels give each element of ``src`` to a thread: elements that meet in one destination
-are added or multiplied by atomics, in an order that changes from run to run. PyTorch's flag sends
-floating and complex sums to ``index_put``, which builds int64 coordinates for every dimension,
-sorts them and adds duplicates one by one; it alerts for products, and for ``reduce="add"`` of
-integers. A scalar instead of ``src`` does not vary: all of its addends and factors are equal.
+ATen's CUDA kernels assign each element of ``src`` to a thread: elements that meet in one
+destination are added or multiplied by atomics, in an order that varies between runs. PyTorch's flag
+sends floating and complex sums to ``index_put``, which builds int64 coordinates for every
+dimension, sorts them and adds duplicates one by one; it alerts for products, and for
+``reduce="add"`` of integers. With a scalar instead of ``src`` nothing varies, because all addends
+and factors are equal.
 
 ## What happens instead
 
@@ -35,13 +36,13 @@ they cost in ``index_reduce``, each element a row of its own unless the index is
 destination that is not contiguous, or larger than the index apart from ``dim``, adds a copy each
 way of the part that the index covers.
 
-In all sums of single elements move 3.2 times the floor, products 6.6 times the floor, sums of
+In total, sums of single elements move 3.2 times the floor, products 6.6 times the floor, sums of
 integers 1.0 times the floor.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A sum or a product whose
-intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+intermediate values are beyond the dtype's range is exact up to rounding, where ATen may give an
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool products.
 """
 

@@ -1,7 +1,7 @@
 """``scatter`` with a source tensor: assignment.
 
-Met as ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``, ``mode``, ``sort``,
-``topk`` and ``kthvalue`` along a dimension.
+Used by ``Tensor.scatter_``, and in the backward of ``max``, ``min``, ``median``, ``mode``,
+``sort``, ``topk`` and ``kthvalue`` along a dimension.
 
 ## What varies
 
@@ -15,7 +15,7 @@ owner by an integer maximum of the positions of its sources, or, where there are
 destinations for each source, a stable sort of the positions finds the last ones; then the owners
 write, so any GPU gives the same bits. Where the index is expanded along the dimensions behind
 ``dim`` whole rows are owned. A ``self`` that is not contiguous, or quantized, takes PyTorch's own
-path through ``index_put``; where a program turns the flag off inside the block that path does not
+path through ``index_put``; if a program turns the flag off inside the block, that path does not
 run, and detmode warns in its own words.
 
 ## Cost
@@ -26,12 +26,12 @@ sort instead of that moves 120 bytes for each source up to 2**31 destinations, a
 keys. An index that is smaller than ``self`` apart from ``dim`` adds 64 bytes for each of its
 elements. PyTorch's path makes int64 coordinates for every dimension, and sorts them.
 
-In all 2.4 times the floor where there are as many sources as destinations.
+In total, 2.4 times the floor where there are as many sources as destinations.
 
 ## Limits
 
-Duplicates are not looked for: a call without any takes the deterministic path too. An index out of
-range traps on a GPU, as in ATen, and raises on the host.
+There is no check for duplicates: a call without any takes the deterministic path too. An index out
+of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.scatter_assign import launch

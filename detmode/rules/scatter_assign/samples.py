@@ -2,101 +2,84 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from detmode.rules.index.arguments import Assigned, places
-from detmode.rules.scatter.arguments import batched, expanded, last, narrow, onto, strided
+from detmode.table.compositions import scatter
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.table.samples import Sample, Samples
+from detmode.table.inputs import (
+    Assigned,
+    back_to_front,
+    channels_last,
+    places,
+    scattered,
+    scattered_batches,
+    scattered_rows,
+)
+from detmode.table.samples import Samples, sample
 
-SUMS = FLOATING + COMPLEX
-EVERY = (*SUMS, *INTEGRAL, torch.bool)
+OP = "aten::scatter.src"
+EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
 FEW = (torch.float16, torch.float32, torch.int64, torch.bool)
-
-
-def _assigns(name: str, make: Any, *covers: str, dtypes: Any = FEW) -> Sample:
-    return Sample(name=name, op="aten::scatter.src", make=make, covers=covers, dtypes=dtypes)
-
-
-def _contiguous(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {**arguments, "self": arguments["self"].contiguous()}
 
 
 def _assigned(self: Any, dim: Any, index: Any, src: Any) -> Assigned:
     return self, places(self).gather(dim, index.long()), src[tuple(map(slice, index.shape))]
 
 
+_case = partial(sample, op=OP, dtypes=FEW)
+_every = partial(sample, op=OP, dtypes=EVERY)
+_bench = partial(sample, op=OP, dtypes=FLOATING[:3])
+_image = _case("image", lambda m: scattered(m, [2, 5, 3, 4], 1, [2, 9, 3, 4]))
+_row = _case("row", lambda m: scattered(m, [4], 0, [9]))
+_back: dict[str, Any] = {"index": back_to_front, "src": back_to_front}
+
 SAMPLES = Samples(
     cases=(
-        _assigns("one_destination", lambda m: onto(m, [4], 0, [1000], spread=1), "collisions"),
-        _assigns("few_destinations", lambda m: onto(m, [4, 9], 0, [30, 9], spread=2), "collisions"),
-        _assigns("few_of_many", lambda m: onto(m, [9, 300], 1, [9, 4], spread=3), dtypes=EVERY),
-        _assigns("odd_1", lambda m: onto(m, [1], 0, [1]), "odd_sizes"),
-        _assigns("odd_63", lambda m: onto(m, [63, 5], 0, [63, 5]), "odd_sizes"),
-        _assigns("odd_1000", lambda m: onto(m, [3, 99], 1, [3, 1000]), "odd_sizes", "collisions"),
-        _assigns(
-            "smaller_index", lambda m: onto(m, [5, 6, 7], 1, [3, 20, 4], [5, 21, 6]), "collisions"
+        _case("one_destination", lambda m: scattered(m, [4], 0, [1000], spread=1), "collisions"),
+        _case("few_places", lambda m: scattered(m, [4, 9], 0, [30, 9], spread=2), "collisions"),
+        _every("few_of_many", lambda m: scattered(m, [9, 300], 1, [9, 4], spread=3)),
+        _case("odd_1", lambda m: scattered(m, [1], 0, [1]), "odd_sizes"),
+        _case("odd_63", lambda m: scattered(m, [63, 5], 0, [63, 5]), "odd_sizes"),
+        _case("odd_1000", lambda m: scattered(m, [3, 99], 1, [3, 1000]), "odd_sizes", "collisions"),
+        _case(
+            "smaller_index",
+            lambda m: scattered(m, [5, 6, 7], 1, [3, 20, 4], [5, 21, 6]),
+            "collisions",
         ),
-        _assigns("smaller_last", lambda m: onto(m, [5, 6], 1, [3, 20]), "collisions"),
-        _assigns("negative_dim", lambda m: onto(m, [4, 5, 6], -2, [4, 9, 6]), "negative_dim"),
-        _assigns("expanded", lambda m: expanded(m, [9, 40], 0, 70), "collisions", dtypes=EVERY),
-        _assigns("expanded_few", lambda m: expanded(m, [900, 5], 0, 30, 4), "collisions"),
-        _assigns("expanded_batches", batched, "collisions"),
-        _assigns("empty_index", lambda m: onto(m, [4, 5], 0, [0, 5]), "empty"),
-        _assigns("empty_rows", lambda m: onto(m, [4, 0], 0, [3, 0]), "empty"),
-        _assigns("scalar", lambda m: onto(m, [], 0, [])),
-        _assigns("int32_index", lambda m: narrow(onto(m, [4], 0, [9]))),
-        _assigns(
-            "non_contiguous",
-            lambda m: _contiguous(strided(onto(m, [4, 5, 6], 0, [9, 5, 6]))),
-            "non_contiguous",
-        ),
-        _assigns(
-            "channels_last",
-            lambda m: _contiguous(last(onto(m, [2, 5, 3, 4], 1, [2, 9, 3, 4]))),
-            "channels_last",
-        ),
-        _assigns("self_non_contiguous", lambda m: strided(onto(m, [4, 5, 6], 0, [9, 5, 6]))),
-        *(
-            Sample(
-                name="assign",
-                op="aten::scatter.src",
-                make=lambda m: onto(m, [5], 0, [30]),
-                dtypes=SUMS + INTEGRAL,
-                device=device,
-            )
-            for device in ("cuda", "cpu", "mps")
-        ),
+        _case("smaller_last", lambda m: scattered(m, [5, 6], 1, [3, 20]), "collisions"),
+        _case("negative_dim", lambda m: scattered(m, [4, 5, 6], -2, [4, 9, 6]), "negative_dim"),
+        _every("expanded", lambda m: scattered_rows(m, [9, 40], 0, 70), "collisions"),
+        _case("expanded_few", lambda m: scattered_rows(m, [900, 5], 0, 30, 4), "collisions"),
+        _case("expanded_batches", scattered_batches, "collisions"),
+        _case("empty_index", lambda m: scattered(m, [4, 5], 0, [0, 5]), "empty"),
+        _case("empty_rows", lambda m: scattered(m, [4, 0], 0, [3, 0]), "empty"),
+        _case("scalar", lambda m: scattered(m, [], 0, [])),
+        _row.but("int32_index", index=Tensor.int),
+        _image.but("non_contiguous", "non_contiguous", **_back),
+        _image.but("channels_last", "channels_last", src=channels_last),
+        _image.but("self_non_contiguous", self=back_to_front, **_back),
+        _every("assign", lambda m: scattered(m, [5], 0, [30]), variants=("cpu", "mps")),
     ),
     errors=(
-        _assigns(
-            "index_too_large", lambda m: onto(m, [4], 0, [9]) | {"index": m.integers(4, 5, 9)}
-        ),
-        _assigns(
-            "index_negative", lambda m: onto(m, [4], 0, [9]) | {"index": m.integers(-1, 0, 9)}
-        ),
-        _assigns("index_not_integer", lambda m: onto(m, [4], 0, [9]) | {"index": m.normal(9)}),
-        _assigns(
-            "index_of_two_dims", lambda m: onto(m, [4], 0, [9]) | {"index": m.integers(0, 4, 9, 1)}
-        ),
-        _assigns("index_beyond_src", lambda m: onto(m, [4], 0, [9], [8])),
-        _assigns("index_beyond_self", lambda m: onto(m, [4, 3], 0, [9, 4])),
-        _assigns("dim_out_of_range", lambda m: onto(m, [4], 0, [9]) | {"dim": 1}),
-        _assigns("nowhere_to_go", lambda m: onto(m, [0], 0, [9])),
-        _assigns(
-            "other_dtype",
-            lambda m: onto(m, [4], 0, [9]) | {"src": m.normal(9).double()},
-            dtypes=SUMS[:3],
-        ),
+        _row.but("index_too_large", index=lambda index: index + 4),
+        _row.but("index_negative", index=lambda index: ~index),
+        _row.but("index_not_integer", index=Tensor.double),
+        _row.but("index_of_two_dims", index=lambda index: index[:, None]),
+        _row.but("index_beyond_src", src=lambda src: src[1:]),
+        _case("index_beyond_self", lambda m: scattered(m, [4, 3], 0, [9, 4])),
+        _row.but("dim_out_of_range", dim=1),
+        _row.but("nowhere_to_go", self=lambda self: self[:0]),
+        _row.but("other_dtype", src=Tensor.double, dtypes=FLOATING[:3]),
     ),
     bench=(
-        _assigns("topk_64_of_32k", lambda m: onto(m, [512, 32_000], 1, [512, 64]), dtypes=SUMS[:3]),
-        _assigns(
-            "sort_1k_rows_4k", lambda m: onto(m, [1024, 4096], 1, [1024, 4096]), dtypes=SUMS[:3]
-        ),
-        _assigns("rows_100k_64", lambda m: expanded(m, [50_000, 64], 0, 100_000), dtypes=SUMS[:3]),
+        _bench("topk_64_of_32k", lambda m: scattered(m, [512, 32_000], 1, [512, 64])),
+        _bench("sort_1k_rows_4k", lambda m: scattered(m, [1024, 4096], 1, [1024, 4096])),
+        _bench("rows_100k_64", lambda m: scattered_rows(m, [50_000, 64], 0, 100_000)),
     ),
-    assignments={"aten::scatter.src": _assigned},
+    assignments={OP: _assigned},
+    compositions={OP: scatter},
 )

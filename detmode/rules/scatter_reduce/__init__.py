@@ -1,14 +1,14 @@
 """Scattered elements with a reduction: ``scatter_reduce``.
 
-Met as ``Tensor.scatter_reduce_``, and in graph libraries.
+Used by ``Tensor.scatter_reduce_``, and in graph libraries.
 
 ## What varies
 
-ATen's CUDA kernels give each element of ``src`` to a thread: elements that meet in one destination
-are added and multiplied by atomics, in an order that changes from run to run. PyTorch's flag sends
-floating and complex sums and means to ``index_put``, which builds int64 coordinates for every
-dimension, sorts them and adds duplicates one by one; it alerts for products. Of 0.0 and -0.0 a
-maximum or a minimum keeps the one that came first.
+ATen's CUDA kernels assign each element of ``src`` to a thread: elements that meet in one
+destination are added and multiplied by atomics, in an order that varies between runs. PyTorch's
+flag sends floating and complex sums and means to ``index_put``, which builds int64 coordinates for
+every dimension, sorts them and adds duplicates one by one; it alerts for products. Where 0.0 and
+-0.0 meet, a maximum or a minimum keeps the one that came first.
 
 ## What happens instead
 
@@ -29,13 +29,13 @@ minima cost what they cost in ``index_reduce``; a product whose index is not exp
 element as a row of its own. A destination that is not contiguous, or larger than the index apart
 from ``dim``, adds a copy each way of the part that the index covers.
 
-In all, for 1,000,000 rows of 64 by an expanded index to 100,000: sums and means 1.5 times the
+In total, for 1,000,000 rows of 64 by an expanded index to 100,000: sums and means 1.5 times the
 floor, products 1.6 times the floor, maxima and minima 2.0 times the floor.
 
 ## Limits
 
 An index out of range traps on a GPU, as in ATen, and raises on the host. A sum or a product whose
-intermediate values are beyond the dtype's range is what it is in truth, where ATen may give an
+intermediate values are beyond the dtype's range is exact up to rounding, where ATen may give an
 infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool products.
 """
 

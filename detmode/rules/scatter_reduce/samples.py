@@ -2,146 +2,120 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from detmode.rules.index_reduce.arguments import factors
-from detmode.rules.scatter.arguments import (
-    batched,
-    expanded,
-    last,
-    narrow,
-    onto,
-    special,
-    strided,
-)
+from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.table.samples import Sample, Samples
+from detmode.table.inputs import (
+    LAYOUTS,
+    factors,
+    scattered,
+    scattered_batches,
+    scattered_rows,
+    special,
+)
+from detmode.table.samples import Sample, Samples, sample
 
 SUMS = FLOATING + COMPLEX
 ALL = FLOATING + INTEGRAL
 NARROW = FLOATING[1:3]
+REDUCTIONS = {"sum": SUMS, "mean": SUMS, "prod": ALL, "amax": FLOATING, "amin": FLOATING}
+
+_case = partial(sample, op="aten::scatter_reduce.two", dtypes=SUMS)
+_reals = partial(_case, dtypes=FLOATING)
+_bench = partial(_case, dtypes=FLOATING[:3])
 
 
-def _reduces(name: str, make: Any, *covers: str, dtypes: Any = SUMS, **more: Any) -> Sample:
-    return Sample(
-        name=name, op="aten::scatter_reduce.two", make=make, covers=covers, dtypes=dtypes, **more
+def _reductions(reduce: str) -> tuple[Sample, ...]:
+    case = partial(_case, dtypes=REDUCTIONS[reduce])
+    onto = partial(scattered, reduce=reduce)
+    rows = partial(scattered_rows, reduce=reduce, include_self=False)
+    return (
+        case(
+            f"{reduce}_elements_with_self",
+            lambda m: factors(onto(m, [7, 9], 0, [60, 8], [61, 9], spread=5), "src"),
+            "collisions",
+        ),
+        case(
+            f"{reduce}_rows_without_self",
+            lambda m: factors(rows(m, [7, 24], 0, 100, 5), "src"),
+            "collisions",
+        ),
     )
 
 
-def _products(name: str, make: Any, *covers: str, dtypes: Any = ALL) -> Sample:
-    return _reduces(
+def _special(reduce: str) -> Sample:
+    onto = partial(scattered, reduce=reduce)
+    return _reals(
+        f"special_{reduce}", lambda m: special(factors(onto(m, [9], 0, [30]), "src"), "src")
+    )
+
+
+def _products(name: str, make: Any, *covers: str, dtypes: Any = FLOATING, **more: Any) -> Sample:
+    return _case(
         f"prod_{name}",
-        lambda m: factors(make(m), "src") | {"reduce": "prod"},
+        lambda m: factors(make(m, reduce="prod"), "src"),
         *covers,
         dtypes=dtypes,
+        **more,
     )
 
+
+def _elements(*sizes: Any, **more: Any) -> Any:
+    return lambda m, reduce: scattered(m, *sizes, **more, reduce=reduce)
+
+
+def _plain(reduce: str, dtypes: Any, **more: Any) -> Sample:
+    return _case(reduce, lambda m: scattered(m, [7], 0, [60], reduce=reduce), dtypes=dtypes, **more)
+
+
+def _graph(reduce: str) -> Sample:
+    return _bench(
+        f"graph_{reduce}_1m_edges_64",
+        lambda m: scattered_rows(m, [100_000, 64], 0, 1_000_000, reduce=reduce),
+    )
+
+
+_row = _reals("row", lambda m: scattered(m, [4], 0, [9], reduce="prod"))
 
 SAMPLES = Samples(
     cases=(
-        *(
-            _reduces(
-                f"{reduce}_{name}_{'with' if include_self else 'without'}_self",
-                lambda m, make=make, reduce=reduce, include_self=include_self: (
-                    factors(make(m), "src") | {"reduce": reduce, "include_self": include_self}
-                ),
-                "collisions",
-                dtypes=dtypes,
-            )
-            for reduce, dtypes in (
-                ("sum", SUMS),
-                ("mean", SUMS),
-                ("prod", ALL),
-                ("amax", FLOATING),
-                ("amin", FLOATING),
-            )
-            for name, include_self, make in (
-                ("elements", True, lambda m: onto(m, [7, 9], 0, [60, 8], [61, 9], spread=5)),
-                ("rows", False, lambda m: expanded(m, [7, 24], 0, 100, 5)),
-            )
-        ),
+        *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
         _products(
             "one_destination",
-            lambda m: onto(m, [4], 0, [1000], spread=1),
+            _elements([4], 0, [1000], spread=1),
             "collisions",
             dtypes=FLOATING + INTEGRAL[:1],
         ),
         _products(
-            "long_runs",
-            lambda m: onto(m, [3], 0, [5000], spread=2),
-            "collisions",
-            dtypes=FLOATING[2:],
+            "long_runs", _elements([3], 0, [5000], spread=2), "collisions", dtypes=FLOATING[2:]
         ),
-        _products("odd_1", lambda m: onto(m, [1], 0, [1]), "odd_sizes", dtypes=FLOATING),
-        _products("odd_63", lambda m: onto(m, [63, 5], 0, [63, 5]), "odd_sizes", dtypes=FLOATING),
-        _products("odd_1000", lambda m: onto(m, [3, 99], 1, [3, 1000]), "odd_sizes", dtypes=NARROW),
-        _products("negative_dim", lambda m: onto(m, [4, 5, 6], -2, [4, 9, 6]), "negative_dim"),
-        _products("expanded_batches", batched, "collisions", dtypes=NARROW),
-        _products("empty_rows", lambda m: onto(m, [4, 0], 0, [3, 0]), "empty", dtypes=FLOATING),
-        _products("scalar", lambda m: onto(m, [], 0, []), dtypes=FLOATING),
-        _products("int32_index", lambda m: narrow(onto(m, [4], 0, [9])), dtypes=FLOATING[2:3]),
-        _products(
-            "strided",
-            lambda m: strided(onto(m, [4, 5, 6], 0, [9, 5, 6])),
-            "non_contiguous",
-            dtypes=FLOATING,
-        ),
-        _products(
-            "channels_last",
-            lambda m: last(onto(m, [2, 5, 3, 4], 1, [2, 9, 3, 4])),
-            "channels_last",
-            dtypes=FLOATING,
-        ),
-        _reduces("empty", lambda m: onto(m, [4], 0, [0], reduce="sum"), "empty"),
-        *(
-            _reduces(
-                f"special_{reduce}",
-                lambda m, reduce=reduce: special(
-                    factors(onto(m, [9], 0, [30], reduce=reduce), "src"), m
-                ),
-                dtypes=FLOATING,
-            )
-            for reduce in ("mean", "prod", "amax", "amin")
-        ),
-        *(
-            _reduces(
-                reduce,
-                lambda m, reduce=reduce: onto(m, [7], 0, [60], reduce=reduce),
-                dtypes=dtypes,
-                device=device,
-            )
-            for reduce, dtypes, device in (
-                ("sum", INTEGRAL, "cuda"),
-                ("mean", INTEGRAL, "cuda"),
-                ("prod", COMPLEX, "cuda"),
-                ("amax", INTEGRAL, "cuda"),
-                ("mean", FLOATING, "cpu"),
-                ("prod", SUMS, "mps"),
-            )
-        ),
+        _products("odd_1", _elements([1], 0, [1]), "odd_sizes"),
+        _products("odd_63", _elements([63, 5], 0, [63, 5]), "odd_sizes"),
+        _products("odd_1000", _elements([3, 99], 1, [3, 1000]), "odd_sizes", dtypes=NARROW),
+        _products("negative_dim", _elements([4, 5, 6], -2, [4, 9, 6]), "negative_dim", dtypes=ALL),
+        _products("expanded_batches", scattered_batches, "collisions", dtypes=NARROW),
+        _products("empty_rows", _elements([4, 0], 0, [3, 0]), "empty"),
+        _products("scalar", _elements([], 0, [])),
+        _products("image", _elements([2, 5, 3, 4], 1, [2, 9, 3, 4]), variants=(*LAYOUTS, "int32")),
+        _case("empty", lambda m: scattered(m, [4], 0, [0], reduce="sum"), "empty"),
+        *map(_special, ("mean", "prod", "amax", "amin")),
+        _plain("sum", INTEGRAL),
+        _plain("mean", INTEGRAL),
+        _plain("prod", COMPLEX),
+        _plain("amax", INTEGRAL),
+        _plain("mean", FLOATING, device="cpu"),
+        _plain("prod", SUMS, device="mps"),
     ),
     errors=(
         *(
-            _reduces(
-                f"{reduce}_too_large",
-                lambda m, reduce=reduce: (
-                    onto(m, [4], 0, [9], reduce=reduce) | {"index": m.integers(4, 5, 9)}
-                ),
-                dtypes=FLOATING,
-            )
+            _row.but(f"{reduce}_too_large", index=lambda index: index + 4, reduce=reduce)
             for reduce in ("mean", "prod", "amax")
         ),
-        _reduces(
-            "no_such_reduce", lambda m: onto(m, [4], 0, [9], reduce="median"), dtypes=FLOATING
-        ),
-        _reduces("beyond_src", lambda m: onto(m, [4], 0, [9], [8], reduce="prod"), dtypes=FLOATING),
+        _row.but("no_such_reduce", reduce="median"),
+        _row.but("beyond_src", src=lambda src: src[1:]),
     ),
-    bench=tuple(
-        _reduces(
-            f"graph_{reduce}_1m_edges_64",
-            lambda m, reduce=reduce: expanded(m, [100_000, 64], 0, 1_000_000, reduce=reduce),
-            dtypes=FLOATING[:3],
-        )
-        for reduce in ("mean", "prod", "amax")
-    ),
+    bench=tuple(map(_graph, ("mean", "prod", "amax"))),
+    compositions={"aten::scatter_reduce.two": scatter_reduce},
 )

@@ -10,7 +10,7 @@ a transposed sparse matrix, as in backward, is documented to vary. PyTorch gives
 
 ## What happens instead
 
-A warning in detmode's words.
+detmode warns in its own words.
 
 ## Cost
 
@@ -19,7 +19,7 @@ None: no other kernel runs.
 ## Limits
 
 There is no substitute yet. A batch of one through ``torch.bmm`` runs cuSPARSE's deterministic
-algorithm under the flag, and is the way round for COO tensors.
+algorithm under the flag, which is a workaround for COO tensors.
 """
 
 from detmode.table.chain import chain

@@ -1,6 +1,6 @@
 """Samples of products of sparse matrices."""
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _matrix(make: Maker, *, dense: bool = False) -> object:
@@ -20,9 +20,5 @@ _MAKE = {
 
 
 SAMPLES = Samples(
-    cases=tuple(
-        Sample(name=name, op=op, make=make, device=device)
-        for op, make in _MAKE.items()
-        for name, device in (("square", "cuda"), ("host", "cpu"))
-    ),
+    cases=tuple(sample("square", make, op=op, variants=("cpu",)) for op, make in _MAKE.items()),
 )

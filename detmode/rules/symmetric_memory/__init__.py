@@ -7,7 +7,7 @@ additions is the hardware's, and no document fixes it. PyTorch is silent about i
 
 ## What happens instead
 
-A warning in detmode's words. Nothing in the table stands in for a reduction by the switch.
+detmode warns in its own words. There is no substitute for a reduction by the switch.
 
 ## Cost
 

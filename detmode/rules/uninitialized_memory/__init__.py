@@ -1,9 +1,9 @@
-"""Uninitialised memory: ``empty`` and its like, and ``resize_``.
+"""Uninitialised memory: ``empty`` and similar operators, and ``resize_``.
 
 ## What varies
 
-The bytes of memory that nobody has written. A quantized tensor's ``resize_`` alerts on the CPU,
-where it leaves them as they were found.
+The content of uninitialised memory. A quantized tensor's ``resize_`` alerts on the CPU, where it
+leaves the new bytes uninitialised.
 
 ## What happens instead
 
@@ -15,10 +15,11 @@ tensor did not have gets the largest integer of its dtype (bytes with all bits s
 
 ## Cost
 
-One more write of every new tensor. Programs that write all they allocate can turn it off:
+One more write of every new tensor. Programs that write everything they allocate can turn it off:
 ``DeterministicMode(fill_uninitialized_memory=False)``. detmode's own kernels never pay it.
 
-``resize_`` of a quantized tensor moves 1.0 times the floor, and fills what is new.
+``resize_`` of a quantized tensor writes what is new once and reads nothing, which is the floor: 1.0
+times the floor.
 
 ## Limits
 

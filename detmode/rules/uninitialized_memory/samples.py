@@ -1,11 +1,12 @@
 """Samples of uninitialised memory."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _quantized(
@@ -18,8 +19,15 @@ def _quantized(
     return {"self": values, "size": size}
 
 
-def _resizes(name: str, make: Any, *covers: str) -> Sample:
-    return Sample(name=name, op="aten::resize", make=make, covers=covers, device="cpu")
+def _per_channel(make: Maker) -> dict[str, Any]:
+    one = torch.ones(2, device=make.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        values = torch.quantize_per_channel(make.normal(2, 3), one, 0 * one, 0, torch.qint8)
+    return {"self": values, "size": [9]}
+
+
+_resizes = partial(sample, op="aten::resize", device="cpu")
 
 
 _MAKE = {
@@ -40,9 +48,10 @@ _MAKE = {
 SAMPLES = Samples(
     cases=(
         *(
-            Sample(name=name, op=op, make=make, dtypes=(torch.float32, torch.int64), device=device)
+            sample(
+                "filled", make, op=op, dtypes=(torch.float32, torch.int64), variants=("cpu", "meta")
+            )
             for op, make in _MAKE.items()
-            for name, device in (("filled", "cuda"), ("filled_on_host", "cpu"), ("no_data", "meta"))
         ),
         _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
         _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
@@ -50,7 +59,9 @@ SAMPLES = Samples(
         _resizes("quantized_smaller", lambda m: _quantized(m, 4, size=[2])),
         _resizes("quantized_empty", lambda m: _quantized(m, 0, size=[2]), "empty"),
     ),
+    errors=(_resizes("quantized_per_channel", _per_channel),),
     not_applicable={
+        "bench": "ATen's own operator resizes, and PyTorch has it on the CPU alone",
         "collisions": "every new element is written once",
         "non_contiguous": "resizing makes a tensor contiguous",
         "channels_last": "ATen resizes quantized tensors to contiguous ones only",

@@ -1,19 +1,19 @@
 """Backward of linear, bilinear, bicubic and trilinear interpolation: ``upsample_*_backward``.
 
 ``F.interpolate`` and ``nn.Upsample`` with ``mode="linear"``, ``"bilinear"``, ``"bicubic"`` and
-``"trilinear"``, without ``antialias``, which has a family of its own. Under PyTorch's flag the 2-D
-and 3-D modes take a decomposition whose backward goes through ``index_put`` (bicubic since 2.15);
-while a mode of detmode is entered they call the plain operator.
+``"trilinear"``, without ``antialias``, which is a separate family. Under PyTorch's flag the 2-D and
+3-D modes take a decomposition whose backward goes through ``index_put`` (bicubic since 2.15);
+inside a mode of detmode they call the plain operator.
 
 ## What varies
 
-ATen's CUDA kernels give an element of ``grad_output`` to a thread, which adds its share to 2, 4, 8
-or 16 elements of ``grad_input`` with atomics. Neighbours add to the same elements, in an order that
-changes from run to run; in float16 and bfloat16 every one of these additions rounds.
+ATen's CUDA kernels assign each element of ``grad_output`` to a thread, which adds its share to 2,
+4, 8 or 16 elements of ``grad_input`` with atomics. Neighbours add to the same elements, in an order
+that varies between runs; in float16 and bfloat16 every one of these additions rounds.
 
 ## What happens instead
 
-A small launch writes down, for each dimension, the output positions that read an input position and
+A small launch tabulates, for each dimension, the output positions that read an input position and
 their weights, by ATen's own arithmetic. Then one thread owns an element of ``grad_input``, or a few
 neighbours, and gathers: output positions ascending, the last dimension outermost, each dimension
 summed on its own, in float for float16 and bfloat16. Each operation is rounded explicitly and the
@@ -27,14 +27,14 @@ The floor is ``grad_output`` read and ``grad_input`` written once. The tables ad
 dimensions of an output column once, coalesced, and shares it between the elements that read it, so
 an element of ``grad_output`` is read at most once for each weight of the leading dimensions (twice
 for bilinear, four times for bicubic and trilinear; rows that one thread owns share it), all but the
-first time from cache; ATen writes ``grad_input`` with zeros and adds to it 4, 16 and 8 times for
+first time from cache; ATen fills ``grad_input`` with zeros and adds to it 4, 16 and 8 times for
 each such element. channels_last: once for each weight of all dimensions, coalesced along the
 channels. Where an element of ``grad_input`` meets more than 64 elements of ``grad_output``, in
 channels_last or with a ``grad_input`` too small to fill a GPU, the last dimension gets a launch of
 its own, and the sums between the two are written and read once: 1 / (the leading dimensions'
 enlargement) of ``grad_output``, in float.
 
-In all 1.0 times the floor, the tables of all but the smallest images being small.
+In total, 1.0 times the floor, the tables of all but the smallest images being small.
 
 ## Limits
 

@@ -2,154 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf, nan
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from detmode.rules.upsample import reference
+from detmode.table import interpolation
+from detmode.table.compositions import resized_planes, transposed
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample, Samples
+from detmode.table.inputs import LAYOUTS, last, resized, special
+from detmode.table.samples import Sample, Samples, sample
 
-OPS = {
-    1: ("aten::upsample_linear1d_backward",),
-    2: ("aten::upsample_bilinear2d_backward", "aten::upsample_bicubic2d_backward"),
-    3: ("aten::upsample_trilinear3d_backward",),
-}
-LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+LINEAR1, LINEAR2 = "aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward"
+CUBIC2, LINEAR3 = "aten::upsample_bicubic2d_backward", "aten::upsample_trilinear3d_backward"
+DEVICES = ("cpu", "mps")
 
 
-def backward(
-    make: Maker,
-    batch: Sequence[int],
-    size: Sequence[int],
-    out: Sequence[int],
-    align_corners: bool = False,
-    *scales: float | None,
-) -> dict[str, Any]:
-    """The arguments for a resize of ``size`` to ``out`` with ``batch`` (N, C) before."""
-    names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
-    return {
-        "grad_output": make.normal(*batch, *out),
-        "output_size": list(out),
-        "input_size": [*batch, *size],
-        "align_corners": align_corners,
-        **dict(zip(names[len(size)], scales)),
-    }
+def _lines(op: str) -> tuple[Sample, ...]:
+    case = partial(sample, op=op, dtypes=FLOATING)
+    return (
+        case("up", lambda m: resized(m, (2, 3), (7,), (29,)), "collisions", variants=DEVICES),
+        case("corners", lambda m: resized(m, (2, 3), (7,), (29,), True)),
+        case("down", lambda m: resized(m, (2, 3), (29,), (7,))),
+        case(
+            "one_to_many",
+            lambda m: resized(m, (2, 2), (1,), (1000,)),
+            *("collisions", "odd_sizes"),
+        ),
+        case("odd", lambda m: resized(m, (1, 2), (1000,), (63,)), "odd_sizes"),
+        case(
+            "given_scale",
+            lambda m: resized(m, (2, 3), (8,), (19,), False, 2.4),
+            variants=LAYOUTS[:1],
+        ),
+        case("empty", lambda m: resized(m, (0, 3), (8,), (16,)), "empty"),
+        case("special", lambda m: special(resized(m, (1, 1), (8,), (16,)), "grad_output")),
+    )
 
 
-def strided(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same with grad_output stored back to front."""
-    grad = arguments["grad_output"]
-    back = tuple(reversed(range(grad.dim())))
-    return {**arguments, "grad_output": grad.permute(back).contiguous().permute(back)}
+def _planes(op: str) -> tuple[Sample, ...]:
+    case = partial(sample, op=op, dtypes=FLOATING)
+
+    return (
+        case(
+            "up",
+            lambda m: resized(m, (2, 5), (5, 6), (10, 12)),
+            "collisions",
+            variants=(*LAYOUTS, *DEVICES),
+        ),
+        case("corners", lambda m: resized(m, (2, 3), (5, 6), (17, 31), True), "collisions"),
+        case("down", lambda m: resized(m, (2, 3), (17, 31), (5, 6))),
+        case("down_corners", lambda m: resized(m, (2, 3), (17, 31), (1, 6), True)),
+        case("given_scales", lambda m: resized(m, (2, 2), (8, 9), (19, 5), False, 2.4, 0.6)),
+        case("one_to_many", lambda m: resized(m, (2, 5), (1, 1), (33, 65)), "collisions"),
+        case("last", lambda m: last(resized(m, (2, 5), (1, 2), (33, 64))), "channels_last"),
+        case("odd", lambda m: resized(m, (1, 1), (63, 1), (1, 1000)), "odd_sizes"),
+        case("empty", lambda m: resized(m, (0, 3), (5, 6), (10, 12)), "empty"),
+        case("special", lambda m: special(resized(m, (1, 1), (4, 5), (8, 10)), "grad_output")),
+    )
 
 
-def last(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same with grad_output in channels_last."""
-    grad = arguments["grad_output"]
-    return {**arguments, "grad_output": grad.contiguous(memory_format=LAST[grad.dim() - 2])}
+def _blocks(op: str) -> tuple[Sample, ...]:
+    case = partial(sample, op=op, dtypes=FLOATING)
+    return (
+        case(
+            "up",
+            lambda m: resized(m, (2, 3), (3, 4, 5), (6, 8, 10)),
+            "collisions",
+            variants=(*LAYOUTS, *DEVICES),
+        ),
+        case("corners", lambda m: resized(m, (1, 2), (3, 4, 5), (5, 9, 13), True)),
+        case("down", lambda m: resized(m, (1, 2), (5, 9, 13), (3, 4, 5))),
+        case(
+            "one_to_many",
+            lambda m: resized(m, (1, 3), (1, 1, 2), (5, 9, 12)),
+            "collisions",
+            variants=LAYOUTS[1:],
+        ),
+        case("odd", lambda m: resized(m, (1, 1), (1, 63, 2), (2, 1, 1000)), "odd_sizes"),
+        case("empty", lambda m: resized(m, (0, 2), (3, 4, 5), (6, 8, 10)), "empty"),
+        case("special", lambda m: special(resized(m, (1, 1), (2, 3, 4), (4, 6, 8)), "grad_output")),
+    )
 
 
-def special(make: Maker, *arguments: Any) -> dict[str, Any]:
-    """Values that not every sum keeps."""
-    given = backward(make, *arguments)
-    given["grad_output"].view(-1)[1:14:2] = make.tensor([nan, 1.0, inf, 2.0, -inf, -0.0, 1e-40])
-    return given
+def _errors(op: str) -> tuple[Sample, ...]:
+    right = sample("right", lambda m: resized(m, (2, 3), (4, 5), (8, 10)), op=op)
+    return (
+        right.but("wrong_grad_shape", input_size=[2, 3, 4]),
+        right.but("wrong_channels", input_size=[2, 4, 4, 5]),
+        right.but("wrong_output_size", output_size=[8, 11]),
+        right.but("no_input", input_size=[2, 3, 0, 5]),
+        right.but("integers", align_corners=True, dtypes=(torch.int64,)),
+    )
 
 
-def wrong(change: str, value: Any) -> Callable[[Maker], dict[str, Any]]:
-    """A 2-D resize with one argument that ATen rejects."""
-    return lambda m: {**backward(m, (2, 3), (4, 5), (8, 10)), change: value}
+def _bench(name: str, op: str, *arguments: Any, stored: Any = dict) -> Sample:
+    dtypes = (torch.float16, torch.float32)
+    return sample(name, lambda m: stored(resized(m, *arguments)), op=op, dtypes=dtypes)
 
 
-Make = Callable[[Maker], dict[str, Any]]
-_MAKERS: tuple[tuple[int, str, str, Make], ...] = (
-    (1, "up", "collisions", lambda m: backward(m, (2, 3), (7,), (29,))),
-    (1, "corners", "", lambda m: backward(m, (2, 3), (7,), (29,), True)),
-    (1, "down", "", lambda m: backward(m, (2, 3), (29,), (7,))),
-    (1, "one_to_many", "collisions odd_sizes", lambda m: backward(m, (2, 2), (1,), (1000,))),
-    (1, "odd", "odd_sizes", lambda m: backward(m, (1, 2), (1000,), (63,))),
-    (1, "given_scale", "", lambda m: backward(m, (2, 3), (8,), (19,), False, 2.4)),
-    (1, "strided", "non_contiguous", lambda m: strided(backward(m, (2, 3), (8,), (19,)))),
-    (1, "empty", "empty", lambda m: backward(m, (0, 3), (8,), (16,))),
-    (1, "special", "", lambda m: special(m, (1, 1), (8,), (16,))),
-    (2, "up", "collisions", lambda m: backward(m, (2, 3), (5, 6), (10, 12))),
-    (2, "corners", "collisions", lambda m: backward(m, (2, 3), (5, 6), (17, 31), True)),
-    (2, "down", "", lambda m: backward(m, (2, 3), (17, 31), (5, 6))),
-    (2, "down_corners", "", lambda m: backward(m, (2, 3), (17, 31), (1, 6), True)),
-    (2, "given_scales", "", lambda m: backward(m, (2, 2), (8, 9), (19, 5), False, 2.4, 0.6)),
-    (2, "one_to_many", "collisions", lambda m: backward(m, (2, 5), (1, 1), (33, 65))),
-    (2, "last_one_to_many", "collisions", lambda m: last(backward(m, (2, 5), (1, 2), (33, 64)))),
-    (2, "odd", "odd_sizes", lambda m: backward(m, (1, 1), (63, 1), (1, 1000))),
-    (2, "last", "channels_last", lambda m: last(backward(m, (2, 5), (5, 6), (10, 12)))),
-    (2, "strided", "non_contiguous", lambda m: strided(backward(m, (2, 3), (5, 6), (11, 13)))),
-    (2, "empty", "empty", lambda m: backward(m, (0, 3), (5, 6), (10, 12))),
-    (2, "special", "", lambda m: special(m, (1, 1), (4, 5), (8, 10))),
-    (3, "up", "collisions", lambda m: backward(m, (2, 2), (3, 4, 5), (6, 8, 10))),
-    (3, "corners", "", lambda m: backward(m, (1, 2), (3, 4, 5), (5, 9, 13), True)),
-    (3, "down", "", lambda m: backward(m, (1, 2), (5, 9, 13), (3, 4, 5))),
-    (3, "one_to_many", "collisions", lambda m: backward(m, (1, 3), (1, 1, 2), (5, 9, 12))),
-    (3, "odd", "odd_sizes", lambda m: backward(m, (1, 1), (1, 63, 2), (2, 1, 1000))),
-    (3, "last", "channels_last", lambda m: last(backward(m, (2, 3), (3, 4, 5), (6, 8, 10)))),
-    (3, "last_one_to_many", "", lambda m: last(backward(m, (1, 3), (1, 1, 2), (5, 9, 12)))),
-    (3, "strided", "non_contiguous", lambda m: strided(backward(m, (1, 2), (3, 4, 5), (6, 7, 9)))),
-    (3, "empty", "empty", lambda m: backward(m, (0, 2), (3, 4, 5), (6, 8, 10))),
-    (3, "special", "", lambda m: special(m, (1, 1), (2, 3, 4), (4, 6, 8))),
-)
-_OTHERS = tuple(
-    Sample(name="host" if device == "cpu" else device, op=op, make=make, device=device)
-    for device in ("cpu", "mps")
-    for dims, name, _, make in _MAKERS
-    for op in OPS[dims]
-    if name == "up"
-)
+def _composed(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    **scales: float | None,
+) -> Tensor:
+    factors = list(scales.values())
 
+    def forward(unit: Tensor, number: int) -> Tensor:
+        out = [output_size[number]]
+        upsample = torch.ops.aten.upsample_linear1d
+        found: Tensor = upsample(unit[None], out, align_corners, factors[number])[0]
+        return found
 
-def _bench(dims: int, op: int, name: str, *arguments: Any, channels_last: bool = False) -> Sample:
-    def make(m: Maker) -> dict[str, Any]:
-        given = backward(m, *arguments)
-        return last(given) if channels_last else given
-
-    return Sample(name=name, op=OPS[dims][op], make=make, dtypes=(torch.float16, torch.float32))
+    return transposed(grad_output, input_size[2:], forward)
 
 
 SAMPLES = Samples(
-    cases=_OTHERS
-    + tuple(
-        Sample(name=name, op=op, make=make, dtypes=FLOATING, covers=tuple(covers.split()))
-        for dims, name, covers, make in _MAKERS
-        for op in OPS[dims]
-    ),
-    errors=tuple(
-        Sample(name=name, op=op, make=make, dtypes=dtypes)
-        for op in OPS[2]
-        for name, make, dtypes in (
-            ("wrong_grad_shape", wrong("input_size", [2, 3, 4]), (torch.float32,)),
-            ("wrong_channels", wrong("input_size", [2, 4, 4, 5]), (torch.float32,)),
-            ("wrong_output_size", wrong("output_size", [8, 11]), (torch.float32,)),
-            ("no_input", wrong("input_size", [2, 3, 0, 5]), (torch.float32,)),
-            ("integers", wrong("align_corners", True), (torch.int64,)),
-        )
-    ),
+    cases=(*_lines(LINEAR1), *_planes(LINEAR2), *_planes(CUBIC2), *_blocks(LINEAR3)),
+    errors=(*_errors(LINEAR2), *_errors(CUBIC2)),
     bench=(
-        _bench(1, 0, "wave_x256", (8, 80), (86,), (22016,)),
-        _bench(2, 0, "unet_x2", (8, 256), (64, 64), (128, 128)),
-        _bench(2, 0, "unet_x2_last", (8, 256), (64, 64), (128, 128), channels_last=True),
-        _bench(2, 0, "deeplab_head_513", (8, 21), (129, 129), (513, 513)),
-        _bench(2, 0, "deeplab_head_1025", (2, 19), (129, 257), (1025, 2049), True),
-        _bench(2, 0, "deeplab_pooling_last", (8, 256), (1, 1), (65, 65), channels_last=True),
-        _bench(2, 0, "pspnet_pooling", (8, 512), (6, 6), (60, 60), True),
-        _bench(2, 1, "super_resolution_x4", (16, 3), (64, 64), (256, 256)),
-        _bench(2, 1, "position_embedding", (1, 768), (14, 14), (37, 37)),
-        _bench(3, 0, "unet3d_x2", (2, 128), (16, 32, 32), (32, 64, 64)),
-        _bench(3, 0, "unet3d_x2_last", (2, 128), (16, 32, 32), (32, 64, 64), channels_last=True),
+        _bench("wave_x256", LINEAR1, (8, 80), (86,), (22016,)),
+        _bench("unet_x2", LINEAR2, (8, 256), (64, 64), (128, 128)),
+        _bench("unet_x2_last", LINEAR2, (8, 256), (64, 64), (128, 128), stored=last),
+        _bench("deeplab_head_513", LINEAR2, (8, 21), (129, 129), (513, 513)),
+        _bench("deeplab_head_1025", LINEAR2, (2, 19), (129, 257), (1025, 2049), True),
+        _bench("deeplab_pooling_last", LINEAR2, (8, 256), (1, 1), (65, 65), stored=last),
+        _bench("pspnet_pooling", LINEAR2, (8, 512), (6, 6), (60, 60), True),
+        _bench("super_resolution_x4", CUBIC2, (16, 3), (64, 64), (256, 256)),
+        _bench("position_embedding", CUBIC2, (1, 768), (14, 14), (37, 37)),
+        _bench("unet3d_x2", LINEAR3, (2, 128), (16, 32, 32), (32, 64, 64)),
+        _bench("unet3d_x2_last", LINEAR3, (2, 128), (16, 32, 32), (32, 64, 64), stored=last),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
     references={
-        op: reference.backward(reference.cubic if "bicubic" in op else reference.linear)
-        for ops in OPS.values()
-        for op in ops
+        **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), interpolation.backward(interpolation.linear)),
+        CUBIC2: interpolation.backward(interpolation.cubic),
+    },
+    compositions={
+        **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), _composed),
+        CUBIC2: resized_planes(torch.ops.aten.upsample_bicubic2d),
     },
 )

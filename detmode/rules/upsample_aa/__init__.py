@@ -5,13 +5,13 @@ deterministic path for them.
 
 ## What varies
 
-ATen's CUDA kernel gives an element of ``grad_output`` to a thread, which adds its share to all
-elements of ``grad_input`` under the filter with atomics, in an order that changes from run to run:
-at a reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)**2 (bicubic).
+ATen's CUDA kernel assigns each element of ``grad_output`` to a thread, which adds its share to all
+elements of ``grad_input`` under the filter with atomics, in an order that varies between runs: at a
+reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)**2 (bicubic).
 
 ## What happens instead
 
-A small launch writes down, for each dimension, the output positions that read an input position and
+A small launch tabulates, for each dimension, the output positions that read an input position and
 their normalised weights, by ATen's arithmetic. Then the gathers of the family ``upsample`` run: one
 thread owns an element of ``grad_input`` and adds what reaches it in an order that depends on the
 sizes alone, each operation rounded explicitly, so any GPU gives the same bits. Weights stay in
@@ -25,15 +25,15 @@ about 2 (bilinear) or 4 (bicubic) output positions in each dimension, read from 
 often to ``grad_input``, and writes it with zeros before. A table adds ``out`` times min(2
 ceil(reach * s) + 1, ``in``) weights for each dimension, reach being 1 or 2.
 
-In all 1.0 times the floor.
+In total, 1.0 times the floor.
 
 ## Limits
 
 ATen raises where the filter's weights exceed a block's shared memory (a reduction by more than
 about 150 or 75 in float); here that works. An explicit scale that contradicts the sizes can leave
-an output position with weights that sum to about zero: what ATen divides there is rounding noise,
-and so it is here. A dimension has less than 2**31 positions. Lanczos interpolation has a CPU kernel
-alone up to PyTorch 2.15; a CUDA kernel would meet a warning in detmode's words.
+an output position with weights that sum to about zero: ATen divides rounding noise there, and so
+does detmode. A dimension has less than 2**31 positions. Up to PyTorch 2.15 Lanczos interpolation
+only has a CPU kernel; a CUDA kernel would get a warning in detmode's own words.
 """
 
 from detmode.rules.upsample_aa import launch

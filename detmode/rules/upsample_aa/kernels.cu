@@ -74,14 +74,7 @@ struct Antialiased {
 };
 
 template <typename filter_t, typename opmath_t>
-__global__ void upsample_aa_tables(int32_t* positions, opmath_t* weights, int64_t in_w,
-                                   int64_t out_w, int64_t taps_w, double scale_w, int64_t in_h,
-                                   int64_t out_h, int64_t taps_h, double scale_h, int64_t in_d,
-                                   int64_t out_d, int64_t taps_d, double scale_d,
-                                   bool align_corners) {
-  const Resize<opmath_t> dimensions[3] = {
-      {in_w, out_w, taps_w, static_cast<opmath_t>(scale_w), align_corners},
-      {in_h, out_h, taps_h, static_cast<opmath_t>(scale_h), align_corners},
-      {in_d, out_d, taps_d, static_cast<opmath_t>(scale_d), align_corners}};
-  write_tables<Antialiased<filter_t>>(positions, weights, dimensions);
+__global__ void upsample_aa_tables(int32_t* positions, opmath_t* weights, resized_axis w,
+                                   resized_axis h, resized_axis d, bool align_corners) {
+  write_tables<Antialiased<filter_t>>(positions, weights, w, h, d, align_corners);
 }

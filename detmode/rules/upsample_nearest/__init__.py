@@ -1,17 +1,17 @@
 """Backward of nearest interpolation in 3-D: ``upsample_nearest3d_backward`` and ``_exact3d``.
 
 ``F.interpolate`` of 5-D tensors with ``mode="nearest"`` and ``"nearest-exact"``. The 1-D and 2-D
-operators alert nowhere.
+operators never alert.
 
 ## What varies
 
 Only on MPS, since PyTorch 2.15: output positions that read one input position add to it atomically,
-and PyTorch alerts unless ``grad_output`` is empty. ATen's CUDA kernels give an element of
+and PyTorch alerts unless ``grad_output`` is empty. ATen's CUDA kernels assign each element of
 ``grad_input`` to a thread, which adds the output positions that read it in order.
 
 ## What happens instead
 
-PyTorch's error on MPS; the other devices need none.
+PyTorch's error on MPS; the other devices do not vary.
 
 ## Cost
 

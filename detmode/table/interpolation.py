@@ -1,4 +1,4 @@
-"""What the backward of an interpolation is: exact weights, and sums that round once.
+"""The exact backward of an interpolation: exact weights, and sums that round once.
 
 ATen in float64 is not it for float64 itself: its positions and weights have their own roundings.
 """

@@ -1,15 +1,30 @@
-"""Facts about one overload that recordings and probes need."""
+"""Facts about one overload: from its schema, and from the rule table of a mode."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.table.call import tensors_in
-from detmode.table.names import overload_name
-from detmode.table.variants import out_names
+from detmode.table.call import Signature, tensors_in
+from detmode.table.names import names_of, overload_name
+from detmode.table.rule_table import FamilyRule
+from detmode.table.variants import out_names, variant_of
+
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+"""The key of operators that are made of other ones."""
+
+# Device types and nestedness of tensors, by the key under which backends register kernels for them.
+_BACKENDS = {
+    getattr(torch._C.DispatchKey, f"{'NestedTensor' * nested}{device_type.upper()}"): (
+        device_type,
+        nested,
+    )
+    for device_type in ("cpu", "cuda", "mps", "xpu")
+    for nested in (False, True)
+}
 
 _ALLOCATIONS = frozenset(
     f"aten::{name}"
@@ -72,55 +87,81 @@ UNDEFINED_OUTPUTS = {
 """Outputs that only the backward uses and that are partly unwritten, so that they are ignored."""
 
 
-class Overload:
-    """An overload's name, and the arguments that it reads and writes.
+class OverloadInfo:
+    """Facts about one overload: from its schema, and from the table of the mode that looks it up.
 
-    ``undefined`` holds the positions of outputs that are partly unwritten. ``asynchronous`` is true
-    for a collective, whose results are complete only after a wait; ``waits`` is true for the
-    operator that waits.
+    Args:
+        func: the overload.
+        rows: its chain in the table; empty if none of its calls may vary.
+        override: the action that the mode's ``overrides`` give it.
+
+    Attributes:
+        names: all names that mean it in a report, an allow region or an override.
+        undefined: the positions of outputs that are partly unwritten.
+        asynchronous: true for a collective, whose results are complete only after a wait.
+        waits: true for the operator that waits.
     """
 
-    __slots__ = (
-        *("_async_op", "_out", "_positions"),
-        *("allocates", "asynchronous", "name", "seeded", "undefined", "waits"),
-    )
-
-    def __init__(self, func: torch._ops.OpOverload) -> None:
+    def __init__(
+        self,
+        func: torch._ops.OpOverload,
+        rows: tuple[FamilyRule, ...] = (),
+        override: str | None = None,
+    ) -> None:
         schema = func._schema
+        self.func = func
+        self.rows = rows
+        self.override = override
         self.name = overload_name(func)
+        self.names = names_of(func, (row.rule.op for row in rows))
+        self.variant = variant_of(func)
+        self.signature = Signature(func)
         self.allocates = schema.name in _ALLOCATIONS
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
         self.waits = schema.name == "_c10d_functional::wait_tensor"
         self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
-        names = [argument.name for argument in schema.arguments]
-        self._async_op = names.index("async_op") if "async_op" in names else None
-        self._out = out_names(func)
         unsaid = _UNSAID.get(schema.name, ())
-        self._positions = [
+        self._written = [
             (position, argument.name)
             for position, argument in enumerate(schema.arguments)
             if argument.name in unsaid
             or (argument.alias_info is not None and argument.alias_info.is_write)
         ]
 
+    @cached_property
+    def composite(self) -> bool:
+        """True if it is composed of other operators and no row lists it."""
+        # TorchScript's own operators have no dispatcher entry to ask.
+        return (
+            not self.rows
+            and self.func.namespace != "prim"
+            and torch._C._dispatch_has_kernel_for_dispatch_key(self.func.name(), COMPOSITE)
+        )
+
+    @cached_property
+    def kernels(self) -> set[tuple[str, bool]]:
+        """The dispatch keys for which a composite operator also has kernels, which ATen runs."""
+        has_kernel = self.func.has_kernel_for_dispatch_key
+        return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
+
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors that the call may read, also those in lists: all but ``out=``."""
         found = tensors_in(args)
         if kwargs:
-            found += tensors_in(v for name, v in kwargs.items() if name not in self._out)
+            outputs = out_names(self.func)
+            found += tensors_in(v for name, v in kwargs.items() if name not in outputs)
         return found
 
     def is_waited_for(self, args: tuple[Any, ...]) -> bool:
         """Return whether the caller of a collective waits for it at once."""
-        place = self._async_op
-        return place is not None and place < len(args) and args[place] is False
+        return self.signature.bind(args, {}).get("async_op") is False
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors that the call writes, also those in lists."""
-        if not self._positions:
+        if not self._written:
             return []
         return tensors_in(
             args[position] if position < len(args) else kwargs.get(name)
-            for position, name in self._positions
+            for position, name in self._written
         )

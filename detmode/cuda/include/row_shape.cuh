@@ -1,0 +1,28 @@
+// Rows of a tensor and the destinations that an index names for them.
+#pragma once
+
+#include "index.cuh"
+
+// `source` lies as [outer, rows, inner], the destinations as [outer, size, inner]: what Rows of
+// detmode.cuda.rows.shapes says.
+struct row_shape {
+  int64_t outer, rows, inner, size;
+};
+
+// An element of `source`: which element of the index names its destination, the position that it
+// names there, and the destination itself.
+struct placed {
+  int64_t place, position, destination;
+};
+
+// The element i of `source`. An index names the destination of a row (one for all `outer`), or of
+// each element.
+static __device__ __forceinline__ placed placed_by(const int64_t* index, int64_t i, bool by_row,
+                                                   const row_shape& shape) {
+  int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
+  int64_t place = by_row ? row - outer * shape.rows : i;
+  int64_t position = index[place];
+  DETMODE_ASSERT(position >= 0 && position < shape.size);
+  int64_t before = outer * shape.size + position;
+  return {place, position, before * shape.inner + (i - row * shape.inner)};
+}

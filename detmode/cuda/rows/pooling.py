@@ -1,0 +1,29 @@
+"""A pooling along one axis, as kernels take it."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from functools import lru_cache
+
+from detmode.cuda import magic_numbers
+
+Pooling = namedtuple(
+    "Pooling", "size size_magic out stride stride_magic padding dilation step whole part"
+)
+"""What ``pooled_axis.cuh`` says of one axis."""
+
+
+@lru_cache(maxsize=4096)
+def pooling(
+    size: int, out: int, kernel: int, stride: int, padding: int, dilation: int = 1
+) -> Pooling:
+    """The pooling of ``size`` inputs to ``out`` outputs.
+
+    From its first input to its last, a window has ``whole`` strides and ``part`` positions more;
+    windows that hold one input are ``step`` apart.
+    """
+    size_magic, stride_magic = magic_numbers(size, stride)
+    step = dilation // math.gcd(dilation, stride)
+    parts = divmod((kernel - 1) * dilation + 1, stride)
+    return Pooling(size, size_magic, out, stride, stride_magic, padding, dilation, step, *parts)

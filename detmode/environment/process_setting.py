@@ -1,0 +1,273 @@
+"""One setting of the process, of which several threads may need different values at once.
+
+A *block* (an entered mode) chooses a value for as long as it is open. A *call* may hold another
+value while it runs: an allowed call runs with the flag off, a native one needs it on. Calls of two
+threads that need different values wait for each other. The chosen value is remembered meanwhile, so
+that no thread mistakes a value held by another thread's call for the program's choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from detmode.cuda.undo import Calls, Lock, Undo, leaving, undone_at_end
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""The seconds that a call waits for calls of other threads that need another value."""
+
+native_calls = Calls()
+"""The calls that need PyTorch's deterministic paths."""
+
+
+class ConflictError(RuntimeError):
+    """Calls of two threads need different values of a setting of the process."""
+
+
+class Setting(Generic[T]):
+    """One setting, which blocks choose and calls hold.
+
+    Blocks of several threads may end in any order. A block that ends while a later one is open
+    passes its saved value on to that block, so that the last block to end restores the first value.
+
+    Args:
+        name: of the setting, for messages.
+        read: returns the value.
+        write: sets the value.
+        choose: sets the value for a block, if different from ``write``.
+        needed: the value that PyTorch's deterministic paths need, if calls need other values too.
+        is_local: returns whether each thread has its own value.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], T],
+        write: Callable[[T], object],
+        *,
+        choose: Callable[[T], object] | None = None,
+        needed: T | None = None,
+        is_local: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.name = name
+        self._read = read
+        self._write = write
+        self._choose = choose or write
+        self._needed = needed
+        self._is_local = is_local
+        self._lock = Lock()
+        # What each open block found, in the order in which they began.
+        self._open: dict[Undo, T] = {}
+        # Calls, in order of arrival.
+        self._waiting: list[holding[T]] = []
+        self._active: list[holding[T]] = []
+        # While calls are active: the program's value, and the value last written for a call.
+        self._chosen: T
+        self._held: T
+        self._changes = 0
+        all_settings.append(self)
+
+    def chosen(self) -> T:
+        """Return the program's value, whatever value a call holds at the moment."""
+        changes = self._changes
+        value = self._read()
+        if self._active or changes != self._changes:
+            return self._lock.run(self._find_chosen)
+        return value
+
+    def _find_chosen(self) -> T:
+        return self._chosen if self._active else self._read()
+
+    # Blocks
+
+    def choose(self, value: T, undo: Undo) -> None:
+        """Set ``value`` until ``undo`` runs."""
+        self.save(undo)
+        with self._undisturbed(value):
+            self._lock.run(self._set, self._choose, value)
+
+    def save(self, undo: Undo) -> None:
+        """Remember the value until ``undo`` restores it."""
+        undo.note(functools.partial(self._restore, undo))
+        self._lock.run(self._save, undo)
+
+    def _save(self, block: Undo) -> None:
+        self._open.setdefault(block, self._find_chosen())
+
+    def _restore(self, block: Undo) -> None:
+        if self._lock.run(self._leave_to_next, block):
+            return
+        try:
+            with self._undisturbed(self._open[block]):
+                self._lock.run(self._put_back, block)
+        except ConflictError:
+            # The user's settings are restored even if another call keeps running.
+            self._lock.run(self._put_back, block)
+
+    def _leave_to_next(self, block: Undo) -> bool:
+        """Return whether nothing is left to restore: it is done, or a later block will do it."""
+        if block not in self._open:
+            return True
+        mine = [
+            other for other in self._open if not self._is_local() or other.thread == block.thread
+        ]
+        later = mine[mine.index(block) + 1 :]
+        if later:
+            self._open[later[0]] = self._open[block]
+            del self._open[block]
+        return bool(later)
+
+    def _put_back(self, block: Undo) -> None:
+        # Another thread's block may have begun meanwhile.
+        if not self._leave_to_next(block):
+            self._set(self._write, self._open[block])
+            del self._open[block]
+
+    def _undisturbed(self, value: T) -> AbstractContextManager[None]:
+        """Wait, so that changing to ``value`` in the block disturbs no other thread's call."""
+        return nullcontext() if self._needed is None else holding(self, value)
+
+    def _set(self, write: Callable[[T], object], value: T) -> None:
+        if self._active:
+            self._chosen = value
+        if not self._active or self._held == value:
+            write(value)
+
+    # Calls
+
+    def _take(self, hold: holding[T]) -> bool:
+        """Hold the value unless another thread's call needs another one; return success."""
+        if hold not in self._waiting:
+            # Added before checking: a native call that begins now sees it, and waits in turn.
+            self._waiting.append(hold)
+        if self._must_wait(hold):
+            return False
+        if not self._active:
+            self._chosen = self._read()
+        self._changes += 1
+        self._held = hold.value
+        self._active.append(hold)
+        self._waiting.remove(hold)
+        self._write(hold.value)
+        return True
+
+    def _must_wait(self, hold: holding[T]) -> bool:
+        for other in tuple(self._active):
+            if other.thread != hold.thread and other.value != hold.value:
+                if not other.is_wish:
+                    return True
+                self._drop(other)
+        if self._waiting[0] is not hold:
+            # Earlier calls go first, unless they wait for this thread.
+            earlier = self._waiting[: self._waiting.index(hold)]
+            if any(other.value != hold.value for other in earlier) and not (
+                native_calls.here() or any(other.thread == hold.thread for other in self._active)
+            ):
+                return True
+        disturbs = self._needed != hold.value and self._read() != hold.value
+        return disturbs and native_calls.elsewhere()
+
+    def _drop(self, hold: holding[T]) -> None:
+        if hold in self._waiting:
+            self._waiting.remove(hold)
+        if hold not in self._active:
+            return
+        others = [other for other in self._active if other is not hold]
+        after = others[-1].value if others else self._chosen
+        found = self._read()
+        if found not in (self._held, after):
+            # The program has chosen a new value, in the call or in another thread.
+            self._chosen = after = found
+        self._write(after)
+        self._held = after
+        self._changes += 1
+        self._active.remove(hold)
+
+    def end_wishes(self) -> None:
+        """End the holds of other threads' calls that are only wishes."""
+        if self._active:
+            self._lock.run(self._end_wishes)
+
+    def _end_wishes(self) -> None:
+        for hold in tuple(self._active):
+            if hold.is_wish and hold.thread != threading.get_ident():
+                self._drop(hold)
+
+    def _forked(self) -> None:
+        # Calls of threads that no longer exist would never end.
+        for hold in (*self._waiting, *self._active):
+            if hold.thread != threading.get_ident():
+                self._drop(hold)
+
+
+all_settings: list[Setting[Any]] = []
+
+
+class holding(Undo, Generic[T]):
+    """Holds a value of a setting while a call runs.
+
+    Args:
+        setting: the setting.
+        value: the value that the call needs.
+        is_wish: the call can do without the value if another thread's call needs another one, now
+            or before this call ends.
+
+    Raises:
+        ConflictError: a call of another thread needs another value for longer than ``PATIENCE``.
+    """
+
+    def __init__(self, setting: Setting[T], value: T, *, is_wish: bool = False) -> None:
+        Undo.__init__(self)
+        self._setting = setting
+        self.value = value
+        self.is_wish = is_wish
+
+    def __enter__(self) -> None:
+        undone_at_end(self, self)
+        setting = self._setting
+        if setting._lock.run(setting._take, self):
+            return
+        if self.is_wish:
+            self.run()
+            return
+        patient_until = time.monotonic() + PATIENCE
+        while not setting._lock.run(setting._take, self):
+            if time.monotonic() > patient_until:
+                self.run()
+                raise ConflictError(
+                    f"{setting.name} belongs to the process, and calls of two threads need "
+                    "different values at the same time: this call has waited for the other for "
+                    f"{PATIENCE:.0f} seconds; run such calls in one thread, or one after another"
+                )
+            time.sleep(1e-4)
+
+    def _run(self) -> None:
+        self._setting._lock.run(self._setting._drop, self)
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.run()
+
+    __exit__ = leaving(_leave)
+
+
+def _after_fork() -> None:
+    for setting in all_settings:
+        setting._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    # After the locks: functions registered later run later.
+    os.register_at_fork(after_in_child=_after_fork)

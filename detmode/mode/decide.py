@@ -1,0 +1,98 @@
+"""The decision on one call: a pure function, so that the same facts give the same decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from detmode import cuda
+from detmode.mode import messages
+from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.rule import Allow, Native, Rule, Substitute
+
+_get_mode = torch._C._get_dispatch_mode
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The arguments of a mode that affect decisions."""
+
+    warn_only: bool = False
+    strict: bool = False
+    substitute: bool = True
+
+
+class Decision(NamedTuple):
+    """The decision on a call.
+
+    Args:
+        action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``, as in
+            reports; ``"pass"`` for a call that is made and not counted.
+        why: one line.
+        unavailable: why the substitute cannot run, with the remedy.
+    """
+
+    action: str
+    why: str
+    unavailable: str | None = None
+
+
+def decide(
+    rule: Rule | None,
+    policy: Policy,
+    *,
+    override: str | None = None,
+    is_allowed: bool = False,
+    is_flag_on: bool = True,
+    unavailable: str | None = None,
+    is_known: bool = False,
+) -> Decision:
+    """Decide on the action for a call.
+
+    Args:
+        rule: the rule that matches the call; ``None`` if no rule lists it.
+        policy: the policy of the mode.
+        override: the action that ``overrides`` give the operator.
+        is_allowed: an ``allow`` region covers the call.
+        is_flag_on: PyTorch's flag, which a program may turn off inside the block.
+        unavailable: why the rule's substitute cannot run here; ``None`` if it can.
+        is_known: the call may go on although it would raise: a suite's baseline has it.
+    """
+    if rule is None and override in (None, "substitute"):
+        return Decision("pass", "no rule lists it")
+    if rule is not None and isinstance(rule.action, Allow):
+        return Decision("pass", rule.because)
+    if is_allowed:
+        return Decision("allow", "an allow region means it")
+    if override in ("allow", "native"):
+        return Decision(override, "an override asks for it")
+    if override in ("warn", "error") or rule is None:
+        action = override or "warn"
+        unavailable = None
+    else:
+        if not isinstance(rule.action, Substitute) or not (policy.substitute or override):
+            unavailable = None
+        elif unavailable is None:
+            return Decision("substitute", rule.because)
+        if isinstance(rule.without_substitute, Native) and is_flag_on:
+            return Decision("native", rule.because, unavailable)
+        is_silent = rule.alert is None or not is_flag_on
+        action = "warn" if policy.warn_only or (is_silent and not policy.strict) else "error"
+    if rule is None:
+        why = "an override asks to be told of it"
+    else:
+        why = rule.because if is_flag_on else messages.flag_is_off(rule)
+    return Decision("warn" if is_known else action, why, unavailable)
+
+
+def launcher_missing(call: InterceptedCall) -> str | None:
+    """Return why the call's substitute cannot be launched, with the remedy; ``None`` if it can."""
+    action = call.row.rule.action if call.row else None
+    if call.launches_on is None or not isinstance(action, Substitute) or not action.launches:
+        return None
+    if _get_mode(_PROXY) is not None:
+        return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
+    return cuda.unavailable(call.launches_on)

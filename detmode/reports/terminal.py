@@ -1,0 +1,81 @@
+"""Tables for a terminal: as wide as they are, or folded where the terminal is narrower."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+
+def terminal_width(stream: TextIO | None) -> int | None:
+    """The columns of the terminal that a stream writes to; ``None`` for a file or a pipe.
+
+    ``COLUMNS`` in the environment wins, as in :func:`shutil.get_terminal_size`, which asks about
+    stdout alone.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None if stream else None
+    except (AttributeError, OSError, ValueError):  # ValueError: a stream of memory, or a closed one
+        return None
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int | None] | None = None,
+) -> str:
+    """Columns side by side.
+
+    Args:
+        columns: the headings.
+        rows: a text for each column.
+        widths: at how many characters the cells of each column are wrapped.
+    """
+    from tabulate import tabulate  # a table is printed once, and detmode imported always
+
+    cells = widths if rows else None
+    return str(tabulate(rows, headers=columns, disable_numparse=True, maxcolwidths=cells))
+
+
+def is_wider(text: str, width: int | None) -> bool:
+    """Return whether a line of the text is too wide; every text fits if the width is unknown."""
+    return width is not None and max(map(len, text.splitlines())) > width
+
+
+def paragraphs(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> str:
+    """A paragraph for each row: its first cell, and a line for each other that is not empty.
+
+    Args:
+        columns: names of the cells.
+        rows: a text for each column.
+        width: at how many characters lines are wrapped; names and paths are not broken.
+    """
+    indent = max(map(len, columns[1:])) + 4
+
+    def line(name: str, text: str) -> str:
+        return wrapped(f"  {name}".ljust(indent), text, width)
+
+    return "\n\n".join(
+        "\n".join([row[0], *(line(*cell) for cell in zip(columns[1:], row[1:]) if cell[1])])
+        for row in rows
+    )
+
+
+def wrapped(head: str, text: str, width: int | None) -> str:
+    """A text behind its heading, its further lines as far indented."""
+    if width is None:
+        return head + text
+    return textwrap.fill(
+        text,
+        max(width, len(head) + 20),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,53 @@
+"""What lies between a call and its substitute: few Python calls, and few changes of file."""
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+import detmode
+from detmode import Rule, RuleTable, Substitute
+from detmode.table.conditions import FLOATING, argument, dtype_in, on
+
+PACKAGE = str(Path(detmode.__file__).parent)
+
+
+def test_calls_before_the_substitute(mode):
+    """A backward of ``x[index]`` calls its substitute after few calls in few files."""
+    seen: list[str] = []
+    found: list[list[str]] = []
+
+    def substitute(**arguments):
+        found.append(seen.copy())
+        return torch.ops.aten.index_put.default(**arguments)
+
+    def note(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            if code.co_name == "__torch_dispatch__":
+                seen.clear()
+            seen.append(f"{code.co_filename.removeprefix(PACKAGE)} {code.co_name}")
+
+    when = on("cuda") & argument("accumulate", True) & dtype_in("self", FLOATING)
+    rule = Rule(
+        op="aten::index_put",
+        when=when,
+        action=Substitute(substitute),
+        guarantee="run_to_run",
+        because="duplicates race",
+    )
+    x = torch.ones(8, requires_grad=True)
+    index = torch.tensor([0, 1, 1])
+    with mode(rules=RuleTable([rule], forwards=["aten::index"])) as made:
+        for profile in (None, None, note):  # what is looked up once is no part of a call
+            loss = x[index].sum()
+            sys.setprofile(profile)
+            loss.backward()
+            sys.setprofile(None)
+    assert [row.count for row in made.records] == [3]
+    calls = found[-1]
+    files = [each.partition(" ")[0] for each in calls]
+    hops = sum(one != other for one, other in pairwise(files))
+    assert len(calls) <= 39, "\n".join(calls)
+    assert hops <= 17, "\n".join(calls)

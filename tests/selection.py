@@ -1,0 +1,211 @@
+"""What a run of the tests looks at: a profile says how much, ``--family`` and ``--case`` of what.
+
+``DETMODE_PROFILE`` names the profile; ``tox``, ``tox -e thorough`` and ``tox -e full`` choose one
+each. Every claim is checked in every profile; a larger one checks it on more inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from detmode import rules
+from detmode.verify.cases import Case, name_of
+from detmode.verify.cases import cases as cases_of
+from detmode.verify.claims import NotCheckedError
+
+ALL = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """How much the tests look at.
+
+    Args:
+        examples: Hypothesis cases a property.
+        schedules: the host runner's, by which a claim about bits is checked in float32 ...
+        other_schedules: ... and in any other dtype.
+        dtypes: in how many of its dtypes a sample runs.
+        operators: of PyTorch's operators with sample inputs, one in so many runs them.
+        operator_samples: of how many of its samples each compares the bits without a mode.
+        operator_dtypes: in how many dtypes.
+        sanitized: the dtypes that run under the sanitizers; none for all.
+        thorough: whether tests marked ``thorough`` run.
+        interrupted_lines: an interrupt strikes at every line, or at one in so many.
+        signals: how many strike at any moment.
+        stress: seconds for which threads, forks and signals contend.
+    """
+
+    examples: int
+    schedules: int
+    other_schedules: int
+    dtypes: int = ALL
+    operators: int = 1
+    operator_samples: int = 3
+    operator_dtypes: int = 3
+    sanitized: tuple[str, ...] = ("torch.float32", "torch.bfloat16")
+    thorough: bool = True
+    interrupted_lines: int = 1
+    signals: int = 2000
+    stress: int = 4
+
+    def schedules_in(self, dtype: torch.dtype) -> int:
+        """How many schedules a claim about bits is checked by in a dtype."""
+        return self.schedules if dtype is torch.float32 else self.other_schedules
+
+
+PROFILES = {
+    "quick": Profile(
+        examples=15,
+        schedules=20,
+        other_schedules=6,
+        dtypes=2,
+        operators=8,
+        thorough=False,
+        interrupted_lines=3,
+        signals=500,
+        stress=1,
+    ),
+    "thorough": Profile(examples=30, schedules=20, other_schedules=20),
+    "full": Profile(
+        examples=2000,
+        schedules=100,
+        other_schedules=100,
+        operator_samples=ALL,
+        operator_dtypes=ALL,
+        sanitized=(),
+        stress=120,
+    ),
+}
+"""The profiles by name; what a larger one does not say is all there is."""
+
+PROFILE_NAME = os.environ.get("DETMODE_PROFILE", "quick")
+if PROFILE_NAME not in PROFILES:
+    known = ", ".join(PROFILES)
+    raise pytest.UsageError(f"DETMODE_PROFILE is {PROFILE_NAME!r}; profiles are {known}")
+PROFILE = PROFILES[PROFILE_NAME]
+
+_limits: dict[str, str | None] = {"family": None, "case": None}
+
+
+def limit(*, family: str | None, case: str | None) -> None:
+    """Limit a run to a family, and to cases whose names contain a text; ``None`` does not.
+
+    Raises:
+        pytest.UsageError: there is no such family.
+    """
+    if family is not None and family not in rules.families():
+        raise pytest.UsageError(
+            f"there is no family {family!r}; families are {', '.join(rules.families())}"
+        )
+    _limits.update(family=family, case=case)
+
+
+def families() -> dict[str, ModuleType]:
+    """The families that this run looks at, by name."""
+    only = _limits["family"]
+    return {name: each for name, each in rules.families().items() if only in (None, name)}
+
+
+def every_case() -> tuple[Case, ...]:
+    """All cases, in all their dtypes, of the families that this run looks at."""
+    family = _limits["family"]
+    return cases_of() if family is None else cases_of(family)  # `cases_of(None)` is cached apart
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """The cases that the profile looks at."""
+    return chosen(every_case())
+
+
+def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
+    """Of all cases those that the profile looks at; all, if a case is asked for.
+
+    A sample runs in float32 and in what its operator ran in least, and an operator in all it takes.
+    """
+    if _limits["case"] is not None:
+        return tuple(every)
+    by_sample: dict[int, list[Case]] = defaultdict(list)
+    for case in every:
+        by_sample[id(case.sample)].append(case)
+    runs: Counter[tuple[str, torch.dtype]] = Counter()
+    kept = set()
+
+    def keep(case: Case) -> None:
+        kept.add(case)
+        runs[case.sample.op, case.dtype] += 1
+
+    for group in by_sample.values():
+        group.sort(key=lambda each: runs[each.sample.op, each.dtype])
+        group.sort(key=lambda each: each.dtype is not torch.float32)
+        for case in group[: PROFILE.dtypes]:
+            keep(case)
+    for case in every:
+        if not runs[case.sample.op, case.dtype]:
+            keep(case)
+    return tuple(case for case in every if case in kept)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one family in one dtype: what a test checks together."""
+
+    family: str
+    dtype: torch.dtype
+    cases: tuple[Case, ...]
+
+    def __str__(self) -> str:
+        return f"{self.family}-{name_of(self.dtype)}"
+
+
+def spread_operators(operators: list[Any]) -> list[Any]:
+    """Of PyTorch's operators those that the profile looks at; all, if a case is asked for."""
+    return operators if _limits["case"] is not None else operators[:: PROFILE.operators]
+
+
+def wanted(name: str) -> bool:
+    """Whether ``--case`` asks for what has the name."""
+    return (_limits["case"] or "") in name
+
+
+def grouped(cases: Iterable[Case]) -> list[Group]:
+    """Cases by family and dtype; only those that ``--case`` asks for."""
+    found: dict[tuple[str, torch.dtype], list[Case]] = defaultdict(list)
+    for case in cases:
+        if wanted(str(case)):
+            found[case.family, case.dtype].append(case)
+    return [Group(*key, tuple(each)) for key, each in found.items()]
+
+
+def check_each(group: Group, check: Callable[[Case], object]) -> None:
+    """Check all cases of a group, and name each that fails.
+
+    Raises:
+        AssertionError: some fail; with their messages, and how to run one alone.
+    """
+    failures: dict[Case, Exception] = {}
+    unchecked = []
+    for case in group.cases:
+        try:
+            check(case)
+        except NotCheckedError as reason:
+            unchecked.append(str(reason))
+        except Exception as error:
+            failures[case] = error
+    if failures:
+        texts = [f"{case}: {error}" for case, error in failures.items()]
+        raise AssertionError(
+            f"{len(failures)} of {len(group.cases)} cases fail; to run the first alone, add "
+            f"--case {next(iter(failures))}\n" + "\n".join(texts)
+        ) from next(iter(failures.values()))
+    if len(unchecked) == len(group.cases):
+        pytest.skip("; ".join(sorted(set(unchecked))))
