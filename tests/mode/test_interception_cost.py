@@ -50,4 +50,4 @@ def test_calls_before_the_substitute(mode):
     files = [each.partition(" ")[0] for each in calls]
     hops = sum(one != other for one, other in pairwise(files))
     assert len(calls) <= 39, "\n".join(calls)
-    assert hops <= 17, "\n".join(calls)
+    assert hops <= 19, "\n".join(calls)
