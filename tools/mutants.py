@@ -58,8 +58,8 @@ KERNELS = (
             "if (place > 0 && sorted[place - 1] == position) continue;",
         ),
         (
-            "elect_last(owners, (outer * size + position)",
-            "elect_last(owners, (outer * rows + position)",
+            "placed_by(index, i, false, shape).destination, i);",
+            "placed_by(index, i, false, shape).destination, -i);",
         ),
     ),
     *_of(_INCLUDE + "owner.cuh", _FUZZ("index_copy"), ("< position) {", "!= position) {")),
@@ -281,11 +281,15 @@ STATE = (
         ("if _get_thread() == self.thread:", "if True:"),
     ),
     *_of(
-        "detmode/environment/settings.py",
+        "detmode/environment/process_setting.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
-        ("later[0].value = saved.value", "pass"),
+        ("self._open[later[0]] = self._open[block]", "pass"),
         ("self._chosen = after = found", "after = found"),
         ("after = others[-1].value if others else self._chosen", "after = self._chosen"),
+    ),
+    *_of(
+        "detmode/environment/settings.py",
+        "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("return holding(FILL, False, is_wish=True)", "return holding(FILL, False)"),
     ),
     *_of(
@@ -306,7 +310,28 @@ STATE = (
         "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
         ("return self._notes.of(number - 1)", "return self._notes.of(number)"),
         ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
-        ("if all(patterns in other.allowed for other in notes)", "if True"),
+        ("if all(patterns in note.allowed for note in notes)", "if True"),
+    ),
+)
+
+MODE = (
+    *_of(
+        "detmode/mode/decide.py",
+        "tests/mode/test_decide.py",
+        (
+            "isinstance(rule.without_substitute, Native) and is_flag_on",
+            "isinstance(rule.without_substitute, Native)",
+        ),
+        ("(is_silent and not policy.strict)", "is_silent"),
+        ("not (policy.substitute or override)", "not policy.substitute"),
+        ('Decision("warn" if is_known else action', "Decision(action"),
+    ),
+    *_of(
+        "detmode/mode/row_counter.py",
+        "tests/mode/test_report.py tests/mode/test_logging.py",
+        ("record.count += 1", "record.count += 2"),
+        ("if record.count > _LINES:", "if record.count >= _LINES:"),
+        ("line = (overload.name, action, site.text)", "line = (overload.name, site.text)"),
     ),
 )
 
@@ -335,6 +360,24 @@ RUNS = (
 )
 
 REPORTS = (
+    *_of(
+        "detmode/reports/report.py",
+        "tests/mode/test_report.py",
+        ('REPRODUCIBLE if weighed <= {"gpu_to_gpu"} else ON_THIS_MODEL', "REPRODUCIBLE"),
+        (
+            "(_NAMES.index(record.action), -record.count)",
+            "(_NAMES.index(record.action), record.count)",
+        ),
+        ("for each in self.records if not each.fills_memory}", "for each in self.records}"),
+    ),
+    *_of(
+        "detmode/environment/doctor/__init__.py",
+        "tests/test_doctor.py",
+        (
+            "tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))",
+            "tuple(found)",
+        ),
+    ),
     *_of("detmode/reports/html.py", "tests/reports", ("autoescape=True", "autoescape=False")),
     *_of(
         "detmode/reports/sarif.py",
@@ -364,4 +407,4 @@ REPORTS = (
     ),
 )
 
-MUTANTS = (*KERNELS, *TABLE, *STATE, *RUNS, *REPORTS)
+MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *RUNS, *REPORTS)
