@@ -22,9 +22,9 @@ static __device__ __forceinline__ acc_t quick_quotient(acc_t value, acc_t diviso
 }
 
 // A sum kept in two parts: `high` is the sum as rounded, `low` what rounding took from it. Start it
-// with `= {}`, which is +0.0 and so gives +0.0 for addends of -0.0, as where ATen adds to zeros; where
-// ATen begins with the first addend, take paired_sum. For a thread that gathers in a fixed order: the
-// order still decides the bits.
+// with `= {}`, which is +0.0 and so gives +0.0 for addends of -0.0, as where ATen adds to zeros;
+// where ATen begins with the first addend, take paired_sum. For a thread that gathers in a fixed
+// order: the order still decides the bits.
 template <typename acc_t>
 struct compensated_sum {
   acc_t high;
