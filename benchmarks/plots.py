@@ -12,8 +12,7 @@ from pathlib import Path
 
 import matplotlib
 from contention import KINDS
-from figures import ratio, share
-from results import Results
+from results import Results, ratio, share
 from sides import ATEN, NATIVE, OURS, Row
 from timing import Spread
 

@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 
 from detmode import cuda
 
+# Reports are as wide as the terminal.
+os.environ["COLUMNS"] = "200"
+
 NO_GPU = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
 NO_GPU = NO_GPU or cuda.unavailable("cuda")
 

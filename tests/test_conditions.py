@@ -75,6 +75,7 @@ def test_prints_as_written() -> None:
         ("on('cuda')", call(aten.relu.default, X), False),
         ("on('cuda')", call(aten.relu.default, X, pretend="cuda"), True),
         ("on('cuda', 'cpu')", call(aten.relu.default, X), True),
+        ("on('cuda', 'mps')", call(aten.relu.default, X), False),
         ("on('cpu')", call(aten.empty.memory_format, [3]), True),
         ("on('cuda')", call(aten.empty.memory_format, [3], device="cuda"), True),
         ("dtype_in('self', FLOATING)", call(aten.relu.default, X), True),
@@ -116,6 +117,15 @@ def test_prints_as_written() -> None:
 def test_holds(text: str, given: Call, expected: bool) -> None:
     """One call each for which a condition holds, or just does not."""
     assert evaluated(text)(given) is expected
+
+
+def test_requires_grad_asks_grad_mode_too() -> None:
+    """Under ``no_grad`` a tensor that requires grad makes no autograd node."""
+    given = call(aten.relu.default, torch.ones(3, requires_grad=True))
+    condition = conditions.requires_grad("self")
+    assert condition(given)
+    with torch.no_grad():
+        assert not condition(given)
 
 
 @pytest.mark.parametrize(

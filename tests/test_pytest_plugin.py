@@ -220,8 +220,9 @@ def test_varies():
     result.stdout.fnmatch_lines(["*aten::sin*", "*(schedule_seed None and 1)*"])
 
 
-def test_what_is_not_supported(suite):
+def test_what_is_not_supported(suite, monkeypatch):
     """Async tests, generators of them, unittest's methods and wrong arguments fail, saying why."""
+    monkeypatch.setenv("COLUMNS", "80")
     result = suite(
         """
 import unittest

@@ -347,7 +347,7 @@ STAGES = (
     ),
     Stage(
         "contact",
-        "a kernel is loaded, its arguments arrive, it is launched; the digest is the CPU's",
+        "a kernel loads, receives its arguments and launches; the digest equals the CPU's",
         _tests("tests/cuda/test_launch.py", "tests/runs/test_digest.py", *CUDA),
         _tests("tests/runs/test_digest.py", "-k", "test_unaligned", *SMALL),
         read_tests,
@@ -356,7 +356,7 @@ STAGES = (
     ),
     Stage(
         "hangs",
-        "scans of more blocks than a GPU holds come to an end, with the host runner's bits",
+        "scans of more blocks than a GPU holds finish, with the host runner's bits",
         _tests("tests/gpu/test_many_blocks.py", *CUDA),
         _tests("tests/gpu/test_many_blocks.py", *SMALL),
         read_tests,
@@ -365,7 +365,7 @@ STAGES = (
     ),
     Stage(
         "bits",
-        "100 runs of every sample have the same bits, those of the host runner",
+        "100 runs of every sample give the same bits, those of the host runner",
         _tests("tests/rules/test_bits.py", "tests/gpu/test_host_runner.py", *CUDA, shares=MANY),
         _tests("tests/rules/test_bits.py", "-k", "schedules and histograms-bool", *SMALL),
         read_tests,
@@ -411,7 +411,7 @@ STAGES = (
     ),
     Stage(
         "host",
-        "what a call costs the host, part by part",
+        "the host's cost of a call, part by part",
         (_timed("a call", "--part", "host"),),
         (_timed("a call", "--part", "host", "--rounds", "2", "--calls", "20"),),
         read_host,
@@ -419,7 +419,7 @@ STAGES = (
     ),
     Stage(
         "timed",
-        "each family beside ATen: what people use most first, then the rest, then other dtypes",
+        "each family compared with ATen: the most used first, then the rest, then other dtypes",
         (
             _timed("first", "--part", "operators", "--dtype", "float32", *_families(FIRST)),
             _timed("rest", "--part", "operators", "--dtype", "float32", *_families(REST)),
@@ -474,7 +474,7 @@ STAGES = (
     ),
     Stage(
         "steps",
-        "whole training steps, plain and captured, beside nondeterministic ones",
+        "whole training steps, plain and captured, compared with nondeterministic ones",
         (_timed("models", "--part", "steps", "--part", "captured"),),
         (_timed("models", "--part", "steps", "--model", "gpt", "--rounds", "2"),),
         read_steps,

@@ -84,8 +84,9 @@ def sources() -> dict[str, Source]:
         for package in (detmode.cuda, detmode.rules)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
-    if str(TESTS) not in sys.path:
-        sys.path.insert(0, str(TESTS))
+    for folder in (TESTS, TESTS.parent):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
     names += [path.stem for path in sorted(TESTS.glob("*.py")) if "Source(" in path.read_text()]
     values = [value for name in names for value in vars(importlib.import_module(name)).values()]
     # Of a file with several sources each has its entries: they are joined.

@@ -324,6 +324,16 @@ def test_many_threads_and_many_calls(mode, make_settings):
     assert make_settings() == before
 
 
+def test_a_choice_inside_of_nested_calls_stays():
+    """What the program chooses while calls hold the flag is its choice after all of them."""
+    try:
+        with deterministic_flag(False), deterministic_flag(False):
+            torch._C._set_deterministic_algorithms(True, warn_only=True)
+        assert FLAG.chosen() == (True, True)
+    finally:
+        torch._C._set_deterministic_algorithms(False, warn_only=False)
+
+
 @pytest.mark.parametrize("order", ["first in first out", "last in first out"])
 @pytest.mark.parametrize(
     ("hold", "read"),

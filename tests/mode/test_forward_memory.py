@@ -66,6 +66,20 @@ def test_a_foreign_node_with_the_same_number_is_not_allowed(numbered):
     assert not allows(memory, "aten::scatter_add")
 
 
+def test_a_call_in_a_doubtful_backward_inherits_what_holds_for_both(numbered):
+    """A node made in a backward is allowed only what each node that may run there is allowed."""
+    memory, state = numbered
+    undo = Undo()
+    memory.open_region(memory, ("aten::gather",), undo)
+    in_another_thread(lambda: make_node(memory, state, 5, ("aten::gather",)))
+    memory.close_region(memory)
+    make_node(memory, state, 5, ("aten::gather",))
+    state["current"] = Node(5)
+    make_node(memory, state, 9, ("aten::gather",))
+    state["current"] = Node(9)
+    assert not allows(memory, "aten::scatter_add")
+
+
 def test_a_foreign_node_keeps_its_own_allowance(numbered):
     """A region around a recomputation holds for the nodes that autograd's thread makes in it."""
     memory, state = numbered

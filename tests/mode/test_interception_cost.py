@@ -1,6 +1,7 @@
 """What lies between a call and its substitute: few Python calls, and few changes of file."""
 
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,14 +38,22 @@ def test_calls_before_the_substitute(mode):
         guarantee="run_to_run",
         because="duplicates race",
     )
-    x = torch.ones(8, requires_grad=True)
-    index = torch.tensor([0, 1, 1])
-    with mode(rules=RuleTable([rule], forwards=["aten::index"])) as made:
-        for profile in (None, None, note):  # what is looked up once is no part of a call
-            loss = x[index].sum()
-            sys.setprofile(profile)
-            loss.backward()
-            sys.setprofile(None)
+    made = mode(rules=RuleTable([rule], forwards=["aten::index"]))
+
+    def run():
+        x = torch.ones(8, requires_grad=True)
+        index = torch.tensor([0, 1, 1])
+        with made:
+            for profile in (None, None, note):  # what is looked up once is no part of a call
+                loss = x[index].sum()
+                sys.setprofile(profile)
+                loss.backward()
+                sys.setprofile(None)
+
+    # A new thread remembers no allow region of another test.
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
     assert [row.count for row in made.records] == [3]
     calls = found[-1]
     files = [each.partition(" ")[0] for each in calls]

@@ -4,7 +4,7 @@ import copy
 import json
 import re
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import pytest
@@ -118,6 +118,9 @@ def test_one_row_for_overload_action_and_site(mode, line):
         with allow("aten::cumsum"):
             torch.ones(3).cumsum(0)  # here
         torch.ones(3).cumsum_(0)  # here
+        for region in (nullcontext(), allow("aten::cumsum")):
+            with region:
+                torch.ones(3).cumsum(0)  # here
 
     with mode() as made:
         user()
@@ -127,6 +130,8 @@ def test_one_row_for_overload_action_and_site(mode, line):
         ("aten::cumsum.default", "native", 2, line(user)[1]),
         ("aten::cumsum.default", "allow", 2, line(user)[2]),
         ("aten::cumsum_.default", "native", 2, line(user)[3]),
+        ("aten::cumsum.default", "native", 2, line(user)[4]),
+        ("aten::cumsum.default", "allow", 2, line(user)[4]),
     ]
 
 

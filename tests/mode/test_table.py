@@ -320,6 +320,7 @@ def test_rules_print_their_fields():
         "until": None,
         "because": "it races",
     }
+    assert [rule.alert_for(variant) for variant in ("functional", "inplace", "out")] == [*"aab"]
 
 
 @pytest.mark.parametrize(

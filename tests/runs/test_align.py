@@ -45,6 +45,8 @@ def test_a_batch_tells_which_step_is_left_over() -> None:
     pairs = list(align(kinds, whole, whole))
     assert pairs[:4] == [(None, 0), (None, 1), (None, 2), (0, 3)]
     assert pairs[-1] == (8, 11)
+    assert [i for i, _ in pairs if i is not None] == list(range(9))
+    assert [j for _, j in pairs if j is not None] == list(range(12))
 
 
 def test_runs_without_likeness() -> None:

@@ -6,10 +6,12 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from faults import KINDS, Kind
+from torch.utils._python_dispatch import TorchDispatchMode
 from training import Training
 
 from detmode import diff, record
@@ -47,6 +49,31 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     is_the_reason = kind.divergence == "outputs"
     assert ("\nrule " in str(comparison)) == is_the_reason
     assert ("--dump" in str(comparison)) == is_the_reason
+
+
+class Varying(TorchDispatchMode):
+    """Adds a number to what ``neg`` gives."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + self.number if func is torch.ops.aten.neg.default else result
+
+
+def test_the_first_call_that_varies_by_itself(tmp_path: Path) -> None:
+    """It is named beside the divergence, which comes earlier where the data are others."""
+    for number in (1, 2):
+        with Varying(number), record(tmp_path / str(number)):
+            torch.zeros(3).add(torch.tensor([1.0, 2.0, float(number)]))
+            torch.zeros(3).neg()
+    comparison = diff(tmp_path / "1", tmp_path / "2")
+    assert comparison.divergence is not None
+    assert comparison.divergence.kind == "inputs"
+    assert comparison.outputs is not None
+    assert comparison.outputs.call.overload == "aten::neg.default"
 
 
 def test_unseeded_python_is_a_hint(

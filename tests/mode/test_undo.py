@@ -1,0 +1,43 @@
+"""What restores the changes of a block."""
+
+import functools
+import threading
+
+import pytest
+
+from detmode.cuda.undo import Undo
+
+
+def test_the_last_change_is_undone_first():
+    """Steps run backwards, and all of them once more where an interrupt ends one."""
+    undone = []
+
+    def interrupted():
+        undone.append("interrupted")
+        if undone.count("interrupted") == 1:
+            raise KeyboardInterrupt
+
+    undo = Undo()
+    undo.note(lambda: undone.append("first"))
+    undo.note(interrupted)
+    undo.note(lambda: undone.append("last"))
+    with pytest.raises(KeyboardInterrupt):
+        undo.run()
+    assert undone == ["last", "interrupted", "last", "interrupted", "first"]
+    undo.run()
+    assert undone[5:] == ["last", "interrupted", "first"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_end_of_a_with_statement(elsewhere):
+    """It undoes what its own thread entered; another thread that drops it undoes nothing."""
+    undo, held = Undo(), [functools.partial(int)]
+    undone = []
+    undo.note(lambda: undone.append(True))
+    undo.run_at_end_of(held[0])
+    if elsewhere:
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+    held.clear()
+    assert undo.is_done == bool(undone) == (not elsewhere)
