@@ -1,0 +1,413 @@
+"""The mutants that ``tools/mutate.py`` makes: one line each, and the tests that concern it.
+
+A mutant is a plausible slip: a bound that is off by one, a forgotten case, the wrong sign, an order
+turned round. What no test could tell from the right line is no mutant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A line, and what it is changed to.
+
+    Args:
+        file: relative to the project's root.
+        old: text that stands in the file exactly once.
+        new: what takes its place.
+        tests: arguments of pytest.
+    """
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.old.strip()} -> {self.new.strip() or '(nothing)'}"
+
+    def apply(self, text: str) -> str:
+        """The file's text with the mutant in it.
+
+        Raises:
+            ValueError: the line is not there, or more than once.
+        """
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.file}: {self.old!r} stands there {text.count(self.old)} times; "
+                "correct the mutant in tools/mutants.py"
+            )
+        return text.replace(self.old, self.new)
+
+
+def _of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutant, ...]:
+    return tuple(Mutant(file, old, new, tuple(tests.split())) for old, new in changes)
+
+
+_ROWS, _INCLUDE, _RULES = "detmode/cuda/rows/", "detmode/cuda/include/", "detmode/rules/"
+_FUZZ = "tests/rules/test_{}_fuzz.py".format
+
+KERNELS = (
+    *_of(
+        _ROWS + "assign.cu",
+        _FUZZ("index_copy"),
+        (
+            "if (place + 1 < rows && sorted[place + 1] == position) continue;",
+            "if (place > 0 && sorted[place - 1] == position) continue;",
+        ),
+        (
+            "placed_by(index, i, false, shape).destination, i);",
+            "placed_by(index, i, false, shape).destination, -i);",
+        ),
+    ),
+    *_of(
+        _INCLUDE + "owner.cuh",
+        _FUZZ("index_copy"),
+        ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
+    ),
+    *_of(
+        _ROWS + "sums.cu",
+        "tests/rules/test_truth.py --family scatter_reduce",
+        (
+            "auto value = include_self ? to_opmath(self[i])",
+            "auto value = true ? to_opmath(self[i])",
+        ),
+        ("counts[i] + (include_self ? 1 : 0)", "counts[i]"),
+    ),
+    *_of(
+        _INCLUDE + "segment_reduce.cuh",
+        _FUZZ("index"),
+        ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
+        ("if (first_run && !last_launch) {", "if (!last_launch) {"),
+    ),
+    *_of(
+        _INCLUDE + "accumulator.cuh",
+        "tests/cuda/test_accumulator.py",
+        ("return kept + (rest > middle ||", "return kept + (rest >= middle ||"),
+        ("(static_cast<uint64_t>(biased - 1)", "(static_cast<uint64_t>(biased)"),
+    ),
+    *_of(
+        _INCLUDE + "compensated_sum.cuh",
+        "tests/cuda/test_compensated_sum.py " + _FUZZ("pads"),
+        ("low = add_rn(low, lost_in_sum(high, value, total));", "low = add_rn(low, acc_t(0));"),
+        ("return is_finite(low) ? add_rn(high, low) : high;", "return add_rn(high, low);"),
+    ),
+    *_of(
+        _ROWS + "padding.cu",
+        _FUZZ("pads"),
+        (
+            "if ((k == 0 && i == 0) || (k == 2 && i == axis.in - 1)) return -1;",
+            "if (k == 0 && i == 0) return -1;",
+        ),
+        ("i == axis.in - 1 ? axis.out : least", "i == axis.in ? axis.out : least"),
+    ),
+    *_of(
+        _RULES + "avg_pool3d/kernels.cu",
+        _FUZZ("pools"),
+        ("index_t margin = padded ? padding : 0;", "index_t margin = padding;"),
+    ),
+    *_of(
+        _INCLUDE + "pooled_axis.cuh",
+        _FUZZ("pools"),
+        ("last * stride.value < part ? 1 : 0", "last * stride.value <= part ? 1 : 0"),
+    ),
+    *_of(
+        _RULES + "adaptive_avg_pool/kernels.cu",
+        _FUZZ("pools"),
+        ("from.quotient((i + 1) * to.value - 1) + 1", "from.quotient((i + 1) * to.value - 1)"),
+    ),
+    *_of(
+        _RULES + "adaptive_max_pool/kernels.cu",
+        _FUZZ("max_pools"),
+        ("in.quotient((i + 1) * out - 1) + 1", "in.quotient((i + 1) * out - 1)"),
+    ),
+    *_of(
+        _RULES + "max_pool3d/kernels.cu",
+        _FUZZ("max_pools"),
+        ("(axis.dilation > 1)", "(axis.dilation > 2)"),
+    ),
+    *_of(
+        _INCLUDE + "chosen_windows.cuh",
+        _FUZZ("max_pools"),
+        ("found[j] == position ?", "found[j] >= position ?"),
+    ),
+    *_of(
+        _RULES + "fractional_max_pool/kernels.cu",
+        _FUZZ("fractional_max_pool"),
+        ("quotient(low - 1, 2 * slack) + 1;", "quotient(low - 1, 2 * slack) + 2;"),
+    ),
+    *_of(
+        _RULES + "embedding_bag/kernels.cu",
+        _FUZZ("embedding_bag"),
+        ("row >= 0 && row != padding_idx &&", "row >= 0 &&"),
+    ),
+    *_of(
+        _RULES + "histograms/kernels.cu",
+        _FUZZ("histograms"),
+        ("values[b] <= high", "values[b] < high"),
+        ("atomic_add(counts + b, static_cast<int64_t>(own[b]))", "counts[b] += own[b]"),
+    ),
+    *_of(
+        _RULES + "nll_loss2d/kernels.cu",
+        _FUZZ("nll_loss2d"),
+        (" || chosen[j] == ignore_index) continue;", ") continue;"),
+        ("mean ? div_rn(loss, weight) : loss", "loss"),
+    ),
+    *_of(
+        _RULES + "order_statistics/kernels.cu",
+        _FUZZ("order_statistics"),
+        ("nans > 0 ? n - 1 : (n - 1) / 2", "nans > 0 ? n - 1 : n / 2"),
+        ("(n - nans - 1) / 2", "(n - nans) / 2"),
+    ),
+    *_of(
+        _INCLUDE + "ordered.cuh",
+        "tests/cuda/test_ordered.py",
+        ("if (is_nan(value)) return all;", "if (is_nan(value)) return 0;"),
+        ("return key == static_cast<type>(sign - 1) ? sign : key;", "return key;"),
+    ),
+    *_of(
+        _RULES + "scan/kernels.cu",
+        _FUZZ("scan"),
+        ("x == limits<T>::lowest() ? T(0) : T(1)", "T(1)"),
+        (
+            "narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()))",
+            "narrowed<scalar_t>(sum.total())",
+        ),
+    ),
+    *_of(
+        _INCLUDE + "product.cuh",
+        "tests/cuda/test_product.py",
+        ("exponent + x.exponent + exponent_of(product)}", "exponent + exponent_of(product)}"),
+    ),
+    *_of(
+        _INCLUDE + "exponential.cuh",
+        "tests/cuda/test_exponential.py",
+        ("return x < least ? T(0) : x;", "return T(0);"),
+    ),
+    *_of(
+        _INCLUDE + "interpolation_gather.cuh",
+        _FUZZ("upsample"),
+        ("clamps && axis.at == 0 ? 0 : most(tap, 0);", "most(tap, 0);"),
+    ),
+    *_of(
+        _INCLUDE + "interpolation_table.cuh",
+        _FUZZ("upsample"),
+        ("if (end >= i) {", "if (end > i) {"),
+    ),
+    *_of(
+        _RULES + "upsample_aa/kernels.cu",
+        "tests/rules/test_truth.py -k upsample_aa",
+        ("if (resize.scale >= opmath_t(1)) support =", "if (resize.scale > opmath_t(2)) support ="),
+    ),
+    *_of(
+        _RULES + "grid_sampler/kernels.cu",
+        _FUZZ("grid_sampler"),
+        ("y.index[j] >= 0 && z.index[k] >= 0;", "y.index[j] >= 0;"),
+        ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
+    ),
+    *_of(
+        _RULES + "deform_conv2d/kernels.cu",
+        _FUZZ("deform_conv2d"),
+        ("mul_rn(to_opmath(mask[taps.in_mask(tap)]), value) : value", "value : value"),
+    ),
+    *_of(
+        _RULES + "roi_pools/align.cu",
+        _FUZZ("roi_pools"),
+        ("if (!aligned && !(size >= 1)) size = 1;", "if (!(size >= 1)) size = 1;"),
+    ),
+    *_of(
+        _RULES + "roi_pools/pool.cu",
+        _FUZZ("roi_pools"),
+        ("if (pixel == -1) return -1;", "if (pixel <= 0) return -1;"),
+    ),
+    *_of(
+        _RULES + "ctc_loss/kernels.cu",
+        _FUZZ("ctc_loss"),
+        ("other == label && j < position ? 1 : 0", "other == label && j <= position ? 1 : 0"),
+    ),
+    *_of(
+        _ROWS + "reductions.cu",
+        _FUZZ("index_reduce"),
+        ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
+    ),
+)
+
+TABLE = (
+    *_of(
+        "detmode/table/conditions.py",
+        "tests/test_conditions.py",
+        (
+            "call.device_types.isdisjoint(device_types))",
+            "call.device_types.issuperset(device_types))",
+        ),
+        ("tensor.requires_grad and torch.is_grad_enabled()", "tensor.requires_grad"),
+        ("call.arguments.get(name) is not None, (name,)", "name in call.arguments, (name,)"),
+        ("lambda call: first(call) and second(call)", "lambda call: first(call) or second(call)"),
+    ),
+    *_of(
+        "detmode/table/rule.py",
+        "tests/mode/test_table.py tests/rules/test_versions.py",
+        ("return since <= version <= until", "return since <= version < until"),
+        ('return self.alert[variant == "out"]', "return self.alert[0]"),
+        ("(Refuse() if self.alert else Native())", "Native()"),
+    ),
+    *_of(
+        "detmode/table/rule_table.py",
+        "tests/mode/test_table.py tests/mode/test_variants.py",
+        ("RuleTable._of([*other._rows, *kept]", "RuleTable._of([*kept, *other._rows]"),
+        (
+            "return (_overload_name(rule.op), rule.when, rule.since, rule.until)",
+            "return (_overload_name(rule.op), rule.when)",
+        ),
+        ("functional_signature(functional) == functional_signature(func)", "True"),
+    ),
+    *_of(
+        "detmode/table/variants.py",
+        "tests/mode/test_variants.py tests/rules/test_written.py",
+        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
+        ("return start < last and first < end", "return start <= first < end"),
+        (
+            "            targets[0].copy_(result)\n        return targets[0]",
+            "        return targets[0]",
+        ),
+        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
+    ),
+)
+
+STATE = (
+    *_of(
+        "detmode/cuda/undo.py",
+        "tests/mode/test_undo.py",
+        ("for step in reversed(self._steps):", "for step in self._steps:"),
+        ("if _get_thread() == self.thread:", "if True:"),
+    ),
+    *_of(
+        "detmode/environment/process_setting.py",
+        "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
+        ("self._open[later[0]] = self._open[block]", "pass"),
+        ("self._chosen = after = found", "after = found"),
+        ("after = others[-1].value if others else self._chosen", "after = self._chosen"),
+    ),
+    *_of(
+        "detmode/environment/settings.py",
+        "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
+        ("return holding(FILL, False, is_wish=True)", "return holding(FILL, False)"),
+    ),
+    *_of(
+        "detmode/environment/seeding.py",
+        "tests/test_seeding.py",
+        ("seed = worker.seed % (_LARGEST + 1)", "seed = worker_id"),
+        ('torch.set_rng_state(state["torch"].cpu())', "pass"),
+        ("if not 0 <= value <= _LARGEST:", "if not 0 <= value:"),
+    ),
+    *_of(
+        "detmode/environment/nccl.py",
+        "tests/test_doctor.py tests/test_conditions.py",
+        ('{"nvls"} if _on_one_node() else {"nvls", "nvlstree"}', '{"nvls"}'),
+        ('_ALGORITHMS - listed if names.startswith("^") else listed', "listed"),
+    ),
+    *_of(
+        "detmode/sites/forward_memory.py",
+        "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
+        ("return self._notes.of(number - 1)", "return self._notes.of(number)"),
+        ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
+        ("if all(patterns in note.allowed for note in notes)", "if True"),
+    ),
+)
+
+MODE = (
+    *_of(
+        "detmode/mode/decide.py",
+        "tests/mode/test_decide.py",
+        (
+            "isinstance(rule.without_substitute, Native) and is_flag_on",
+            "isinstance(rule.without_substitute, Native)",
+        ),
+        ("(is_silent and not policy.strict)", "is_silent"),
+        ("not (policy.substitute or override)", "not policy.substitute"),
+        ('Decision("warn" if is_known else action', "Decision(action"),
+    ),
+    *_of(
+        "detmode/mode/row_counter.py",
+        "tests/mode/test_report.py tests/mode/test_logging.py",
+        ("record.count += 1", "record.count += 2"),
+        ("if record.count > _LINES:", "if record.count >= _LINES:"),
+        ("line = (overload.name, action, site.text)", "line = (overload.name, site.text)"),
+    ),
+)
+
+RUNS = (
+    *_of(
+        "detmode/runs/align.py",
+        "tests/runs/test_align.py",
+        ("at = (anchor[0] + 1, anchor[1] + 1)", "at = anchor"),
+    ),
+    *_of(
+        "detmode/runs/difference.py",
+        "tests/runs/test_dumps.py tests/test_testing.py",
+        ("(bytes_of_one != bytes_of_other).any(1)", "(bytes_of_one != bytes_of_other).all(1)"),
+    ),
+    *_of(
+        "detmode/runs/diff.py",
+        "tests/runs/test_recording.py tests/runs/test_faults.py",
+        ("self.anchors.append(whole if from_outside else 0)", "self.anchors.append(whole)"),
+        ("one.first_draws.get(name, i) >= i", "True"),
+        ("if same_inputs:", "if True:"),
+        (
+            "kinds.setdefault((shape.overload, shape.sides), len(kinds))",
+            "kinds.setdefault((shape.overload, shape.sides, shape.site), len(kinds))",
+        ),
+    ),
+)
+
+REPORTS = (
+    *_of(
+        "detmode/reports/report.py",
+        "tests/mode/test_report.py",
+        ('REPRODUCIBLE if weighed <= {"gpu_to_gpu"} else ON_THIS_MODEL', "REPRODUCIBLE"),
+        (
+            "(_NAMES.index(record.action), -record.count)",
+            "(_NAMES.index(record.action), record.count)",
+        ),
+        ("for each in self.records if not each.fills_memory}", "for each in self.records}"),
+    ),
+    *_of(
+        "detmode/environment/doctor/__init__.py",
+        "tests/test_doctor.py",
+        (
+            "tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))",
+            "tuple(found)",
+        ),
+    ),
+    *_of("detmode/reports/html.py", "tests/reports", ("autoescape=True", "autoescape=False")),
+    *_of(
+        "detmode/reports/sarif.py",
+        "tests/reports",
+        ("max(int(line), 1)", "int(line) - 1"),
+        (
+            '"level": page.level(row.group),\n                "message"',
+            '"level": "note",\n                "message"',
+        ),
+    ),
+    *_of(
+        "detmode/reports/modules.py",
+        "tests/reports",
+        ("alike.setdefault((names[0], len(names)), [])", "alike.setdefault((names[0], 0), [])"),
+    ),
+    *_of(
+        "detmode/cli/program.py",
+        "tests/test_cli.py",
+        ('"DETMODE_LOG", "").lower() != "debug"', '"DETMODE_LOG", "").lower() == "debug"'),
+        ("print(error.code, file=sys.stderr)", "pass"),
+    ),
+    *_of(
+        "detmode/testing/baseline.py",
+        "tests/test_pytest_plugin.py",
+        ("path = path.resolve()", "pass"),
+        ("linecache.getline(file, int(line)).strip()", "line"),
+    ),
+)
+
+MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *RUNS, *REPORTS)
