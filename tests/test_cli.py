@@ -172,6 +172,7 @@ def test_exit_code_is_the_scripts(run: Run, tmp_path: Path, end: str, code: int,
     assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
 
 
+@pytest.mark.thorough
 def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
     """A refused operator is shown from the script's line on, with PyTorch's message."""
     (tmp_path / "script.py").write_text(
@@ -192,6 +193,7 @@ def test_traceback_shows_no_frame_of_detmode(run: Run, tmp_path: Path) -> None:
     assert warned.returncode == 0, warned.stderr
 
 
+@pytest.mark.thorough
 @needs.compiler
 def test_simulation_gives_the_same_bits_for_every_seed(run: Run, tmp_path: Path) -> None:
     """Kernels run on the host; the schedule's seed changes nothing."""
@@ -406,6 +408,7 @@ def test_tables_fit_a_narrow_terminal(
     assert "\n  because    " in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @needs.compiler
 def test_verify_a_family(capsys: pytest.CaptureFixture[str]) -> None:
     """The matrix has a row for each dtype of the family."""
@@ -481,6 +484,7 @@ def test_audit(run: Run, tmp_path: Path) -> None:
     assert {result["level"] for result in sarif["results"]} == {"note"}
 
 
+@pytest.mark.thorough
 def test_how_much_is_shown(run: Run, tmp_path: Path) -> None:
     """The verdict alone, every row with its reason, or JSON; a pipe gets a line a row."""
     (tmp_path / "script.py").write_text(

@@ -36,6 +36,7 @@ def python(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @needs.compiler
 def test_the_tutorial_leads_to_green(tree: Path) -> None:
     """What the command writes is red, and names each blank; with the page's files it is green."""

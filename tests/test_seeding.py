@@ -269,7 +269,8 @@ def test_cuda_numbers_are_drawn_again() -> None:
 # Resuming
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [0, 2])
 def test_resumed_run_is_the_uninterrupted_one(workers: int, tmp_path: Path) -> None:
     """From a checkpoint of the middle of an epoch another process goes on with the same bits.
 

@@ -68,6 +68,7 @@ def test_every_operator_is_timed_and_tried() -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtype_is_the_operators(dtype: torch.dtype) -> None:

@@ -234,6 +234,7 @@ def open_path() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.thorough
 def test_a_user_without_rights(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read-only cache gives what it has; without a cache a private folder is used, and said.
 

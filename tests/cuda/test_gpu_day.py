@@ -137,6 +137,7 @@ def test_after(): pass
 """
 
 
+@pytest.mark.thorough
 def test_tests_go_on_without_what_broke_them(tmp_path: Path) -> None:
     """Of tests that hang and that end the process each is named; all others have their outcome."""
     file = tmp_path / "test_them.py"
@@ -203,6 +204,7 @@ def test_minutes_and_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         day(tmp_path, commit="abd")
 
 
+@pytest.mark.thorough
 def test_an_interrupt_has_its_table(tmp_path: Path) -> None:
     """What ends the command from outside ends what it runs, and what was found is told."""
     command = [sys.executable, gpu_day.__file__, "--device", "host", "--output", str(tmp_path)]

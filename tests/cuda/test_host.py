@@ -59,6 +59,7 @@ def test_endless():
 """
 
 
+@pytest.mark.thorough
 def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
     """It returns to no signal handler: the suite's time limit does not count on one."""
     root, test = Path(__file__).parents[2], tmp_path / "test_endless.py"
@@ -373,6 +374,7 @@ def test_scalar_parameters_have_three_types(tmp_path) -> None:
         host.compile(source)
 
 
+@pytest.mark.thorough
 def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
     """Processes that compile one source at once leave one file, and all of them can run it.
 

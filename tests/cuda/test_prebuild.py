@@ -32,6 +32,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.thorough
 def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None:
     """Where NVRTC may not be called, all kernels are in a cache that another process made.
 

@@ -22,22 +22,24 @@ def test_schedules_do_not_change_bits(group: Group) -> None:
     check_each(group, lambda case: check_bits(case, "host", PROFILE.schedules_in(case.dtype)))
 
 
+# One dtype of each sample, float32 where it has it.
+ONCE = grouped(
+    {
+        (case.family, case.sample.op, case.sample.name): case
+        for case in sorted(cases(), key=lambda case: case.dtype == torch.float32)
+    }.values()
+)
+
+
 @needs.compiler
-@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("group", GROUPS if PROFILE.thorough else ONCE, ids=str)
 def test_no_data_race(group: Group) -> None:
     """Barriers and fences order every two accesses to a byte of which one is a plain write."""
     check_each(group, check_races)
 
 
-# One dtype of each sample, float32 where it has it.
-ONCE = {
-    (case.family, case.sample.op, case.sample.name): case
-    for case in sorted(cases(), key=lambda case: case.dtype == torch.float32)
-}.values()
-
-
 @needs.compiler
-@pytest.mark.parametrize("group", grouped(ONCE), ids=str)
+@pytest.mark.parametrize("group", ONCE, ids=str)
 def test_few_threads_take_many_turns(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid is capped: one warp, each thread of which takes several turns, gives the same bits.
 
