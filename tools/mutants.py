@@ -125,7 +125,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "max_pool3d/kernels.cu",
-        _FUZZ("max_pools"),
+        "tests/rules/test_truth.py --family max_pool3d",
         ("(axis.dilation > 1)", "(axis.dilation > 2)"),
     ),
     *_of(
@@ -145,7 +145,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "histograms/kernels.cu",
-        _FUZZ("histograms"),
+        "tests/rules/test_truth.py tests/rules/test_bits.py --family histograms",
         ("values[b] <= high", "values[b] < high"),
         ("atomic_add(counts + b, static_cast<int64_t>(own[b]))", "counts[b] += own[b]"),
     ),
