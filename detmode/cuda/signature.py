@@ -55,7 +55,8 @@ def kernels_of(text: str) -> dict[str, tuple[Parameter, ...]]:
             declared = re.sub(r"<[^<>]*>", "", declared)
         found = []
         for parameter in filter(None, map(str.strip, declared.split(","))):
-            kind, called = re.fullmatch(r"(.*?)\s*(\w+)", parameter, re.DOTALL).groups()  # type: ignore[union-attr]
+            called = parameter.split()[-1].lstrip("*")
+            kind = parameter.removesuffix(called).strip()
             kind = "pointer" if "*" in kind else kind.removeprefix("const ")
             found.append(Parameter(called, kind, structs.get(kind, ())))
         kernels[name] = tuple(found)
