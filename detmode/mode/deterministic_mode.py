@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import threading
@@ -35,7 +36,7 @@ from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.validation import validate, validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.lines import in_compiled_function
+from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import Site
@@ -44,6 +45,7 @@ from detmode.table.names import Overrides, matches, names_of
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Allow, Substitute
 from detmode.table.rule_table import RuleTable, resolve
+from detmode.table.twins import SITE, original_of
 from detmode.table.variants import run_substitute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,6 +107,11 @@ class DeterministicMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return that functions given to ``torch.compile`` are compiled; their graphs are met."""
+        return True
+
     # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
@@ -146,7 +153,7 @@ class DeterministicMode(TorchDispatchMode):
         self._overloads: dict[Any, OverloadInfo | None] = {}
         # What overloads without one call: an overload itself is hashed and called in Python.
         self._unlisted: set[Any] = set()
-        self._counter = RowCounter(self._logger, self._tell_of_compile)
+        self._counter = RowCounter(self._logger, lambda: None)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
         self._innermost = True
@@ -179,6 +186,8 @@ class DeterministicMode(TorchDispatchMode):
         outer.append(level)
         if len(outer) > 1:
             outer[-2]._innermost = False
+        # By name: compiled code is built upon the mode, which only starts it.
+        importlib.import_module("detmode.compiled.hooks").enter(level, undo)
         undo.note(functools.partial(_take_off, level, []))
         TorchDispatchMode.__enter__(level)
 
@@ -292,7 +301,11 @@ class DeterministicMode(TorchDispatchMode):
                 self._unlisted.add(operator)
         if overload is None or not self._innermost:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self._intercept(overload, args, kwargs or {}, traced=traced)
+        if overload.twin is None:
+            return self._intercept(overload, args, kwargs or {}, traced=traced)
+        site = kwargs.pop(SITE)
+        result = self._intercept(overload, args, kwargs, traced=traced, site=site)
+        return result if overload.twin._schema.returns else None
 
     def _kind_of(self, types: Iterable[type]) -> int:
         """Return the most foreign kind among the tensors' types."""
@@ -313,6 +326,9 @@ class DeterministicMode(TorchDispatchMode):
     def _look_up(self, func: Any) -> OverloadInfo | None:
         """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
         overload = None
+        called, twin, original = func, None, original_of(func)
+        if original is not None:
+            func, twin = original, func
         if isinstance(func, torch._ops.OpOverload):
             rows = self._table.get(func)
             known_not_to_vary = rows and all(isinstance(row.rule.action, Allow) for row in rows)
@@ -329,22 +345,49 @@ class DeterministicMode(TorchDispatchMode):
                 ),
                 None,
             )
-            found = OverloadInfo(func, rows, override)
+            found = OverloadInfo(func, rows, override, twin)
             if rows or override or found.composite or self._table.is_forward(func):
                 overload = found
-        self._tell_of_compile()
         Detours.look_again()
-        self._overloads[func] = overload
+        self._overloads[called] = overload
         return overload
 
+    def lists(self, func: torch._ops.OpOverload, *, forward: bool = False) -> bool:
+        """Return whether calls of ``func`` may vary, or may be overridden.
+
+        Args:
+            func: an overload.
+            forward: count operators whose backward is listed as well.
+        """
+        overload = self._overloads.get(func, _UNSEEN)
+        if overload is _UNSEEN:
+            overload = self._look_up(func)
+        if overload is None:
+            return False
+        return bool(overload.rows or overload.override) or (
+            forward and self._table.is_forward(func)
+        )
+
     def _intercept(
-        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+        site: str | None = None,
     ) -> Any:
-        """Decide on a call, count it, warn or raise, and carry out the decision."""
+        """Decide on a call, count it, warn or raise, and carry out the decision.
+
+        ``site`` is given by compiled code, which has no frames of the user's.
+        """
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
         traced = traced or _get_mode(_FAKE) is not None
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
+        if site is not None:
+            call.site, outer, call.name = site_from(site)
+            self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
         if torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
@@ -433,14 +476,6 @@ class DeterministicMode(TorchDispatchMode):
             raise RuntimeError(message)
         self._logger.warning("%s", message)
         _warn_at(message, site)
-
-    def _tell_of_compile(self) -> None:
-        if "torch.compile" not in self._said and in_compiled_function():
-            self._say_once(
-                "torch.compile",
-                "a function given to torch.compile runs eagerly under DeterministicMode: PyTorch "
-                "does not compile under a TorchDispatchMode",
-            )
 
     def _say_once(self, topic: str, text: str) -> None:
         if topic not in self._said:

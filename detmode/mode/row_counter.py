@@ -54,13 +54,13 @@ class RowCounter:
         """Count the call in the row of its overload, action and site; return whether it is new."""
         assert call.site is not None
         overload, action, (site, module) = call.overload, decision.action, call.site
-        line = (overload.name, action, site.text)
+        line = (call.name, action, site.text)
         record = self._rows.get(line)
         is_new = record is None
         if record is None:
             rule = call.row.rule if call.row else None
             record = self._rows[line] = ReportRow(
-                overload=overload.name,
+                overload=call.name,
                 family=call.row.family if call.row else None,
                 action=action,
                 guarantee=guarantee_of(rule, action),

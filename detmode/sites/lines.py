@@ -55,7 +55,7 @@ def here(paths: ModulePaths) -> CallSite | None:
                 break
         elif code is _ENGINE_CALL:
             break
-        elif user is None and _is_users(code.co_filename):
+        elif user is None and is_users(code.co_filename):
             user = frame
             if module is not None:
                 break
@@ -76,7 +76,7 @@ def here(paths: ModulePaths) -> CallSite | None:
 def own_line(frame: FrameType | None) -> str | None:
     """Return the program's own nearest line, from a frame outwards, as "file:line"."""
     while frame is not None:
-        if _is_own(frame.f_code.co_filename):
+        if is_own(frame.f_code.co_filename):
             return site_of(frame).text
         frame = frame.f_back
     return None
@@ -84,7 +84,7 @@ def own_line(frame: FrameType | None) -> str | None:
 
 def outer_site(site: Site, paths: ModulePaths) -> str | None:
     """Return the program's own line that first led to a site; ``None`` if it is not known."""
-    if site.file is not None and _is_own(site.file):
+    if site.file is not None and is_own(site.file):
         return site.text
     return paths.own_lines.get(site.text)
 
@@ -106,7 +106,7 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
-        elif user is None and _is_users(code.co_filename):
+        elif user is None and is_users(code.co_filename):
             user = frame
         frame = frame.f_back
     modules.reverse()
@@ -116,7 +116,7 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
 def caller_of_backward() -> FrameType | None:
     """Return the user's frame that called ``backward``, if this thread has one."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -156,7 +156,7 @@ def in_compiled_function() -> bool:
 
 
 @lru_cache(_FILES)
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Return whether a file holds the user's code; bounded, since generated files may be many."""
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
         return False
@@ -165,6 +165,6 @@ def _is_users(file: str) -> bool:
 
 
 @lru_cache(_FILES)
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
     """Return whether a file is the program's own, not Python's or an installed package's."""
-    return _is_users(file) and not (installed_part(file) or file.startswith(_SCRIPTS))
+    return is_users(file) and not (installed_part(file) or file.startswith(_SCRIPTS))

@@ -21,12 +21,13 @@ class InterceptedCall(Call):
         traced: true if nothing is to be launched for the call.
 
     Attributes:
+        name: the overload as reports show it; compiled code may call another variant.
         row: the first row whose condition holds; ``None`` without one.
         site: the place where the call is made, once it has been looked up.
         notes: those of the forward calls whose backward makes the call, once looked up.
     """
 
-    __slots__ = ("args", "kwargs", "notes", "overload", "row", "site")
+    __slots__ = ("args", "kwargs", "name", "notes", "overload", "row", "site")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class InterceptedCall(Call):
     ) -> None:
         Call.__init__(self, overload.func, overload.signature.bind(args, kwargs), pretend)
         self.overload = overload
+        self.name = overload.name
         self.args = args
         self.kwargs = kwargs
         self.site: CallSite | None = None

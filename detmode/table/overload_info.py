@@ -94,6 +94,7 @@ class OverloadInfo:
         func: the overload.
         rows: its chain in the table; empty if none of its calls may vary.
         override: the action that the mode's ``overrides`` give it.
+        twin: the operator that compiled code calls instead of it, if that one was called.
 
     Attributes:
         names: all names that mean it in a report, an allow region or an override.
@@ -107,11 +108,13 @@ class OverloadInfo:
         func: torch._ops.OpOverload,
         rows: tuple[FamilyRule, ...] = (),
         override: str | None = None,
+        twin: torch._ops.OpOverload | None = None,
     ) -> None:
         schema = func._schema
         self.func = func
         self.rows = rows
         self.override = override
+        self.twin = twin
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
