@@ -19,6 +19,7 @@ from torch._dynamo.source import AttrSource
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import text_of
+from detmode.sites.lines import surroundings
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
@@ -31,6 +32,7 @@ class _Thread(threading.local):
 
     key: str | None = None
     mode: DeterministicMode | None = None
+    root: str | None = None
 
 
 thread = _Thread()
@@ -68,6 +70,9 @@ def call_user_compiler(
     install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))
     if thread.mode is None:
         return _call_user_compiler(graph, gm, example_inputs)
+    modules = surroundings()[1]
+    paths = thread.mode._counter.paths
+    thread.root = paths.of(modules, recomputed=False) if modules else None
     with _whole(thread.mode, gm):
         return _call_user_compiler(graph, gm, example_inputs)
 
@@ -80,7 +85,7 @@ def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[None]:
     from torch._inductor import compile_fx
     from torch._inductor.graph import GraphLowering
 
-    lines = "\n".join(text_of(node) for node in gm.graph.nodes)
+    lines = "\n".join(text_of(node, thread.root) for node in gm.graph.nodes)
     tag = hashlib.sha256(f"{thread.key}\n{lines}".encode()).hexdigest()
     with contextlib.ExitStack() as stack:
         stack.enter_context(
@@ -109,7 +114,7 @@ def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
         assert thread.mode is not None
         for node in gm.graph.nodes:
             if node.op == "call_function" and _varies(thread.mode, node):
-                node.kwargs = {**node.kwargs, SITE: text_of(node)}
+                node.kwargs = {**node.kwargs, SITE: text_of(node, thread.root)}
                 if variant_of(node.target) == "inplace":
                     node.replace_all_uses_with(node.args[0])
                 node.target = twin_of(node.target)
@@ -137,12 +142,18 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def _without_python_kernels(mode: DeterministicMode) -> Iterator[None]:
-    """Set aside what decomposes listed operators, and their forwards, above autograd."""
+    """Set aside what decomposes listed operators, and their forwards, above autograd.
+
+    What decomposes interpolation reads by index, so that the backward would add by index, which
+    eager code never does.
+    """
     removed = []
     try:
         for func in _python_kernels():
             for key in _PYTHON_KEYS:
-                if key in func.py_kernels and mode.lists(func, forward=True):
+                if key in func.py_kernels and (
+                    "upsample" in func._opname or mode.lists(func, forward=True)
+                ):
                     removed.append((func, key, func.py_kernels.pop(key)))
                     func._dispatch_cache.clear()
         yield

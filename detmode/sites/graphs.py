@@ -6,20 +6,42 @@ import operator
 import re
 import sys
 from functools import lru_cache
+from types import FrameType
 
 import torch
 
-from detmode.sites.lines import is_own, is_users
+from detmode.sites.files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 from detmode.table.names import overload_name
 from detmode.table.variants import variant_of
 
 _FRAME = re.compile(r'File "(.*?)", line (\d+)')
+GENERATED = "<eval_with_key>"
+"""What the names of the files of generated code begin with."""
+
+_SELF = "L['self']"
 _SITES = 1 << 14
 
 
-def text_of(node: torch.fx.Node) -> str:
-    """Return the line, the program's own line and the module of a node, as one text."""
+def node_of(frame: FrameType) -> torch.fx.Node | None:
+    """Return the node behind a line of a graph's generated code, if its user's line is known."""
+    graph = frame.f_locals.get("self")
+    if not isinstance(graph, torch.fx.GraphModule) or graph._lineno_map is None:
+        return None
+    position = graph._lineno_map.get(frame.f_lineno - getattr(graph, "_prologue_start", 0))
+    nodes = list(graph.graph.nodes)
+    if position is None or position >= len(nodes) or "stack_trace" not in nodes[position].meta:
+        return None
+    return nodes[position]
+
+
+def text_of(node: torch.fx.Node, root: str | None) -> str:
+    """Return the line, the program's own line, the module and the overload of a node, as one text.
+
+    Args:
+        node: of a graph that PyTorch's compiler makes.
+        root: the path of the module whose ``forward`` the graph is of; ``None`` without one.
+    """
     site = outer = ""
     for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
         if not site and is_users(file):
@@ -27,9 +49,19 @@ def text_of(node: torch.fx.Node) -> str:
         if is_own(file):
             outer = f"{file}:{line}"
             break
-    modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    path = [path for path, _ in modules.values()]
-    return "|".join((site or f"<{node.name}>", outer, path[-1] if path else "", _name(node)))
+    return "|".join((site or f"<{node.name}>", outer, _module(node, root) or "", _name(node)))
+
+
+def _module(node: torch.fx.Node, root: str | None) -> str | None:
+    """Return the path of the module that makes a call, as eager code shows it."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return root
+    (outermost, made_of), *_, (path, _) = [*stack.values(), *stack.values()]
+    if root is not None and outermost.startswith(_SELF):
+        return root + path.removeprefix(_SELF)
+    name = getattr(made_of, "__name__", str(made_of).rpartition(".")[2])
+    return (f"{root}." if root else "") + name + path.removeprefix(outermost)
 
 
 def _name(node: torch.fx.Node) -> str:

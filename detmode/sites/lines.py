@@ -5,32 +5,21 @@ The stack is read at each call, so the program needs neither hooks nor wrappers.
 
 from __future__ import annotations
 
-import os
 import sys
-from functools import lru_cache
 from types import FrameType
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 
-import detmode
 from detmode.sites.by_id import ById
+from detmode.sites.files import is_own, is_users
+from detmode.sites.graphs import GENERATED, node_of, site_from, text_of
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite, Site, installed_part
+from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node
-_INTERNAL_DIRECTORIES = tuple(
-    os.path.join(os.path.abspath(package.__path__[0]), "") for package in (torch, detmode)
-)
-_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
-_INSTALLED = tuple(
-    os.path.join(_STANDARD_LIBRARY, name, "") for name in ("site-packages", "dist-packages")
-)
-_SCRIPTS = os.path.join(sys.prefix, "Scripts" if os.name == "nt" else "bin", "")
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
-_EVAL_FRAME = os.path.join("torch", "_dynamo", "eval_frame.py")
-_HIGHER_ORDER = os.path.join("torch", "_higher_order_ops", "")
-_FILES = 1 << 12
 
 # For each code object, by instruction.
 _sites: ById[dict[int, Site]] = ById()
@@ -65,8 +54,12 @@ def here(paths: ModulePaths) -> CallSite | None:
     path = None
     if module is not None:
         path = paths.known.get(id(module))
-        if path is None:
-            path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
+        if path is None and (modules := surroundings()[1]):
+            path = paths.of(modules, recomputed=_current_node() is not None)
+    if user.f_code.co_filename.startswith(GENERATED) and (node := node_of(user)) is not None:
+        place, outer, _ = site_from(text_of(node, path))
+        paths.own_lines.setdefault(place.site.text, outer)
+        return place
     site = site_of(user)
     if site.text not in paths.own_lines:
         paths.own_lines[site.text] = own_line(user)
@@ -109,8 +102,16 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
         elif user is None and is_users(code.co_filename):
             user = frame
         frame = frame.f_back
-    modules.reverse()
+    modules = [module for module in reversed(modules) if not _is_compilers(module)]
     return user, modules
+
+
+def _is_compilers(module: torch.nn.Module) -> bool:
+    """Return whether ``torch.compile`` has put a module around, or in the place of, the user's."""
+    return isinstance(module, OptimizedModule) or (
+        isinstance(module, torch.fx.GraphModule)
+        and any("stack_trace" in node.meta for node in module.graph.nodes)
+    )
 
 
 def caller_of_backward() -> FrameType | None:
@@ -142,29 +143,3 @@ def backward_site() -> Site:
     if frame is None:
         return Site(f"<{node.name()}>" if node is not None else "<unknown>")
     return site_of(frame)
-
-
-def in_compiled_function() -> bool:
-    """Return whether the call runs inside a function that the user passed to ``torch.compile``."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code, frame = frame.f_code, frame.f_back
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith(_EVAL_FRAME):
-            # torch.cond and similar operators compile themselves, which a mode does not affect.
-            return frame is None or _HIGHER_ORDER not in frame.f_code.co_filename
-    return False
-
-
-@lru_cache(_FILES)
-def is_users(file: str) -> bool:
-    """Return whether a file holds the user's code; bounded, since generated files may be many."""
-    if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
-        return False
-    # A call inside multiprocessing or copy belongs to the user's line, not to the library's.
-    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
-
-
-@lru_cache(_FILES)
-def is_own(file: str) -> bool:
-    """Return whether a file is the program's own, not Python's or an installed package's."""
-    return is_users(file) and not (installed_part(file) or file.startswith(_SCRIPTS))

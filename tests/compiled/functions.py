@@ -1,0 +1,205 @@
+"""Functions that call the table's operators as users do, for eager and compiled runs."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]] = {}
+"""By name: the function, and what makes its arguments; floating ones get gradients."""
+
+
+def real(*shape: int) -> Tensor:
+    # Quarters: sums of a few are exact, so that fusing them changes no bit.
+    return (torch.randint(-8, 9, shape) / 4).float()
+
+
+def below(limit: int, *shape: int) -> Tensor:
+    return torch.randint(0, limit, shape)
+
+
+def add(name: str, function: Callable[..., Tensor], make: Callable[[], tuple[Tensor, ...]]) -> None:
+    assert name not in FUNCTIONS
+    FUNCTIONS[name] = (function, make)
+
+
+def _images(dim: int, size: int = 8) -> Callable[[], tuple[Tensor, ...]]:
+    return lambda: (real(2, 3, *[size] * dim),)
+
+
+for dim in (1, 2, 3):
+    for mode in ("nearest", "nearest-exact", {1: "linear", 2: "bilinear", 3: "trilinear"}[dim]):
+        add(
+            f"interpolate-{mode}-{dim}d",
+            lambda x, dim=dim, mode=mode: F.interpolate(x, size=[5, 11, 7][:dim], mode=mode),
+            _images(dim),
+        )
+    for mode in ("reflect", "replicate", "circular"):
+        add(
+            f"pad-{mode}-{dim}d",
+            lambda x, dim=dim, mode=mode: F.pad(x, [2, 1] * dim, mode=mode),
+            _images(dim, 4),
+        )
+    for name in ("max_pool", "avg_pool"):
+        add(
+            f"{name}{dim}d",
+            lambda x, f=getattr(F, f"{name}{dim}d"): f(x, 3, stride=2, padding=1),
+            _images(dim),
+        )
+    for name in ("adaptive_avg_pool", "adaptive_max_pool"):
+        add(
+            f"{name}{dim}d",
+            lambda x, f=getattr(F, f"{name}{dim}d"), dim=dim: f(x, [5, 3, 4][:dim]),
+            _images(dim),
+        )
+    add(
+        f"max_unpool{dim}d",
+        lambda x, pool=getattr(F, f"max_pool{dim}d"), unpool=getattr(F, f"max_unpool{dim}d"): (
+            unpool(*pool(x, 2, return_indices=True), 2)
+        ),
+        _images(dim),
+    )
+    add(
+        f"conv{dim}d",
+        lambda x, w, f=getattr(F, f"conv{dim}d"): f(x, w),
+        lambda dim=dim: (real(2, 3, *[6] * dim), real(4, 3, *[3] * dim)),
+    )
+    add(
+        f"conv_transpose{dim}d",
+        lambda x, w, f=getattr(F, f"conv_transpose{dim}d"): f(x, w),
+        lambda dim=dim: (real(2, 3, *[4] * dim), real(3, 4, *[3] * dim)),
+    )
+
+for mode in ("bilinear", "bicubic"):
+    add(
+        f"interpolate-{mode}-antialias",
+        lambda x, mode=mode: F.interpolate(x, size=(5, 3), mode=mode, antialias=True),
+        _images(2),
+    )
+add("interpolate-bicubic", lambda x: F.interpolate(x, size=(5, 11), mode="bicubic"), _images(2))
+add("interpolate-scale", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), _images(2))
+for dim in (2, 3):
+    for mode in ("bilinear", "nearest"):
+        add(
+            f"grid_sample-{mode}-{dim}d",
+            lambda x, grid, mode=mode: F.grid_sample(x, grid, mode=mode, align_corners=False),
+            lambda dim=dim: (real(2, 3, *[6] * dim), real(2, *[4] * dim, dim) / 2),
+        )
+    add(
+        f"fractional_max_pool{dim}d",
+        lambda x, r, dim=dim: getattr(F, f"fractional_max_pool{dim}d")(
+            x, 2, output_size=[4] * dim, _random_samples=r.detach()
+        ),
+        lambda dim=dim: (real(2, 3, *[8] * dim), torch.rand(2, 3, dim)),
+    )
+
+add("embedding", lambda i, w: F.embedding(i, w), lambda: (below(9, 40), real(9, 5)))
+for mode in ("sum", "mean", "max"):
+    add(
+        f"embedding_bag-{mode}",
+        lambda i, w, mode=mode: F.embedding_bag(i, w, mode=mode),
+        lambda: (below(9, 6, 7), real(9, 5)),
+    )
+add("nll_loss2d", lambda x, t: F.nll_loss(x, t), lambda: (real(2, 4, 3, 3), below(4, 2, 3, 3)))
+add(
+    "cross_entropy2d",
+    lambda x, t: F.cross_entropy(x, t),
+    lambda: (real(2, 4, 3, 3), below(4, 2, 3, 3)),
+)
+add(
+    "ctc_loss",
+    lambda x, t: F.ctc_loss(x.log_softmax(-1), t, [6, 6], [3, 2]),
+    lambda: (real(6, 2, 5), below(4, 2, 3) + 1),
+)
+add("attention", F.scaled_dot_product_attention, lambda: tuple(real(2, 2, 6, 4) for _ in range(3)))
+add("linear", F.linear, lambda: (real(3, 4), real(5, 4), real(5)))
+add("matmul", torch.matmul, lambda: (real(3, 4), real(4, 5)))
+add("bmm", torch.bmm, lambda: (real(2, 3, 4), real(2, 4, 5)))
+add("mv", torch.mv, lambda: (real(3, 4), real(4)))
+add("baddbmm", torch.baddbmm, lambda: (real(2, 3, 5), real(2, 3, 4), real(2, 4, 5)))
+add("fold", lambda x: F.fold(x, (6, 6), 3), lambda: (real(2, 18, 16),))
+add("unfold", lambda x: F.unfold(x, 3), lambda: (real(2, 2, 6, 6),))
+add("tensor_unfold", lambda x: x.unfold(0, 4, 1), lambda: (real(9),))
+
+
+def _rows() -> tuple[Tensor, ...]:
+    return real(8, 5), below(8, 30), real(30, 5)
+
+
+def _elements() -> tuple[Tensor, ...]:
+    return real(8, 5), below(8, 30, 5), real(30, 5)
+
+
+add("getitem", lambda x, i, v: x[i] * v, _rows)
+add("getitem-mask", lambda x, i, v: x.repeat(2, 1)[: len(i)][i[:16] > 3], _rows)
+add("getitem-two", lambda x, i, v: x[i, i % 5], _rows)
+add("index_put", lambda x, i, v: x.index_put((i,), v, accumulate=True), _rows)
+add("index_put-last", lambda x, i, v: x.index_put((i,), v), _rows)
+add("index_add", lambda x, i, v: x.index_add(0, i, v), _rows)
+add("index_copy", lambda x, i, v: x.index_copy(0, i[:8], v[:8]), _rows)
+add("index_select", lambda x, i, v: x.index_select(0, i) * v, _rows)
+add("gather", lambda x, i, v: x.gather(0, i) * v, _elements)
+add("scatter", lambda x, i, v: x.scatter(0, i, v), _elements)
+add("scatter-value", lambda x, i, v: x.scatter(0, i, 2.0), _elements)
+add("scatter_add", lambda x, i, v: x.scatter_add(0, i, v), _elements)
+for reduce in ("sum", "mean", "amax", "amin", "prod"):
+    add(
+        f"scatter_reduce-{reduce}",
+        lambda x, i, v, reduce=reduce: x.scatter_reduce(0, i, v, reduce),
+        _elements,
+    )
+for reduce in ("mean", "amax", "amin", "prod"):
+    add(
+        f"index_reduce-{reduce}",
+        lambda x, i, v, reduce=reduce: x.index_reduce(0, i, v, reduce),
+        _rows,
+    )
+add("take", lambda x, i, v: x.take(i), _elements)
+add("take_along_dim", lambda x, i, v: x.take_along_dim(i, 0), _elements)
+add("put", lambda x, i, v: x.put(i, v, accumulate=True), _elements)
+add("put-last", lambda x, i, v: x.put(i, v), _elements)
+add("repeat_interleave", lambda x, i, v: x.repeat_interleave(i[:8], 0), _rows)
+add("masked_scatter", lambda x, i, v: x.masked_scatter(x > 0, v), _rows)
+add("masked_select", lambda x, i, v: x.masked_select(x > 0), _rows)
+add("sort", lambda x, i, v: v.sort(0).values, _rows)
+add("topk", lambda x, i, v: v.topk(3, 0).values, _rows)
+
+
+def _in_place(name: str) -> Callable[..., Tensor]:
+    def function(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        y = x * 2
+        match name:
+            case "setitem":
+                y[i] = v
+            case "setitem-add":
+                y.index_put_((i,), v, accumulate=True)
+            case "index_add":
+                y.index_add_(0, i, v)
+            case "scatter_add":
+                y.scatter_add_(0, i[:, None].expand(-1, 5), v)
+            case "cumsum":
+                y.cumsum_(0)
+        return y
+
+    return function
+
+
+for name in ("setitem", "setitem-add", "index_add", "scatter_add", "cumsum"):
+    add(f"in-place-{name}", _in_place(name), _rows)
+
+for name in ("cumsum", "cumprod", "logcumsumexp"):
+    add(name, lambda x, f=getattr(torch, name): f(x, 0), lambda: (real(50),))
+for name in ("cummax", "cummin"):
+    add(name, lambda x, f=getattr(torch, name): f(x, 0).values, lambda: (real(50),))
+for name in ("median", "nanmedian", "mode"):
+    add(f"{name}-dim", lambda x, f=getattr(torch, name): f(x, 1).values, lambda: (real(6, 9),))
+add("median", torch.median, lambda: (real(31),))
+add("kthvalue", lambda x: x.kthvalue(3, 1).values, lambda: (real(6, 9),))
+add("histc", lambda x: x.detach().histc(8, -2, 2), lambda: (real(99),))
+add("bincount", lambda i, w: i.bincount(w.detach(), 9), lambda: (below(9, 60), real(60)))
+add("empty", lambda x: x.new_empty(4).fill_(1) + x, lambda: (real(4),))
+add("prod", lambda x: x.prod(1), lambda: (real(5, 4),))
+add("trace", lambda x: x.trace(), lambda: (real(5, 5),))
+add("diagonal", lambda x: x.diagonal() * 2, lambda: (real(5, 5),))
+add("cdist", lambda x, y: torch.cdist(x, y, p=1.0), lambda: (real(5, 3), real(4, 3)))
