@@ -133,16 +133,22 @@ class Audit(DeterministicMode):
         return overload
 
     def _intercept(
-        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], *, traced: bool
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+        site: str | None = None,
     ) -> Any:
         tally = self._tally
         tally.called.add(overload.func._schema.name)
         if overload.composite and overload.override is None:
             # The operators that it calls are counted instead.
-            return super()._intercept(overload, args, kwargs, traced=traced)
+            return super()._intercept(overload, args, kwargs, traced=traced, site=site)
         module, tally.acted = tally.module(), None
         # As in a trace nothing is launched, so that no substitute is unavailable.
-        result = super()._intercept(overload, args, kwargs, traced=True)
+        result = super()._intercept(overload, args, kwargs, traced=True, site=site)
         cost = tally.acted or Cost.of(self._floor(overload.func).bytes(args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)

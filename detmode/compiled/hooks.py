@@ -1,4 +1,15 @@
-"""The hook in Dynamo by which graphs compiled under a mode keep the mode's operators whole."""
+"""The hook in Dynamo by which graphs compiled under a mode keep the mode's operators whole.
+
+Dynamo gives each graph to the backend that the user chose through one method. Around it, while a
+mode is entered:
+
+- a guard is added, so that the code is used only under modes that list the same operators;
+- nothing decomposes listed operators, or the forwards of listed backward operators;
+- Inductor lowers a twin in the place of each listed operator, after all its passes over the graph;
+- Inductor's deterministic option is on, and the caches of other modes and lines are not used.
+
+Nothing of this changes the options that the user gave to ``torch.compile``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +22,15 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._functorch.config
 import torch.compiler.config
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import detmode
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import text_of
@@ -23,12 +38,26 @@ from detmode.sites.lines import surroundings
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
+CAN_COMPILE = hasattr(TorchDispatchMode, "is_infra_mode") and hasattr(
+    torch._functorch.config, "force_non_lazy_backward_lowering"
+)
+"""False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
+
 _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 """The keys at which PyTorch decomposes operators in Python while it traces."""
 
+_INTO_LISTED = frozenset({"aten::col2im", "aten::im2col"})
+"""Operators that do not vary and that Inductor decomposes into listed ones."""
+
 
 class _Thread(threading.local):
-    """What graphs of this thread are compiled for; Dynamo guards on it."""
+    """What graphs of this thread are compiled for.
+
+    Attributes:
+        key: Dynamo guards on it.
+        mode: the innermost mode.
+        root: the path of the module whose ``forward`` is being compiled.
+    """
 
     key: str | None = None
     mode: DeterministicMode | None = None
@@ -37,12 +66,17 @@ class _Thread(threading.local):
 
 thread = _Thread()
 
-_call_user_compiler = OutputGraph.call_user_compiler
+_HOOKED = "call_user_compiler"
+_call_user_compiler: Any = OutputGraph.call_user_compiler
 
 
 def enter(mode: DeterministicMode, undo: Undo) -> None:
     """Compile the graphs of this thread for ``mode`` until ``undo`` runs."""
-    OutputGraph.call_user_compiler = call_user_compiler  # type: ignore[method-assign]  # the hook
+    if OutputGraph.call_user_compiler is _call_user_compiler:
+        if torch.are_deterministic_algorithms_enabled():
+            # What was compiled under PyTorch's own flag has no guard that tells it from this.
+            torch.compiler.reset()
+        setattr(OutputGraph, _HOOKED, call_user_compiler)
     undo.note(functools.partial(_restore, thread.mode, thread.key))
     thread.mode, thread.key = mode, key_of(mode)
 
@@ -53,56 +87,59 @@ def _restore(mode: DeterministicMode | None, key: str | None) -> None:
 
 def key_of(mode: DeterministicMode) -> str:
     """Return a digest of what decides which operators stay whole."""
-    parts = (
-        sorted({f"{row.rule.op} {row.rule.when}" for row in mode._table}),
-        mode._overrides,
-        mode._simulate,
-    )
+    if not (mode.compiles and CAN_COMPILE):
+        return "operator by operator"
+    listed = sorted({row.rule.op for row in mode._table})
+    parts = (detmode.__version__, listed, mode._overrides, mode._simulate)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def call_user_compiler(
     graph: OutputGraph, gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]
 ) -> Any:
-    """Compile a graph of Dynamo's, for the mode that the thread has entered, if any."""
+    """Compile a graph for the mode that the thread has entered, if any."""
     module = graph.root_tx.import_source(__name__)
     source = AttrSource(AttrSource(module, "thread"), "key")
     install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))
-    if thread.mode is None:
+    mode = thread.mode
+    if mode is None:
         return _call_user_compiler(graph, gm, example_inputs)
+    if not mode.compiles:
+        return gm.forward
+    if not CAN_COMPILE:
+        mode.say_once(
+            "torch.compile",
+            "a function given to torch.compile runs operator by operator under DeterministicMode: "
+            "compiled code needs PyTorch 2.9 or newer",
+        )
+        return gm.forward
     modules = surroundings()[1]
-    paths = thread.mode._counter.paths
-    thread.root = paths.of(modules, recomputed=False) if modules else None
-    with _whole(thread.mode, gm):
+    thread.root = mode.paths.of(modules, recomputed=False) if modules else None
+    with _whole(mode, gm):
         return _call_user_compiler(graph, gm, example_inputs)
 
 
 @contextlib.contextmanager
 def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[None]:
     """Keep what ``mode`` lists whole in what is compiled inside the block."""
-    import torch._functorch.config
     import torch._inductor.config
     from torch._inductor import compile_fx
     from torch._inductor.graph import GraphLowering
 
+    # Code from a cache has the lines of the program that put it there.
     lines = "\n".join(text_of(node, thread.root) for node in gm.graph.nodes)
     tag = hashlib.sha256(f"{thread.key}\n{lines}".encode()).hexdigest()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            torch.compiler.config.patch(cache_key_tag=torch.compiler.config.cache_key_tag + tag)
-        )
-        if hasattr(torch._inductor.config, "deterministic"):
-            stack.enter_context(torch._inductor.config.patch(deterministic=True))
-        if hasattr(torch._functorch.config, "force_non_lazy_backward_lowering"):
-            # A backward that is compiled when it first runs is compiled outside of this block.
-            stack.enter_context(
-                torch._functorch.config.patch(force_non_lazy_backward_lowering=True)
-            )
-        stack.enter_context(mock.patch.object(compile_fx, "select_decomp_table", _decompositions))
-        stack.enter_context(
-            mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__))
-        )
-        stack.enter_context(_without_python_kernels(mode))
+    config: Any = torch.compiler.config
+    settings = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
+    with (
+        config.patch(cache_key_tag=config.cache_key_tag + tag),
+        torch._inductor.config.patch(settings),
+        # A backward that is compiled when it first runs is compiled outside of this block.
+        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+        mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
+        mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__)),
+        _without_python_kernels(mode),
+    ):
         yield
 
 
@@ -113,7 +150,7 @@ def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
     def with_twins(lowering: Any, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> None:
         assert thread.mode is not None
         for node in gm.graph.nodes:
-            if node.op == "call_function" and _varies(thread.mode, node):
+            if _may_be_met(thread.mode, node):
                 node.kwargs = {**node.kwargs, SITE: text_of(node, thread.root)}
                 if variant_of(node.target) == "inplace":
                     node.replace_all_uses_with(node.args[0])
@@ -123,12 +160,27 @@ def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
     return with_twins
 
 
-def _varies(mode: DeterministicMode, node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and mode.lists(node.target)
+def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
+    """Return whether a row or an override of the mode may hold for a call of the graph."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    overload = mode.overload_info(node.target)
+    if overload is None or overload.override is not None:
+        return overload is not None
+    values = tree_leaves(
+        [node.meta.get("val"), [each.meta.get("val") for each in node.all_input_nodes]]
+    )
+    devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    if mode._simulate:
+        devices.add(mode._simulate)
+    wanted = [
+        row.rule.when.devices for row in overload.rows if not isinstance(row.rule.action, Allow)
+    ]
+    return any(not each or devices.intersection(each) for each in wanted)
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return Inductor's decompositions but those of operators that the mode lists."""
+    """Return Inductor's decompositions but those of operators that stay whole."""
     from torch._inductor.decomposition import select_decomp_table
 
     mode = thread.mode
@@ -136,8 +188,17 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         func: decomposition
         for func, decomposition in select_decomp_table().items()
-        if not (isinstance(func, torch._ops.OpOverload) and mode.lists(func, forward=True))
+        if not (isinstance(func, torch._ops.OpOverload) and _stays_whole(mode, func))
     }
+
+
+def _stays_whole(mode: DeterministicMode, func: torch._ops.OpOverload) -> bool:
+    """Return whether an operator is listed, or the forward of a listed one."""
+    overload = mode.overload_info(func)
+    return func._schema.name in _INTO_LISTED or (
+        overload is not None
+        and bool(overload.rows or overload.override or mode._table.is_forward(func))
+    )
 
 
 @contextlib.contextmanager
@@ -150,12 +211,10 @@ def _without_python_kernels(mode: DeterministicMode) -> Iterator[None]:
     removed = []
     try:
         for func in _python_kernels():
-            for key in _PYTHON_KEYS:
-                if key in func.py_kernels and (
-                    "upsample" in func._opname or mode.lists(func, forward=True)
-                ):
+            if "upsample" in func._opname or _stays_whole(mode, func):
+                for key in func.py_kernels.keys() & set(_PYTHON_KEYS):
                     removed.append((func, key, func.py_kernels.pop(key)))
-                    func._dispatch_cache.clear()
+                func._dispatch_cache.clear()
         yield
     finally:
         for func, key, kernel in removed:
@@ -168,10 +227,11 @@ def _python_kernels() -> tuple[torch._ops.OpOverload, ...]:
     """Return the overloads of ATen that have a kernel in Python above autograd."""
     import torch._decomp.decompositions
 
-    found = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            overloads = (getattr(packet, each) for each in packet.overloads())
-            found += [each for each in overloads if any(k in each.py_kernels for k in _PYTHON_KEYS)]
-    return tuple(found)
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    overloads = [
+        getattr(packet, name)
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for name in packet.overloads()
+    ]
+    return tuple(func for func in overloads if func.py_kernels.keys() & set(_PYTHON_KEYS))

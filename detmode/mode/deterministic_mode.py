@@ -37,6 +37,7 @@ from detmode.mode.validation import validate, validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
+from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import observer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import Site
@@ -95,6 +96,7 @@ class DeterministicMode(TorchDispatchMode):
         simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
             the CUDA kernels of the substitutes on the host.
         schedule_seed: with ``simulate``: shuffles the order in which blocks and threads run.
+        compile: ``False`` runs functions given to ``torch.compile`` operator by operator.
         log: a logger, or a level for the logger ``detmode``.
 
     Raises:
@@ -109,8 +111,12 @@ class DeterministicMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return that functions given to ``torch.compile`` are compiled; their graphs are met."""
+        """Return true: Dynamo compiles inside the mode, which receives the calls of the code."""
         return True
+
+    if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        # PyTorch 2.8 and 2.9 ask this instead.
+        is_infra_mode = ignore_compile_internals
 
     # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
@@ -129,10 +135,12 @@ class DeterministicMode(TorchDispatchMode):
         fill_uninitialized_memory: bool | None = None,
         simulate: str | None = None,
         schedule_seed: int | None = None,
+        compile: bool = True,
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
-            warn_only, strict, substitute, rules, fill_uninitialized_memory, simulate, schedule_seed
+            *(warn_only, strict, substitute, rules, fill_uninitialized_memory),
+            *(simulate, schedule_seed, compile),
         )
         if rules is None:
             from detmode.rules import default_rules
@@ -144,6 +152,7 @@ class DeterministicMode(TorchDispatchMode):
         self._fill = fill_uninitialized_memory
         self._simulate = simulate
         self._schedule_seed = schedule_seed
+        self.compiles = compile
         self._logger = logger_for(log)
         self._begin()
 
@@ -277,6 +286,11 @@ class DeterministicMode(TorchDispatchMode):
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         return self._counter.report()
 
+    @property
+    def paths(self) -> ModulePaths:
+        """The paths of the modules in which calls are made."""
+        return self._counter.paths
+
     # One call
 
     def __torch_dispatch__(
@@ -352,21 +366,10 @@ class DeterministicMode(TorchDispatchMode):
         self._overloads[called] = overload
         return overload
 
-    def lists(self, func: torch._ops.OpOverload, *, forward: bool = False) -> bool:
-        """Return whether calls of ``func`` may vary, or may be overridden.
-
-        Args:
-            func: an overload.
-            forward: count operators whose backward is listed as well.
-        """
+    def overload_info(self, func: torch._ops.OpOverload) -> OverloadInfo | None:
+        """Return the facts about an overload; ``None`` if its calls are not intercepted."""
         overload = self._overloads.get(func, _UNSEEN)
-        if overload is _UNSEEN:
-            overload = self._look_up(func)
-        if overload is None:
-            return False
-        return bool(overload.rows or overload.override) or (
-            forward and self._table.is_forward(func)
-        )
+        return self._look_up(func) if overload is _UNSEEN else overload
 
     def _intercept(
         self,
@@ -387,11 +390,11 @@ class DeterministicMode(TorchDispatchMode):
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:
             call.site, outer, call.name = site_from(site)
-            self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
+            self.paths.own_lines.setdefault(call.site.site.text, outer)
         if torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
-                    self._memory.remember_call(call, self._counter.paths)
+                    self._memory.remember_call(call, self.paths)
                     break
         rule = call.row.rule if call.row else None
         if overload.override is None if rule is None else isinstance(rule.action, Allow):
@@ -399,7 +402,7 @@ class DeterministicMode(TorchDispatchMode):
             return call.run()
         is_allowed = self._memory.allows(call)
         if call.site is None:
-            self._memory.find_site(call, self._counter.paths)
+            self._memory.find_site(call, self.paths)
         decision = decide(
             rule,
             self._policy,
@@ -412,7 +415,7 @@ class DeterministicMode(TorchDispatchMode):
         if decision.action == "pass":
             return call.run()
         if decision.unavailable is not None:
-            self._say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
+            self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
         is_new = self._counter.count(call, decision)
         if decision.action in self._told and (is_new or decision.action == "error"):
             self._tell(call, decision)
@@ -477,7 +480,8 @@ class DeterministicMode(TorchDispatchMode):
         self._logger.warning("%s", message)
         _warn_at(message, site)
 
-    def _say_once(self, topic: str, text: str) -> None:
+    def say_once(self, topic: str, text: str) -> None:
+        """Log a warning, once for each topic."""
         if topic not in self._said:
             self._said.add(topic)
             self._logger.warning("%s", text)

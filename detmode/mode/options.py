@@ -24,10 +24,11 @@ def check_arguments(
     fill_uninitialized_memory: object,
     simulate: object,
     schedule_seed: object,
+    compile: object,
 ) -> None:
     """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
-    for name, value in (("strict", strict), ("substitute", substitute)):
+    for name, value in (("strict", strict), ("substitute", substitute), ("compile", compile)):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be bool, not {type(value).__name__}")
     if warn_only and strict:

@@ -7,6 +7,7 @@ import re
 import sys
 from functools import lru_cache
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -30,9 +31,10 @@ def node_of(frame: FrameType) -> torch.fx.Node | None:
         return None
     position = graph._lineno_map.get(frame.f_lineno - getattr(graph, "_prologue_start", 0))
     nodes = list(graph.graph.nodes)
-    if position is None or position >= len(nodes) or "stack_trace" not in nodes[position].meta:
+    if position is None or position >= len(nodes):
         return None
-    return nodes[position]
+    node: torch.fx.Node = nodes[position]
+    return node if "stack_trace" in node.meta else None
 
 
 def text_of(node: torch.fx.Node, root: str | None) -> str:
@@ -54,10 +56,13 @@ def text_of(node: torch.fx.Node, root: str | None) -> str:
 
 def _module(node: torch.fx.Node, root: str | None) -> str | None:
     """Return the path of the module that makes a call, as eager code shows it."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    stack: dict[str, tuple[str, Any]] = (
+        node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    )
     if not stack:
         return root
-    (outermost, made_of), *_, (path, _) = [*stack.values(), *stack.values()]
+    modules = list(stack.values())
+    (outermost, made_of), path = modules[0], modules[-1][0]
     if root is not None and outermost.startswith(_SELF):
         return root + path.removeprefix(_SELF)
     name = getattr(made_of, "__name__", str(made_of).rpartition(".")[2])

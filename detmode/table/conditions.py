@@ -44,6 +44,7 @@ class Condition(Value):
         arguments: the schema names that the predicate reads.
         dtypes: the dtypes that it requires; for a joint condition, those of its first part that
             requires any.
+        devices: the types of device of which it requires one; likewise.
         made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
     """
 
@@ -51,6 +52,7 @@ class Condition(Value):
     holds: Callable[[Call], bool]
     arguments: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
+    devices: tuple[str, ...] = ()
     made_by: Callable[[], Condition] | None = field(default=None, repr=False)
 
     def __call__(self, call: Call) -> bool:
@@ -64,6 +66,7 @@ class Condition(Value):
             lambda call: first(call) and second(call),
             self.arguments + other.arguments,
             self.dtypes or other.dtypes,
+            self.devices or other.devices,
             partial(operator.and_, self, other),
         )
 
@@ -108,10 +111,18 @@ ALWAYS = Condition("always", _always)
 def on(*device_types: str) -> Condition:
     """The call has a tensor on one of ``device_types``, or creates one there."""
     text = ", ".join(repr(device) for device in device_types)
+    # One comparison where one will do: this condition is asked of every listed call.
     if len(device_types) == 1:
-        wanted = device_types[0]
-        return Condition(f"on({text})", lambda call: wanted in call.device_types)
-    return Condition(f"on({text})", lambda call: not call.device_types.isdisjoint(device_types))
+        return Condition(
+            f"on({text})",
+            lambda call: device_types[0] in call.device_types,
+            devices=device_types,
+        )
+    return Condition(
+        f"on({text})",
+        lambda call: not call.device_types.isdisjoint(device_types),
+        devices=device_types,
+    )
 
 
 @_pickled_by_name

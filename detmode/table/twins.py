@@ -47,7 +47,7 @@ def twin_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
 
 
 class _Twins(torch._ops._OpNamespace):
-    """``torch.ops.detmode_twin``: code from the compiler's caches names twins that are not yet made."""
+    """``torch.ops.detmode_twin``; code from the compiler's caches names twins not yet made."""
 
     # The compiler writes it into its code, to find the operator again.
     __module__ = torch._ops._OpNamespace.__module__
