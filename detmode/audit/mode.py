@@ -102,6 +102,7 @@ class Audit(DeterministicMode):
             overrides=overrides,
             fill_uninitialized_memory=fill_uninitialized_memory,
             simulate="cuda",
+            compile=False,
             log=log,
         )
 
