@@ -84,15 +84,15 @@ def over(mine: Spread | str | None, other: Spread | str | None) -> float | None:
 
 
 def over_floor(row: Row) -> float | None:
-    """Our median over the floor; ``None`` where the inputs were in the cache."""
+    """Our median over the floor; ``None`` where there is none."""
     ours = row.times.get(OURS)
-    if not isinstance(ours, Spread) or not row.beyond_cache or not row.floor:
+    if not isinstance(ours, Spread) or not row.floor:
         return None
     return ours.median / row.floor
 
 
 def share(row: Row) -> float | None:
-    """The share of a copy's bandwidth that the substitute reaches; ``None`` in the cache."""
+    """The share of a copy's bandwidth that the substitute reaches."""
     found = over_floor(row)
     return None if found is None else 1 / found
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import contention
 import torch
 from accuracy import check_accuracy
-from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved, tensors_of
+from timing import Clock, Spread, Timed, bytes_of, interleaved, tensors_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
@@ -23,7 +23,7 @@ from detmode.table.call import Signature
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker, Sample
-from detmode.verify.cases import Case, matching_row, name_of, samples_of
+from detmode.verify.cases import Case, call, matching_row, name_of, samples_of
 from detmode.verify.claims import ClaimError, check_bits
 
 ATEN, NATIVE, OURS = "aten", "pytorch deterministic", "detmode"
@@ -205,7 +205,6 @@ class Row:
         contention: as in :class:`Workload`.
         n_bytes: inputs read once and outputs written once.
         floor: seconds in which a copy moves so many bytes.
-        beyond_cache: whether the inputs came from memory.
         failure: the claim that does not hold, or the error; then nothing was timed.
         times: by side, each a spread, or why the side cannot run.
     """
@@ -217,7 +216,6 @@ class Row:
     contention: str
     n_bytes: int = 0
     floor: float = 0.0
-    beyond_cache: bool = False
     failure: str | None = None
     times: dict[str, Spread | str] = dataclasses.field(default_factory=dict)
 
@@ -251,7 +249,7 @@ def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> 
 
 def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
     case = workload.case
-    arguments = Rotation.of(case.sample.arguments(case.dtype, clock.device), clock)
+    arguments = case.sample.arguments(case.dtype, clock.device)
     able = sides(case, arguments, clock.device)
     times: dict[str, Spread | str] = {}
     if COMPOSED not in able:
@@ -266,8 +264,8 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
             times[name] = problem
             del able[name]
     with able[OURS].around():
-        ours = able[OURS].run(0)
-    n_bytes = bytes_of(arguments[0]) + bytes_of(ours)
+        ours = able[OURS].run()
+    n_bytes = bytes_of(arguments) + bytes_of(ours)
     if COMPOSED in able and not _agree(able[COMPOSED], ours):
         times[COMPOSED] = "inaccurate"
         del able[COMPOSED]
@@ -277,7 +275,6 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
         row,
         n_bytes=n_bytes,
         floor=n_bytes / bandwidth,
-        beyond_cache=arguments.beyond_cache,
         times={name: times[name] for name in SIDES},
     )
 
@@ -285,42 +282,36 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
 def _agree(side: Timed, ours: Any) -> bool:
     """Whether the side's floating results are ours up to half of the dtype's digits."""
     with side.around():
-        theirs = side.run(0)
+        theirs = side.run()
     for mine, other in zip(tensors_of(ours), tensors_of(theirs)):
         if mine.is_floating_point() and mine.numel():
-            scale = mine.abs().max().double()
-            error = (mine.double() - other.double()).abs().max()
-            if mine.shape != other.shape or not error <= torch.finfo(mine.dtype).eps ** 0.5 * scale:
+            bound = torch.finfo(mine.dtype).eps ** 0.5 * float(mine.abs().max())
+            if mine.shape != other.shape or not torch.allclose(
+                mine.double(), other.double(), rtol=0.0, atol=bound
+            ):
                 return False
     return True
 
 
-def sides(case: Case, arguments: Rotation, device: torch.device) -> dict[str, Timed]:
+def sides(case: Case, arguments: dict[str, Any], device: torch.device) -> dict[str, Timed]:
     """Every way to run the case, by name."""
     func = resolve(case.sample.op)
     assert func is not None
-    operator: Callable[..., Any] = func
     composition = samples_of(case.family).compositions.get(case.sample.op)
-    signature = Signature(func)
+    here = partial(call, case.sample, arguments)
 
-    def call(number: int) -> Any:
-        return operator(**arguments[number])
-
-    def round_trip(number: int) -> Any:
-        return moved(operator(**moved(arguments[number], "cpu")), device)
+    def round_trip() -> Any:
+        return moved(call(case.sample, moved(arguments, "cpu")), device)
 
     mode = DeterministicMode(simulate=None if device.type == "cuda" else "cuda")
     found = {
-        ATEN: Timed(call, lambda: deterministic_flag(False)),
-        NATIVE: Timed(call, lambda: deterministic_flag(True)),
-        OURS: Timed(call, lambda: mode),
+        ATEN: Timed(here, lambda: deterministic_flag(False)),
+        NATIVE: Timed(here, lambda: deterministic_flag(True)),
+        OURS: Timed(here, lambda: mode),
         ROUND_TRIP: Timed(round_trip, lambda: deterministic_flag(False)),
     }
     if composition is not None:
-
-        def composed(number: int) -> Any:
-            return composition(**signature.bind((), arguments[number]))
-
+        composed = partial(composition, **Signature(func).bind((), arguments))
         found[COMPOSED] = Timed(composed, lambda: deterministic_flag(True))
     return found
 
@@ -329,7 +320,7 @@ def _problem(side: Timed) -> str | None:
     """Why a side cannot run; ``None`` where it can."""
     try:
         with side.around():
-            side.run(0)
+            side.run()
     except (RuntimeError, NotImplementedError) as error:
         text = str(error).partition("\n")[0]
         alert = "does not have a deterministic implementation" in text

@@ -79,7 +79,7 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
     for side, around in _sides(clock).items():
         problem = _problem(step, around)
         if problem is None:
-            able[side] = Timed(lambda n: step(), around)
+            able[side] = Timed(step, around)
         else:
             problems[side] = problem
     return _timed(begun, SIDES, able, problems, clock, rounds)
@@ -114,9 +114,9 @@ def _timed(
     clock: Clock,
     rounds: int,
 ) -> Step:
-    times = {**problems, **interleaved(able, clock, rounds, ahead=0.0)}
+    times = {**problems, **interleaved(able, clock, rounds, ahead=0.0, cold=False)}
     on_gpu = clock.device.type == "cuda"
-    work = interleaved(able, clock, rounds, ahead=LEAD) if on_gpu else {}
+    work = interleaved(able, clock, rounds, ahead=LEAD, cold=False) if on_gpu else {}
     ordered = {side: times[side] for side in sides}
     return dataclasses.replace(begun, times={**begun.times, **ordered}, work={**begun.work, **work})
 
@@ -182,7 +182,7 @@ def _problem(step: Callable[[], Training], around: Around) -> str | None:
     return None
 
 
-def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[int], object] | str:
+def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[], object] | str:
     """Replays a step captured in a CUDA graph; or why there is none."""
     if clock.device.type != "cuda":
         return "needs a GPU"
@@ -202,4 +202,4 @@ def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[
     except Exception as error:  # a step that waits for the GPU cannot be captured
         return f"raises: {str(error).partition(chr(10))[0][:40]}"
     # What the graph reads must live as long as it does.
-    return lambda number, kept=step: graph.replay()
+    return lambda kept=step: graph.replay()

@@ -84,9 +84,7 @@ def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.usefixtures("clock")
 def test_what_targets_name_comes_first(tmp_path: Path) -> None:
     """Then the other operators, then the other dtypes; of each the largest first."""
-    asked = families.parser().parse_args(
-        ["--family", "put", "--family", "upsample", "--output", "x"]
-    )
+    asked = families.parser().parse_args(["--family", "put", "--family", "upsample"])
     measured = families.Benchmark(Results({"gpu": None}, 1e9, 2), asked, Clock())
     inputs = measured._inputs()
     kinds = [
@@ -191,14 +189,11 @@ class Gpu(Clock):
         run()
         return 1e-3
 
-    def wait(self) -> None:
-        """Nothing is queued."""
-
 
 def test_work_of_the_gpu_is_timed_apart() -> None:
     """First as the steps come; then with the GPU held until the host has queued one."""
     clock = Gpu()
-    able = {"detmode": Timed(lambda n: time.sleep(0.03))}
+    able = {"detmode": Timed(lambda: time.sleep(0.03))}
     begun = Step("net", None, {"nondeterministic": "raises"})
     step = whole_steps._timed(begun, ["detmode"], able, {}, clock, 2)
     assert list(step.times) == ["nondeterministic", "detmode"]

@@ -24,7 +24,7 @@ def row(spread: Made) -> Callable[..., Row]:
 
     def made(family: str, op: str, us: float, sample: str = "a", contention: str = "") -> Row:
         times: dict[str, Spread | str] = {ATEN: spread(4), NATIVE: spread(10), OURS: spread(us)}
-        return Row(family, op, sample, "float32", contention, 1 << 30, 2e-6, True, None, times)
+        return Row(family, op, sample, "float32", contention, 1 << 30, 2e-6, None, times)
 
     return made
 
@@ -59,10 +59,9 @@ def test_gathering_is_bound_by_the_bandwidth(measured: Results, row: Callable[..
     """The lowest share counts where a launch is no part of the time."""
     large = dataclasses.replace(row("upsample", "aten::x", 40), floor=targets.BOUND)
     short = row("avg_pool3d", "aten::y", 40)
-    cached = dataclasses.replace(large, sample="in_cache", beyond_cache=False)
     other = dataclasses.replace(row("put", "aten::put", 900), floor=targets.BOUND)
-    measured.rows = [large, short, cached, other]
-    assert measured_of(measured)[3] == "10.00, 2 operators, 3 inputs, missed"
+    measured.rows = [large, short, other]
+    assert measured_of(measured)[3] == "10.00, 2 operators, 2 inputs, missed"
     assert measured_of(measured)[4] == "0.50, aten::x a float32, missed"
     measured.rows = [dataclasses.replace(large, floor=32e-6)]
     assert measured_of(measured)[4] == "0.80, aten::x a float32, met"
