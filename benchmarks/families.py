@@ -26,7 +26,7 @@ import sides
 import tables
 import targets
 import whole_steps
-from provenance import provenance
+from provenance import add_options, provenance
 from timing import Clock, copy_bandwidth
 
 from detmode import cuda
@@ -50,15 +50,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--model", action="append", choices=list(models.MODELS), help="repeatable")
     found.add_argument("--rounds", type=_rounds, default=20, help="how often each side is timed")
     found.add_argument("--calls", type=int, default=1000, help="of the host, in each round")
-    found.add_argument(
-        "--minutes", type=_minutes, help="begin no line after so many; --resume does the rest"
-    )
-    found.add_argument("--output", type=Path, default=results.FOLDER, help="folder of the JSON")
-    found.add_argument(
-        "--resume", action="store_true", help="keep what the file has, measure the rest"
-    )
     found.add_argument("--plot", type=Path, help="folder of the pictures; needs matplotlib")
-    found.add_argument("--commit", help="of detmode, in a copy without its repository")
+    add_options(found, results.FOLDER)
     return found
 
 
@@ -66,16 +59,6 @@ def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"a spread needs two rounds or more, not {text}")
     return int(text)
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number of minutes above 0, not {text}")
-    return minutes
 
 
 def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
@@ -116,7 +99,7 @@ class Benchmark:
         lines = itertools.chain.from_iterable(lines for _, lines in pieces)
         for done, (what, measure) in enumerate(lines):
             minutes = (time.monotonic() - start) / 60
-            if self.options.minutes is not None and minutes >= self.options.minutes:
+            if minutes >= self.options.minutes:
                 print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
                 return
             left = f", about {minutes / done * (most - done):.0f} min left" if done else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -86,6 +88,31 @@ class Measured:
     def read(cls, path: Path) -> Measured:
         """What :meth:`write` wrote."""
         raise NotImplementedError
+
+
+def add_options(parser: argparse.ArgumentParser, folder: Path) -> None:
+    """The options of a command that measures until its minutes are over, and can be resumed."""
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        default=math.inf,
+        help="begin no line after so many; --resume does the rest",
+    )
+    parser.add_argument("--output", type=Path, default=folder, help="folder of the JSON")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what the file has, measure the rest"
+    )
+    parser.add_argument("--commit", help="of detmode, in a copy without its repository")
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of minutes above 0, not {text}")
+    return minutes
 
 
 def cpu() -> str:

@@ -75,12 +75,10 @@ def _mean(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
     return geometric_mean(map(geometric_mean, by_operator.values())), word
 
 
-def _worst(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
-    found = [(each, row) for row in rows if (each := ratio(row, side)) is not None]
-    if not found:
-        return None, ""
-    worst, row = max(found, key=lambda each: each[0])
-    return worst, _named(row)
+def _worst(rows: Iterable[Row]) -> tuple[float | None, str]:
+    """The largest ratio to ATen's time, and of which input."""
+    found = [(each, _named(row)) for row in rows if (each := ratio(row, ATEN)) is not None]
+    return max(found, default=(None, ""))
 
 
 def _gathered(results: Results) -> list[Row]:
@@ -89,11 +87,8 @@ def _gathered(results: Results) -> list[Row]:
 
 def _lowest_share(results: Results) -> tuple[float | None, str]:
     bound = [row for row in _gathered(results) if row.floor >= BOUND]
-    found = [(each, row) for row in bound if (each := share(row)) is not None]
-    if not found:
-        return None, ""
-    lowest, row = min(found, key=lambda each: each[0])
-    return lowest, _named(row)
+    found = [(each, _named(row)) for row in bound if (each := share(row)) is not None]
+    return min(found, default=(None, ""))
 
 
 def _adds(results: Results, kinds: Sequence[str]) -> list[Row]:
@@ -129,11 +124,11 @@ TARGETS = (
         1.0,
         lambda results: _mean(_own(results), ATEN),
     ),
-    Target("the same, worst operator and input", 2.0, lambda each: _worst(_own(each), ATEN)),
+    Target("the same, worst operator and input", 2.0, lambda each: _worst(_own(each))),
     Target(
         "the same, any contention, worst operator and input",
         None,
-        lambda each: _worst((row for row in each.rows if row.failure is None), ATEN),
+        lambda each: _worst(row for row in each.rows if row.failure is None),
     ),
     Target(
         "gathering backward (interpolation, pooling, padding) over ATen nondeterministic, "

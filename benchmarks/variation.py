@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import ROOT, Measured, provenance
+from provenance import ROOT, Measured, add_options, provenance
 from torch.utils._pytree import tree_map_only
 
 from detmode import cuda
@@ -231,12 +231,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: float32")
     found.add_argument("--repeats", type=int, default=100, help="idle and busy each; default: 100")
     found.add_argument("--seconds", type=float, default=5.0, help="of one input; default: 5")
-    found.add_argument(
-        "--minutes", type=float, default=float("inf"), help="begin no input after so many"
-    )
-    found.add_argument("--output", type=Path, default=FOLDER, help="folder of the JSON")
-    found.add_argument("--resume", action="store_true", help="keep what the file has")
-    found.add_argument("--commit", help="of detmode, in a copy without its repository")
+    add_options(found, FOLDER)
     return found
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, accumulator_buffers, ctype, launch
+from detmode.cuda import Source, accumulator_buffers, ctype, host, launch
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 COMPLEX = (torch.complex64, torch.complex128)
@@ -116,7 +119,35 @@ REDUCTIONS = Source(
     ),
 )
 
-ALL = (KERNELS, FAULTS, WARP, PRIMITIVES, REDUCTIONS)
+EXPONENTIAL = Source(
+    __file__,
+    "exponential.cu",
+    entries=tuple(
+        f"{name}<{scalar}>"
+        for name in ("exponentials", "exponentials_nonpositive", "logarithms", "scaled_numbers")
+        for scalar in ("float", "double")
+    ),
+)
+
+# Threads, rows and elements at once: tiles of 32 and of 256 elements.
+SCAN_SHAPES = ((32, 1, 1), (64, 2, 2))
+SCANS = Source(
+    __file__,
+    "scan.cu",
+    entries=tuple(
+        f"scan<{of}, {threads}, {rows}, {vec}>"
+        for of in ("runs", "float_sums")
+        for threads, rows, vec in SCAN_SHAPES
+    ),
+)
+
+ALL = (KERNELS, FAULTS, WARP, PRIMITIVES, REDUCTIONS, EXPONENTIAL, SCANS)
+
+
+def source_in(folder: Path, text: str, *entries: str) -> Source:
+    """A source of this text; its entry is ``f`` unless others are said."""
+    (folder / "text.cu").write_text(text)
+    return Source(str(folder / "anchor.py"), "text.cu", entries or ("f",))
 
 
 def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> Tensor:
@@ -142,3 +173,17 @@ def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> 
 def pattern(tensor: Tensor) -> bytes:
     """The tensor's bytes, so that NaNs and signed zeros compare too."""
     return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+SCHEDULES = (None, *range(20))
+"""Program order and twenty shuffled schedules."""
+
+
+def in_every_schedule(run: Callable[[], Tensor], seeds: Iterable[int | None] = SCHEDULES) -> Tensor:
+    """The result of ``run``, whose bits are the same in every schedule."""
+    results = []
+    for seed in seeds:
+        with host.schedule(seed):
+            results.append(run())
+    assert len(set(map(pattern, results))) == 1
+    return results[0]

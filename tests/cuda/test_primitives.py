@@ -8,14 +8,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import FLOATING, PRIMITIVES, WARP, pattern
+from cuda_sources import FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, host, launch, launch_blocks, magic_numbers
 from detmode.cuda.rows.chosen_windows import pooled_shape
-
-SEEDS = (None, *range(20))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -177,17 +175,16 @@ def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
     """Every thread gets the sum of the row, with the same bits for every schedule."""
     columns = threads - 5
     values = torch.randn(7, columns, dtype=dtype)
-    seen = set()
-    for seed in SEEDS:
+
+    def sums() -> torch.Tensor:
         output = empty((7,), dtype, "cpu")
-        with host.schedule(seed):
-            launch_blocks(
-                PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
-                input=values, output=output, columns=columns,
-            )  # fmt: skip
-        torch.testing.assert_close(output, values.sum(1))
-        seen.add(pattern(output))
-    assert len(seen) == 1
+        launch_blocks(
+            PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
+            input=values, output=output, columns=columns,
+        )  # fmt: skip
+        return output
+
+    torch.testing.assert_close(in_every_schedule(sums), values.sum(1))
 
 
 @pytest.mark.parametrize("threads", [32, 96, 1024])
@@ -228,13 +225,8 @@ def test_segment_sums(dtype: torch.dtype, piece: int, n: int, segments: int) -> 
     keys = torch.randint(0, segments, (n,), generator=generator).sort().values
     values = torch.randn(n, 3, dtype=dtype, generator=generator)
     expected = torch.zeros(segments, 3, dtype=dtype).index_add(0, keys, values)
-    seen = set()
-    for seed in (None, 1, 2):
-        with host.schedule(seed):
-            output = segment_sum(keys, values, segments, piece)
-        torch.testing.assert_close(output, expected)
-        seen.add(pattern(output))
-    assert len(seen) == 1
+    output = in_every_schedule(lambda: segment_sum(keys, values, segments, piece), (None, 1, 2))
+    torch.testing.assert_close(output, expected)
 
 
 def test_segment_sums_keep_negative_zero() -> None:
@@ -250,11 +242,13 @@ def test_owners() -> None:
     expected = torch.full((40,), -1)
     for i in range(2000):
         expected[index[i]] = i
-    for seed in SEEDS:
+
+    def owners() -> torch.Tensor:
         owners = torch.full((40,), -1)
-        with host.schedule(seed):
-            launch(PRIMITIVES, "elect", 2000, index=index, owners=owners, n=2000)
-        assert torch.equal(owners, expected)
+        launch(PRIMITIVES, "elect", 2000, index=index, owners=owners, n=2000)
+        return owners
+
+    assert torch.equal(in_every_schedule(owners), expected)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -278,29 +272,16 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     shares = -(-(channels if channels_last else outer) // per_thread)
     lanes = shares if channels_last else 1
     threads = 24 * shares * (batch if channels_last else 1)
-    results = []
-    for seed in SEEDS:
+
+    def gathered() -> torch.Tensor:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
-        with host.schedule(seed):
-            launch(
-                PRIMITIVES, f"chosen<float, {counting}>", 100,
-                grad_output=grad.contiguous(memory_format=form),
-                indices=indices.contiguous(memory_format=form), grad_input=grad_input,
-                shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
-            )  # fmt: skip
-        results.append(grad_input)
-    assert all(torch.equal(result, results[0]) for result in results)
-    torch.testing.assert_close(results[0].flatten(2).double(), expected, rtol=1e-6, atol=1e-7)
+        launch(
+            PRIMITIVES, f"chosen<float, {counting}>", 100,
+            grad_output=grad.contiguous(memory_format=form),
+            indices=indices.contiguous(memory_format=form), grad_input=grad_input,
+            shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
+        )  # fmt: skip
+        return grad_input
 
-
-def test_tickets_are_the_control() -> None:
-    """A counter drawn by atomicAdd orders threads by schedule: no way to find owners."""
-    orders = set()
-    for seed in (1, 2):
-        output = torch.zeros(100, dtype=torch.int32)
-        with host.schedule(seed):
-            launch(
-                WARP, "tickets", 100, next=torch.zeros(1, dtype=torch.int32), output=output, n=100
-            )
-        orders.add(pattern(output))
-    assert len(orders) == 2
+    got = in_every_schedule(gathered).flatten(2).double()
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)

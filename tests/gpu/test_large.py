@@ -9,33 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import needs
 import pytest
 import torch
+from gpu_calls import DEVICES
 
 from detmode import DeterministicMode
 
 fcntl = pytest.importorskip("fcntl", reason="processes wait for one another by Unix's locks")
 
 GIB = 1 << 30
-SIZES = (
-    pytest.param(
-        ("cpu", 1 << 14),
-        id="host-2**14",
-        marks=needs.compiler,
-    ),
-    pytest.param(("cuda", 1 << 31), id="cuda-2**31", marks=pytest.mark.cuda),
-)
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=DEVICES)
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, int]]:
     """The device, and a power of two that the elements of a large tensor exceed."""
-    device, size = request.param
-    if device == "cpu":
-        yield device, size
+    if request.param == "cpu":
+        yield "cpu", 1 << 14
         return
     # Of the processes that share the GPU one at a time has so much of its memory.
     with (tmp_path_factory.getbasetemp().parent / "large.lock").open("w") as turn:
@@ -44,7 +35,7 @@ def place(
         free, _ = torch.cuda.mem_get_info()
         if free < 24 * GIB:
             pytest.skip(f"needs 24 GiB of a GPU's memory, {free / GIB:.0f} are free")
-        yield device, size
+        yield "cuda", 1 << 31
         torch.cuda.empty_cache()
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import needs
 import pytest
 import torch
+from gpu_calls import DEVICES
+from variation import Load
 
 from detmode import DeterministicMode
 from detmode.verify.claims import same_bits
@@ -107,24 +109,17 @@ def test_bits_are_the_host_runners(name: str) -> None:
     expected = results(run, arguments, simulate="cuda")
     on_gpu = tuple(each.cuda() for each in arguments)
     torch.cuda.synchronize()
-    load, stream = torch.ones(2048, 2048, device="cuda"), torch.cuda.Stream()
+    load = Load()
     for number in range(30):
         if number % 2 == 1:
-            with torch.cuda.stream(stream):
-                for _ in range(4):
-                    torch.mm(load, load)
+            load()
         assert same_bits(results(run, on_gpu), expected), f"run {number}"
 
 
-@pytest.mark.parametrize(
-    ("device", "n"),
-    [
-        pytest.param("cpu", 1 << 14, id="host-2**14", marks=needs.compiler),
-        pytest.param("cuda", 1 << 28, id="cuda-2**28", marks=pytest.mark.cuda),
-    ],
-)
-def test_a_long_row_comes_to_an_end(device: str, n: int) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_long_row_comes_to_an_end(device: str) -> None:
     """Its running sums are known without a reference, and no block may begin with a wrong total."""
+    n = 1 << (14 if device == "cpu" else 28)
     # Three in turn, while the blocks' lengths are powers of two: their totals are not all alike.
     values, sums = (
         torch.tensor(three, dtype=torch.float32, device=device).repeat(n // 3 + 1)[:n]
