@@ -80,13 +80,7 @@ Lines = Iterator[tuple[object, Callable[[], None]]]
 
 
 class Benchmark:
-    """What is asked for and not there yet.
-
-    Args:
-        found: takes the figures.
-        options: of the command.
-        clock: the GPU's or the host's.
-    """
+    """What is asked for and not there yet; ``found`` takes the figures."""
 
     def __init__(self, found: results.Results, options: argparse.Namespace, clock: Clock) -> None:
         self.found, self.options, self.clock = found, options, clock
@@ -134,21 +128,21 @@ class Benchmark:
         return len(each.keys()), self._workloads(each)
 
     def _workloads(self, each: sides.Input) -> Lines:
+        def measure(workload: sides.Workload) -> None:
+            rounds, bandwidth = self.options.rounds, self.found.bandwidth
+            self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))
+
         known = {row.key for row in self.found.rows}
         for workload in sides.workloads(each, self.clock.device):
             if workload.row().key not in known:
-                yield workload, partial(self._workload, workload)
-
-    def _workload(self, workload: sides.Workload) -> None:
-        rounds, bandwidth = self.options.rounds, self.found.bandwidth
-        self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))
+                yield workload, partial(measure, workload)
 
     def _host(self) -> Lines:
-        if not self.found.host:
-            yield "host", self._host_cost
+        def measure() -> None:
+            self.found.host += host_cost.host_cost(self.options.rounds, self.options.calls)
 
-    def _host_cost(self) -> None:
-        self.found.host += host_cost.host_cost(self.options.rounds, self.options.calls)
+        if not self.found.host:
+            yield "host", measure
 
     def _steps(self, names: Sequence[str]) -> Lines:
         for name in names:

@@ -46,11 +46,11 @@ class Make:
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal values."""
-        return torch.randn(shape, generator=self._generator).to(self.device)
+        return torch.randn(shape, generator=self._generator, device="cpu").to(self.device)
 
     def integers(self, below: int, *shape: int) -> Tensor:
         """Integers from 0."""
-        return torch.randint(below, shape, generator=self._generator).to(self.device)
+        return torch.randint(below, shape, generator=self._generator, device="cpu").to(self.device)
 
 
 def deeplab(make: Make) -> Training:

@@ -43,13 +43,9 @@ HEADS = ("bytes", "dtype", "layout", "digest, us", "copy, us", "GB/s", "of the c
 def digests(
     clock: Clock, sizes: Sequence[int], rounds: int, bandwidth: float
 ) -> list[tuple[str, ...]]:
-    """Time the digest of tensors of every size, dtype and layout: a row of the table for each.
+    """Time the digest of tensors of every size in bytes, dtype and layout: a row for each.
 
-    Args:
-        clock: what times them, and where they are.
-        sizes: in bytes.
-        rounds: how often each is timed.
-        bandwidth: bytes that a copy reads and writes in a second.
+    ``bandwidth`` is the bytes that a copy reads and writes in a second.
     """
     found = []
     for n_bytes, dtype, layout in itertools.product(sizes, DTYPES, LAYOUTS):
@@ -96,12 +92,9 @@ def _size(n_bytes: int) -> str:
 
 
 def train(path: Path, calls: int, other: bool) -> int:
-    """Record ``calls`` calls or a few more; how many.
+    """Record ``calls`` calls of ATen's operators or a few more; how many.
 
-    Args:
-        path: of the recording.
-        calls: of ATen's operators.
-        other: whether a weight is changed before the middle.
+    ``other`` has a weight changed in the middle.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 4))

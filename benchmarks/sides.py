@@ -152,32 +152,21 @@ def _small(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def workloads(each: Input, device: torch.device) -> Iterator[Workload]:
-    """The input's own workload and those of other contention; none if nothing is substituted.
-
-    Args:
-        each: the input.
-        device: where its tensors are made.
-    """
+    """The input's own workload and those of other contention; none if nothing is substituted."""
     dtype, op = each.dtype, each.sample.op
     arguments = each.sample.make(DeviceMaker(dtype, device))
-    kept = _keeping(each.sample, arguments)
-    row = matching_row(kept, dtype)
+    row = matching_row(_keeping(each.sample, arguments), dtype)
     if row is None or not isinstance(row.rule.action, Substitute):
         return
-    yield Workload(Case(row.family, kept, dtype, row.rule.guarantee), first=each.first)
-    for kind in contention.KINDS if each.contended else ():
-        varied = _keeping(each.sample, contention.contended(op, arguments, kind))
-        yield Workload(Case(row.family, varied, dtype, row.rule.guarantee), kind, first=False)
+    for kind in ("", *contention.KINDS) if each.contended else ("",):
+        varied = contention.contended(op, arguments, kind) if kind else arguments
+        case = Case(row.family, _keeping(each.sample, varied), dtype, row.rule.guarantee)
+        yield Workload(case, kind, first=each.first and not kind)
 
 
 def _keeping(sample: Sample, arguments: dict[str, Any]) -> Sample:
     """The sample with these arguments: large ones are made once."""
-
-    def make(maker: Maker) -> dict[str, Any]:
-        found: dict[str, Any] = moved(arguments, maker.device)
-        return found
-
-    return dataclasses.replace(sample, make=make)
+    return dataclasses.replace(sample, make=lambda maker: moved(arguments, maker.device))
 
 
 def moved(value: Any, device: torch.device | str) -> Any:
@@ -226,13 +215,9 @@ class Row:
 
 
 def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
-    """Check bits and accuracy, and time every side if they hold.
+    """Check bits and accuracy, and time every side ``rounds`` times if they hold.
 
-    Args:
-        workload: what is run.
-        clock: the GPU's or the host's.
-        rounds: how often each side is timed.
-        bandwidth: bytes that a copy reads and writes in a second.
+    ``bandwidth`` is the bytes that a copy reads and writes in a second.
     """
     row = workload.row()
     device = "cuda" if clock.device.type == "cuda" else "host"

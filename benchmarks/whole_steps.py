@@ -67,7 +67,7 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
         begun: without figures, of a model in :data:`models.MODELS`.
         clock: the GPU's or the host's.
         rounds: how often each side is timed.
-        tiny: the small size of the model.
+        tiny: whether the model has its small size.
     """
     name = begun.model
     if not same_bits(_trained(name, clock, tiny, None), _trained(name, clock, tiny, 1)):
@@ -86,14 +86,7 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
 
 
 def capture(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
-    """The same with the times of captured steps.
-
-    Args:
-        begun: what :func:`measure` found.
-        clock: the GPU's or the host's.
-        rounds: how often each side is timed.
-        tiny: the small size of the model.
-    """
+    """What :func:`measure` found with the times of captured steps."""
     problems: dict[str, str] = {}
     able: dict[str, Timed] = {}
     around = _sides(clock)

@@ -8,25 +8,21 @@ from typing import Any
 import pytest
 import torch
 import variation
-from variation import NOT_MEASURED, Line, Results
+from variation import NOT_MEASURED, Line, Results, measure
 
 from detmode import DeterministicMode
 from detmode.environment.settings import deterministic_flag
-from detmode.table.samples import Maker, Sample
-from detmode.verify.cases import Case
+from detmode.table.maker import Maker
+from detmode.table.samples import Sample
+from detmode.verify.cases import Case, call
 
 
 def results(gpu: str = "Some GPU", *lines: Line) -> Results:
     return Results({"gpu": gpu, "date": "2026-11-21", "torch": "2.11.0"}, list(lines))
 
 
-def case(op: str, make: Callable[[Maker], dict[str, Any]], name: str = "n") -> Case:
-    return Case("family", Sample(name=name, op=op, make=make), torch.float32, None)
-
-
-def measured(chosen: Case, repeats: int, seconds: float) -> Line:
-    ((same, made),) = variation.made_ahead([chosen])
-    return variation.measure(same, made, repeats, seconds, "cpu")
+def case(op: str, make: Callable[[Maker], dict[str, Any]]) -> Case:
+    return Case("family", Sample(name="n", op=op, make=make), torch.float32, None)
 
 
 def test_results_are_counted() -> None:
@@ -56,44 +52,38 @@ def test_load_comes_before_each_run() -> None:
     assert said == ["load", "run", "load", "run"]
 
 
-def test_aten_is_repeated_with_the_flag_off() -> None:
+def test_aten_is_repeated_with_the_flag_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """ATen alone runs, as often as asked for, also where an operator writes to its arguments."""
     seen = []
 
-    def make(maker):
+    def watched(sample: Sample, arguments: dict[str, Any]) -> Any:
         seen.append(torch.are_deterministic_algorithms_enabled())
-        return {"self": maker.tensor([1.0, 2.0]), "other": maker.tensor([3.0, 4.0])}
+        return call(sample, arguments)
 
+    monkeypatch.setattr(variation, "call", watched)
     for op in ("aten::add.Tensor", "aten::add_.Tensor"):
+        pair = case(op, lambda m: {"self": m.tensor([1.0]), "other": m.tensor([3.0])})
         with deterministic_flag(True):
-            line = measured(case(op, make), 20, 60.0)
+            line = measure(pair, 20, 60.0, "cpu")
         assert line == Line("family", op, "n", "float32", 20, 1, 1)
+    # Twice to know how long it takes, then idle and busy.
+    assert seen == [False] * 2 * (2 + 20 + 20)
 
 
 def test_slow_inputs_are_repeated_less() -> None:
     """Ten repeats are the fewest; where fewer are asked for, those."""
     one = case("aten::neg", lambda maker: {"self": maker.tensor([1.0])})
-    assert measured(one, 1000, 0.0).repeats == variation.FEWEST
-    assert measured(one, 3, 0.0).repeats == 3
+    assert measure(one, 1000, 0.0, "cpu").repeats == variation.FEWEST
+    assert measure(one, 3, 0.0, "cpu").repeats == 3
 
 
 def test_what_aten_does_not_run_has_a_note() -> None:
     """An input without an ATen kernel is no input that does not vary."""
     flags = case("aten::neg", lambda maker: {"self": torch.ones(2, dtype=torch.bool)})
-    line = measured(flags, 10, 1.0)
+    line = measure(flags, 10, 1.0, "cpu")
     assert line.repeats == 0
     assert "bool" in line.note
     assert variation.documented("family", [results("A", line)]) == NOT_MEASURED
-
-
-def test_arguments_are_made_ahead() -> None:
-    """Cases come in their order, each with its own arguments, more of them than are made ahead."""
-    chosen = [
-        case("aten::neg", lambda maker, n=n: {"self": maker.tensor([n])}, str(n))
-        for n in range(3 * variation.AHEAD)
-    ]
-    found = [(each, made.result()["self"].item()) for each, made in variation.made_ahead(chosen)]
-    assert found == [(each, n) for n, each in enumerate(chosen)]
 
 
 def test_inputs_are_of_substitutes() -> None:
