@@ -14,8 +14,7 @@ import dataclasses
 import itertools
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ import sides
 import tables
 import targets
 import whole_steps
-from provenance import add_options, provenance
+from provenance import Lines, add_options, provenance
 from timing import Clock, copy_bandwidth
 
 from detmode import cuda
@@ -75,10 +74,6 @@ def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
     return found
 
 
-Lines = Iterator[tuple[object, Callable[[], None]]]
-"""What each line is of, and what measures it."""
-
-
 class Benchmark:
     """What is asked for and not there yet; ``found`` takes the figures."""
 
@@ -89,17 +84,8 @@ class Benchmark:
     def measure(self) -> None:
         """Measure it, written after each line, until the minutes are over."""
         pieces = self._pieces()
-        most, start = sum(number for number, _ in pieces), time.monotonic()
         lines = itertools.chain.from_iterable(lines for _, lines in pieces)
-        for done, (what, measure) in enumerate(lines):
-            minutes = (time.monotonic() - start) / 60
-            if minutes >= self.options.minutes:
-                print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
-                return
-            left = f", about {minutes / done * (most - done):.0f} min left" if done else ""
-            print(f"{done + 1} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
-            measure()
-            self.found.write(self.options.output)
+        self.found.fill(lines, sum(number for number, _ in pieces), self.options)
 
     def _pieces(self) -> list[tuple[int, Lines]]:
         """How many lines at most, and these: what targets name, then the others."""

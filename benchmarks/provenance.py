@@ -12,6 +12,9 @@ import os
 import platform
 import re
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 ON_HOST = "host-runner"
+Lines = Iterator[tuple[object, Callable[[], None]]]
 
 
 def provenance(commit: str | None = None) -> dict[str, str | None]:
@@ -74,6 +78,25 @@ class Measured:
         for name, value in vars(begun).items():
             if isinstance(value, list):
                 setattr(self, name, value)
+
+    def fill(self, lines: Lines, most: int, options: argparse.Namespace) -> None:
+        """Measure lines until the minutes are over, and write the file after each.
+
+        Args:
+            lines: what each is of, and what measures it.
+            most: how many there are at most.
+            options: those of :func:`add_options`.
+        """
+        start = time.monotonic()
+        for done, (what, measure) in enumerate(lines):
+            minutes = (time.monotonic() - start) / 60
+            if minutes >= options.minutes:
+                print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
+                return
+            left = f", about {minutes / done * (most - done):.0f} min left" if done else ""
+            print(f"{done + 1} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
+            measure()
+            self.write(options.output)
 
     def write(self, folder: Path) -> Path:
         """Write the file whole, or not at all."""

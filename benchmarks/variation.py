@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,17 +226,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     known = {line.key for line in found.lines}
     dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
-    end = time.monotonic() + 60 * options.minutes
-    for case in inputs(options.family or (), dtypes):
-        if blank(case).key in known:
-            continue
-        if time.monotonic() > end:
-            print(f"stopped after {options.minutes} minutes; --resume goes on", file=sys.stderr)
-            break
-        line = measure(case, options.repeats, options.seconds)
-        print(f"{case}: {line.note or f'{line.idle} idle, {line.busy} busy'}", file=sys.stderr)
-        found.lines.append(line)
-        found.write(options.output)
+
+    def repeat(case: Case) -> None:
+        found.lines.append(measure(case, options.repeats, options.seconds))
+
+    missing = [
+        each for each in inputs(options.family or (), dtypes) if blank(each).key not in known
+    ]
+    found.fill(((each, partial(repeat, each)) for each in missing), len(missing), options)
     for family in dict.fromkeys(line.family for line in found.lines):
         print(f"{family}: {documented(family, [found])}")
     print(f"written to {found.write(options.output)}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import timing
 import torch
 from results import Results
 from timing import Clock, Spread
@@ -25,6 +26,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny tensors need no large cache overwritten before each call."""
+    monkeypatch.setattr(timing, "_cpu_cache_bytes", lambda: 1 << 16)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import families
 import host_cost
 import models
+import provenance
 import pytest
 import torch
 import whole_steps
@@ -73,7 +74,7 @@ def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     chosen = ("--part", "operators", "--family", "put", "--dtype", "float32", "--commit", "abc")
     passed = iter((0.0, 0.0, 61.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families.time, "monotonic", lambda: next(passed))
+        patch.setattr(provenance.time, "monotonic", lambda: next(passed))
         found = run(tmp_path, *chosen, "--minutes", "1")
     assert len(found.rows) == 1
     assert "stopped after 1.0 minutes; --resume goes on\n" in capsys.readouterr().err

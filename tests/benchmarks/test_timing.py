@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import timing
@@ -44,7 +45,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "_sleep": lambda cycles: found.append(f"busy for {cycles}"),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch, "zeros", lambda n, device, **_: found.append(f"{n} on {device}"))
+
+    def block(n: int, device: torch.device, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(zero_=lambda: found.append(f"{n} on {device}"))
+
+    monkeypatch.setattr(torch, "empty", block)
     return found
 
 

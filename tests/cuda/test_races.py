@@ -7,29 +7,10 @@ import shutil
 
 import pytest
 import torch
+from cuda_sources import RACES
 from torch import Tensor
 
-from detmode.cuda import Source, host, launch_blocks
-
-KERNELS = (
-    *(
-        f"{kernel}<{value}>"
-        for kernel in (
-            "neighbour_in_block",
-            "neighbour_twice",
-            "neighbour_in_warp",
-            "neighbour_in_half",
-            "through_both",
-            "same_element",
-            "read_beside_atomics",
-            "read_written",
-        )
-        for value in ("true", "false")
-    ),
-    *(f"last_block<{before}, {after}>" for before in (1, 0) for after in (1, 0)),
-    *(f"element_each<{name}, {n}>" for name in ("bool", "int16_t", "double") for n in (1, 2)),
-)
-RACES = Source(__file__, "races.cu", entries=KERNELS)
+from detmode.cuda import host, launch_blocks
 
 
 def _run(entry: str, seed: int | None, output: Tensor, n: int = 3, **others: Tensor) -> None:
