@@ -125,7 +125,7 @@ class Benchmark:
 
     def _host(self) -> Lines:
         def measure() -> None:
-            self.found.host += host_cost.host_cost(self.options.rounds, self.options.calls)
+            self.found.host = host_cost.host_cost(self.options.rounds, self.options.calls)
 
         if not self.found.host:
             yield "host", measure

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import timeit
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import sub
 from typing import Any
 
 import overhead
@@ -36,32 +36,23 @@ OP = torch.ops.aten.index_add.default
 LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one part of a call costs the host: a spread, or why it was not timed."""
-
-    name: str
-    time: Spread | str
-
-
-def host_cost(rounds: int, calls: int) -> list[Part]:
-    """Every part, timed in ``rounds`` rounds of ``calls`` calls."""
-    parts = [*_interception(rounds, calls), *_own(rounds, calls)]
+def host_cost(rounds: int, calls: int) -> dict[str, Spread | str]:
+    """Every part, timed in ``rounds`` rounds of ``calls`` calls; or why it was not timed."""
+    parts = {**_interception(rounds, calls), **_own(rounds, calls)}
     if cuda.unavailable("cuda") is not None:
-        return parts + [Part(name, "needs a GPU") for name in LAUNCHES]
-    return [*parts, *_launches(rounds, calls)]
+        return {**parts, **dict.fromkeys(LAUNCHES, "needs a GPU")}
+    return {**parts, **_launches(rounds, calls)}
 
 
-def _interception(rounds: int, calls: int) -> list[Part]:
+def _interception(rounds: int, calls: int) -> dict[str, Spread]:
     ways = (contextlib.nullcontext, overhead.EmptyMode, DeterministicMode)
     times = overhead.measure({way.__name__: way for way in ways}, rounds, calls)
     none, empty, ours = times.values()
-    dispatch = [one - other for one, other in zip(empty, none)]
-    look_up = [one - other for one, other in zip(ours, empty)]
-    return [Part("dispatch", Spread.of(dispatch)), Part("look up", Spread.of(look_up))]
+    pairs = {"dispatch": (empty, none), "look up": (ours, empty)}
+    return {name: Spread.of([*map(sub, *pair)]) for name, pair in pairs.items()}
 
 
-def _own(rounds: int, calls: int) -> list[Part]:
+def _own(rounds: int, calls: int) -> dict[str, Spread]:
     args: tuple[Any, ...] = (torch.zeros(4), 0, torch.arange(4), torch.ones(4))
     rows = default_rules().get(OP)
     overload = OverloadInfo(OP, rows)
@@ -81,7 +72,7 @@ def _own(rounds: int, calls: int) -> list[Part]:
     return _timed(parts, rounds, calls)
 
 
-def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
+def _launches(rounds: int, calls: int, where: str = "cuda") -> dict[str, Spread]:
     from detmode.cuda import device
 
     data = torch.zeros(8, dtype=torch.uint8, device=where)
@@ -106,11 +97,10 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
 
 def _timed(
     parts: dict[str, Callable[[], object]], rounds: int, calls: int, setup: str = "pass"
-) -> list[Part]:
+) -> dict[str, Spread]:
     """What each costs by the host's clock alone: nothing waits for the GPU meanwhile."""
-    found = []
+    found = {}
     for name, part in parts.items():
         timer = Timer("part()", setup, timer=timeit.default_timer, globals={"part": part})
-        times = [timer.timeit(calls).median for _ in range(rounds)]
-        found.append(Part(name, Spread.of(times)))
+        found[name] = Spread.of([timer.timeit(calls).median for _ in range(rounds)])
     return found

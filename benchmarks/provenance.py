@@ -64,7 +64,7 @@ class Measured:
         return f"{words}-{self.provenance['date']}.json"
 
     def resume(self, folder: Path) -> None:
-        """Take over the lists that a run with the same provenance has written to the folder.
+        """Take over what a run with the same provenance has written to the folder.
 
         Raises:
             ValueError: what is there was measured with or on something else.
@@ -76,7 +76,7 @@ class Measured:
         if begun.provenance != self.provenance:
             raise ValueError(f"{path} is of another commit or machine; move it away")
         for name, value in vars(begun).items():
-            if isinstance(value, list):
+            if isinstance(value, (list, dict)):
                 setattr(self, name, value)
 
     def fill(self, lines: Lines, most: int, options: argparse.Namespace) -> None:

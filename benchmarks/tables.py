@@ -60,7 +60,7 @@ def _summary(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def host(results: Results) -> Cells:
     """A line for each part of a call's cost on the host."""
-    return [(part.name, str(part.time)) for part in results.host]
+    return [(name, str(time)) for name, time in results.host.items()]
 
 
 def steps(results: Results) -> Cells:

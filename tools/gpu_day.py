@@ -267,10 +267,10 @@ def read_timed(run: Run) -> list[Finding]:
 
 def read_host(run: Run) -> list[Finding]:
     """Microseconds of a call's parts on the host."""
-    parts = [part for results in _timings(run) for part in results.host]
+    parts = [part for results in _timings(run) for part in results.host.items()]
     text = ", ".join(
-        f"{part.name} {'-' if isinstance(part.time, str) else f'{part.time.median * 1e6:.1f}'}"
-        for part in parts
+        f"{name} {'-' if isinstance(time, str) else f'{time.median * 1e6:.1f}'}"
+        for name, time in parts
     )
     return _with_end(run, [Finding("a call", OK, f"us: {text}")] if parts else [])
 

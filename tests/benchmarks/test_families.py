@@ -106,12 +106,13 @@ def test_one_part_alone(tmp_path: Path) -> None:
     found = run(tmp_path, "--part", "host", "--calls", "200")
     assert (found.rows, found.steps) == ([], [])
     names = ("dispatch", "look up", "bind", "match", "record", "validate")
-    assert [part.name for part in found.host] == [*names, *host_cost.LAUNCHES]
-    for part in found.host[: len(names)]:
-        assert isinstance(part.time, Spread)
-        assert part.time.median < 1e-3
-        assert part.time.median > 0 or part.name in ("dispatch", "look up")
-    assert {part.time for part in found.host[len(names) :]} == {"needs a GPU"}
+    assert [*found.host] == [*names, *host_cost.LAUNCHES]
+    for name in names:
+        time = found.host[name]
+        assert isinstance(time, Spread)
+        assert time.median < 1e-3
+        assert time.median > 0 or name in ("dispatch", "look up", "validate")
+    assert {found.host[name] for name in host_cost.LAUNCHES} == {"needs a GPU"}
 
 
 def test_failure_is_an_exit_code(
@@ -210,8 +211,8 @@ def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     parts = host_cost._launches(2, 3, "cpu")
-    assert [part.name for part in parts] == list(host_cost.LAUNCHES)
-    assert all(isinstance(part.time, Spread) and part.time.count == 2 for part in parts)
+    assert [*parts] == list(host_cost.LAUNCHES)
+    assert {time.count for time in parts.values()} == {2}
     assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, 9, 0)
     assert calls[-1][:2] == ((1,), (256,))
     assert len(calls) == 2 * 2 * (3 + 2)  # two calls do not count

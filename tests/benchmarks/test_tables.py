@@ -10,7 +10,6 @@ import pytest
 import tables
 import targets
 import whole_steps
-from host_cost import Part
 from results import Results, of_gpus
 from sides import ATEN, COMPOSED, NATIVE, OURS, ROUND_TRIP, Row
 from timing import Spread
@@ -27,7 +26,7 @@ def filled(measured: Results, spread: Made) -> Results:
     slow = dataclasses.replace(row, times={**times, OURS: spread(8)}, floor=0.0)
     failed = Row("two", "aten::y", "b", "float16", "zipf", failure="it does not hold")
     measured.rows = [row, slow, failed]
-    measured.host = [Part("bind", spread(3)), Part("launch", "needs a GPU")]
+    measured.host = {"bind": spread(3), "launch": "needs a GPU"}
     steps: dict[str, Spread | str] = {**dict.fromkeys(SIDES, spread(7)), UNFILLED: "raises (x)"}
     work: dict[str, Spread | str] = {PLAIN: spread(4), whole_steps.OURS: spread(6)}
     for side, us in zip(whole_steps.CAPTURED, (2, 3, 4)):

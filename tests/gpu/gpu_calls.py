@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,14 @@ def substituted(case: Case, arguments: dict[str, Any]) -> tuple[torch.Tensor, ..
         result = call(case.sample, arguments)
     assert any(record.action == "substitute" for record in mode.records)
     return tensors_of(result)
+
+
+def by_substitutes(run: Callable[[], Any], device: str, **options: Any) -> Any:
+    """The result of ``run`` by substitutes alone, on a GPU or by the host runner."""
+    with DeterministicMode(simulate="cuda" if device == "cpu" else None, **options) as mode:
+        result = run()
+    assert {row.action for row in mode.records} == {"substitute"}
+    return result
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_calls import DEVICES
-
-from detmode import DeterministicMode
+from gpu_calls import DEVICES, by_substitutes
 
 fcntl = pytest.importorskip("fcntl", reason="processes wait for one another by Unix's locks")
 
@@ -42,11 +40,7 @@ def place(
 def substituted(device: str, run: Callable[[], Any]) -> Any:
     """The result of ``run`` by a substitute."""
     # Filling what is written anyhow would double the time and the memory's traffic.
-    simulated = {"simulate": "cuda"} if device == "cpu" else {}
-    with DeterministicMode(fill_uninitialized_memory=False, **simulated) as mode:
-        result = run()
-    assert [row.action for row in mode.records] == ["substitute"]
-    return result
+    return by_substitutes(run, device, fill_uninitialized_memory=False)
 
 
 def all_equal(tensor: torch.Tensor, value: float) -> bool:
