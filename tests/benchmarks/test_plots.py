@@ -9,22 +9,18 @@ import pytest
 from contention import KINDS
 from matplotlib.figure import Figure
 from results import Results
-from sides import ATEN, NATIVE, OURS, Row
+from sides import NATIVE, Row
 from timing import Spread
 
 Made = Callable[[float], Spread]
 
 
 @pytest.fixture
-def rows(spread: Made) -> list[Row]:
+def rows(row: Callable[..., Row]) -> list[Row]:
     """Two families; one of them with varied contention, where PyTorch has no deterministic path."""
-
-    def row(family: str, native: Spread | str, kind: str = "", us: float = 2) -> Row:
-        times = {ATEN: spread(4), NATIVE: native, OURS: spread(us)}
-        return Row(family, f"aten::{family}", "x", "float32", kind, 1 << 20, 1e-6, None, times)
-
-    varied = [row("b", "raises", kind, us) for us, kind in enumerate(("", *KINDS), 2)]
-    return [row("a", spread(9)), *varied]
+    more = {"floor": 1e-6, "times": {NATIVE: "raises"}}
+    varied = [row("b", "aten::b", us, "x", kind, **more) for us, kind in enumerate(("", *KINDS), 2)]
+    return [row("a", "aten::a", 2, "x", floor=1e-6), *varied]
 
 
 def points(figure: Figure, axes: int = 0) -> list[tuple[Sequence[float], Sequence[float]]]:

@@ -11,7 +11,7 @@ import tables
 import targets
 import whole_steps
 from results import Results, of_gpus
-from sides import ATEN, COMPOSED, NATIVE, OURS, ROUND_TRIP, Row
+from sides import COMPOSED, NATIVE, ROUND_TRIP, Row
 from timing import Spread
 from whole_steps import PLAIN, SIDES, UNFILLED, Step, captured_name
 
@@ -19,13 +19,12 @@ Made = Callable[[float], Spread]
 
 
 @pytest.fixture
-def filled(measured: Results, spread: Made) -> Results:
-    times = {ATEN: spread(2), NATIVE: "raises", OURS: spread(1), COMPOSED: "none"}
-    times[ROUND_TRIP] = spread(10)
-    row = Row("one", "aten::x", "a", "float32", "", 100, 0.5e-6, None, dict(times))
-    slow = dataclasses.replace(row, times={**times, OURS: spread(8)}, floor=0.0)
+def filled(measured: Results, spread: Made, row: Callable[..., Row]) -> Results:
+    times = {NATIVE: "raises", COMPOSED: "none", ROUND_TRIP: spread(20)}
+    quick = row("one", "aten::x", 2, floor=1e-6, times=times)
+    slow = row("one", "aten::x", 16, floor=0.0, times=times)
     failed = Row("two", "aten::y", "b", "float16", "zipf", failure="it does not hold")
-    measured.rows = [row, slow, failed]
+    measured.rows = [quick, slow, failed]
     measured.host = {"bind": spread(3), "launch": "needs a GPU"}
     steps: dict[str, Spread | str] = {**dict.fromkeys(SIDES, spread(7)), UNFILLED: "raises (x)"}
     work: dict[str, Spread | str] = {PLAIN: spread(4), whole_steps.OURS: spread(6)}

@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Callable
 
 import contention
-import pytest
 import targets
 import whole_steps
 from results import Results
-from sides import ATEN, NATIVE, OURS, Row, inputs, n_bytes, timed_families
+from sides import Row, inputs, n_bytes, timed_families
 from targets import CUMSUM, DUPLICATES, GATHERED, SORTED, TARGETS
 from timing import Spread
 from whole_steps import Step, captured_name
@@ -16,17 +15,6 @@ from whole_steps import Step, captured_name
 from detmode.verify.cases import samples_of
 
 Made = Callable[[float], Spread]
-
-
-@pytest.fixture
-def row(spread: Made) -> Callable[..., Row]:
-    """An input that took so long; ATen's kernel takes 4 us, PyTorch's path 10, a copy 2."""
-
-    def made(family: str, op: str, us: float, sample: str = "a", contention: str = "") -> Row:
-        times: dict[str, Spread | str] = {ATEN: spread(4), NATIVE: spread(10), OURS: spread(us)}
-        return Row(family, op, sample, "float32", contention, 1 << 30, 2e-6, None, times)
-
-    return made
 
 
 def measured_of(results: Results | None) -> list[str]:

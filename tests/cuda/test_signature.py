@@ -43,13 +43,6 @@ def test_names(change: dict[str, object], message: str, threads: int) -> None:
         launch(KERNELS, "scale<float>", threads, **arguments)
 
 
-def test_order_of_names_does_not_matter() -> None:
-    """Arguments go by name alone."""
-    x, y = torch.ones(3), torch.zeros(3)
-    launch(KERNELS, "scale<float>", 3, factor=2.0, output=y, n=3, input=x)
-    assert y.tolist() == [2, 2, 2]
-
-
 class Mixed(NamedTuple):
     whole: int
     other: int
@@ -91,7 +84,9 @@ def test_structs_that_do_not_fit(both: object, error: type[Exception], message: 
 
 
 def test_arguments_are_packed_in_words() -> None:
-    """What both runtimes read: 8 bytes an argument, or a member, in the order of the parameters."""
+    """What both runtimes read: 8 bytes an argument, or a member, in the order of the parameters and
+    not of the arguments.
+    """
     words = (ctypes.c_ulonglong * 6)()
     values = {"anything": X[1:], "flag": True, "real": 2.5, "whole": -5, "input": None, "output": X}
     signature = WARP.signature("kinds")
