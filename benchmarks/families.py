@@ -132,32 +132,26 @@ class Benchmark:
 
     def _steps(self, names: Sequence[str]) -> Lines:
         for name in names:
-            if self._index(name) is None:
+            if name not in self.found.steps:
                 yield name, partial(self._step, name, whole_steps.measure)
 
     def _captured(self, names: Sequence[str]) -> Lines:
         # After all others: a capture that fails may leave more behind than its message.
         for name in names:
-            place = self._index(name)
-            if place is None or not self.found.steps[place].captured:
+            if not self._begun(name).captured:
                 yield f"{name}, captured", partial(self._step, name, whole_steps.capture)
 
-    def _index(self, name: str) -> int | None:
-        models = [step.model for step in self.found.steps]
-        return models.index(name) if name in models else None
+    def _begun(self, name: str) -> whole_steps.Step:
+        return self.found.steps.get(name, whole_steps.Step(name, None, {}))
 
     def _step(self, name: str, measure: Callable[..., whole_steps.Step]) -> None:
-        place = self._index(name)
-        begun = whole_steps.Step(name, None, {}) if place is None else self.found.steps[place]
+        begun = self._begun(name)
         try:
             step = measure(begun, self.clock, self.options.rounds, tiny=not self.on_gpu)
         except Exception as error:  # out of memory, say: the other models are measured still
             text = str(error).partition("\n")[0]
             step = dataclasses.replace(begun, failure=f"{type(error).__name__}: {text}")
-        if place is None:
-            self.found.steps.append(step)
-        else:
-            self.found.steps[place] = step
+        self.found.steps[name] = step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

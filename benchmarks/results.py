@@ -28,14 +28,14 @@ class Results(Measured):
         rounds: how often each side was timed.
         rows: the operators.
         host: what the parts of a call cost the host.
-        steps: whole training steps.
+        steps: whole training steps, by model.
     """
 
     bandwidth: float
     rounds: int
     rows: list[Row] = field(default_factory=list)
     host: dict[str, Spread | str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -47,7 +47,10 @@ class Results(Measured):
         """What :meth:`write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
         found["rows"] = [Row(**_with_times(row, "times")) for row in found["rows"]]
-        found["steps"] = [Step(**_with_times(step, "times", "work")) for step in found["steps"]]
+        found["steps"] = {
+            name: Step(**_with_times(step, "times", "work"))
+            for name, step in found["steps"].items()
+        }
         return cls(**_with_times(found, "host"))
 
 

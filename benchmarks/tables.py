@@ -67,7 +67,7 @@ def steps(results: Results) -> Cells:
     """A line for each model and side: median and quartiles in microseconds, and ratios."""
     captured = [whole_steps.captured_name(side) for side in whole_steps.CAPTURED]
     found: Cells = []
-    for step in results.steps:
+    for step in results.steps.values():
         for side in (*whole_steps.SIDES, *captured):
             if side not in step.times:
                 continue
@@ -82,7 +82,8 @@ def steps(results: Results) -> Cells:
 def failures(results: Results) -> list[str]:
     """What was not timed, and why."""
     rows = [f"{row.family}: {row.failure}" for row in results.rows if row.failure is not None]
-    return rows + [f"{step.model}: {step.failure}" for step in results.steps if step.failure]
+    steps = results.steps.values()
+    return rows + [f"{step.model}: {step.failure}" for step in steps if step.failure]
 
 
 def caption(results: Results) -> str:

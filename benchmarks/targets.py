@@ -110,7 +110,7 @@ def _steps(
     """The geometric mean over the models of one side's time over the nondeterministic one's."""
 
     def measured(results: Results) -> tuple[float | None, str]:
-        pairs = (getattr(step, figure) for step in results.steps)
+        pairs = (getattr(step, figure) for step in results.steps.values())
         found = [each for pair in pairs if (each := over(pair.get(side), pair.get(plain)))]
         worst = f"{len(found)} models, worst {number(max(found))}" if found else ""
         return geometric_mean(found), worst

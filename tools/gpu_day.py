@@ -278,7 +278,7 @@ def read_host(run: Run) -> list[Finding]:
 def read_steps(run: Run) -> list[Finding]:
     """By model: a step under detmode over a nondeterministic one."""
     found = []
-    for step in (step for results in _timings(run) for step in results.steps):
+    for step in (step for results in _timings(run) for step in results.steps.values()):
         plain, *others = whole_steps.CAPTURED
         ratios = {side: over(step.times.get(side), step.times.get(plain)) for side in others}
         text = ", ".join(f"{side} {number(each)}" for side, each in ratios.items())

@@ -49,10 +49,10 @@ def test_one_command_measures_prints_and_writes(
     assert {row.contention for row in found.rows if row.family == "put"} == {
         *("", "distinct", "zipf", "one")
     }
-    assert [step.model for step in found.steps] == ["gpt"]
-    assert found.steps[0].failure is None
+    assert [*found.steps] == ["gpt"]
+    assert found.steps["gpt"].failure is None
     names = map(whole_steps.captured_name, whole_steps.CAPTURED)
-    assert {found.steps[0].times[name] for name in names} == {"needs a GPU"}
+    assert {found.steps["gpt"].times[name] for name in names} == {"needs a GPU"}
     assert found.provenance["commit"] == "abc"
     assert found.provenance["gpu"] is None
     said = capsys.readouterr()
@@ -104,7 +104,7 @@ def test_what_targets_name_comes_first(tmp_path: Path) -> None:
 def test_one_part_alone(tmp_path: Path) -> None:
     """Only what is asked for runs: each part of a call has its cost, and a launch needs a GPU."""
     found = run(tmp_path, "--part", "host", "--calls", "200")
-    assert (found.rows, found.steps) == ([], [])
+    assert (found.rows, found.steps) == ([], {})
     names = ("dispatch", "look up", "bind", "match", "record", "validate")
     assert [*found.host] == [*names, *host_cost.LAUNCHES]
     for name in names:

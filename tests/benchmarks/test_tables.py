@@ -30,7 +30,7 @@ def filled(measured: Results, spread: Made, row: Callable[..., Row]) -> Results:
     work: dict[str, Spread | str] = {PLAIN: spread(4), whole_steps.OURS: spread(6)}
     for side, us in zip(whole_steps.CAPTURED, (2, 3, 4)):
         steps[captured_name(side)] = spread(us)
-    measured.steps = [Step("net", None, steps, work), Step("odd", "varies", {})]
+    measured.steps = {"net": Step("net", None, steps, work), "odd": Step("odd", "varies", {})}
     return measured
 
 
@@ -40,6 +40,9 @@ def test_results_are_read_as_they_were_written(filled: Results, tmp_path: Path) 
     path = filled.write(tmp_path / "results")
     assert path.name == "some-gpu-2026-01-31.json"
     assert Results.read(path) == filled
+    begun = Results(filled.provenance, filled.bandwidth, filled.rounds)
+    begun.resume(path.parent)
+    assert begun == filled
     filled.rows = filled.rows[:1]
     filled.write(path.parent)
     assert len(Results.read(path).rows) == 1

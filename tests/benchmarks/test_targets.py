@@ -79,11 +79,11 @@ def test_steps_are_held_against_nondeterministic_ones(measured: Results, spread:
     work: dict[str, Spread | str] = {plain: spread(10), unfilled: spread(12)}
     for side, us in zip(whole_steps.CAPTURED, (8, 10, 9)):
         times[captured_name(side)] = spread(us)
-    measured.steps = [
-        Step("net", None, times, work),
-        Step("other", None, {**times, ours: spread(80), unfilled: "raises"}),
-        Step("odd", "varies", {}),
-    ]
+    measured.steps = {
+        "net": Step("net", None, times, work),
+        "other": Step("other", None, {**times, ours: spread(80), unfilled: "raises"}),
+        "odd": Step("odd", "varies", {}),
+    }
     assert measured_of(measured)[-5:] == [
         "4.00, 2 models, worst 8.00, missed",
         "1.50, 1 models, worst 1.50",
