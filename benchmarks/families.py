@@ -101,7 +101,7 @@ class Benchmark:
         chosen = self.options.part or PARTS
         return [*first, *(others[part] for part in PARTS[1:] if part in chosen), *rest]
 
-    def _inputs(self) -> list[sides.Input]:
+    def _inputs(self) -> list[sides.Workload]:
         if "operators" not in (self.options.part or PARTS):
             return []
         dtypes = [DTYPES[name] for name in self.options.dtype or DTYPES]
@@ -110,10 +110,10 @@ class Benchmark:
         known = {row.key for row in self.found.rows}
         return targets.in_order(each for each in found if not each.keys() <= known)
 
-    def _operator(self, each: sides.Input) -> tuple[int, Lines]:
+    def _operator(self, each: sides.Workload) -> tuple[int, Lines]:
         return len(each.keys()), self._workloads(each)
 
-    def _workloads(self, each: sides.Input) -> Lines:
+    def _workloads(self, each: sides.Workload) -> Lines:
         def measure(workload: sides.Workload) -> None:
             rounds, bandwidth = self.options.rounds, self.found.bandwidth
             self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))

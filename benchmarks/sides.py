@@ -34,34 +34,6 @@ other torch operators, which run with the flag on, and a round trip to the CPU."
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-@dataclass(frozen=True)
-class Input:
-    """A sample in one dtype.
-
-    Args:
-        family: where the sample lies.
-        sample: the arguments.
-        dtype: in which they are made.
-        first: whether this is the first dtype in which the sample is timed.
-    """
-
-    family: str
-    sample: Sample
-    dtype: torch.dtype
-    first: bool = True
-
-    def keys(self) -> set[tuple[str, ...]]:
-        """Those of its workloads' rows, if a substitute meets them."""
-        kinds = ("", *contention.KINDS) if self.contended else ("",)
-        what = (self.family, self.sample.op, self.sample.name, name_of(self.dtype))
-        return {(*what, kind) for kind in kinds}
-
-    @property
-    def contended(self) -> bool:
-        """Whether the contention is varied too: once, for it does not depend on the dtype."""
-        return self.dtype is torch.float32 and self.sample.op in contention.INDICES
-
-
 @cache
 def n_bytes(sample: Sample) -> int:
     """Of the tensors in float32, which are not made; 0 where that needs their values."""
@@ -79,7 +51,7 @@ class Workload:
     Args:
         case: family, sample and dtype.
         contention: one of :data:`contention.KINDS`, or "" for the sample's own.
-        first: as in :class:`Input`; not for another contention.
+        first: whether this is the sample's own contention, in the first dtype that is timed.
     """
 
     case: Case
@@ -94,6 +66,15 @@ class Workload:
         case = self.case
         dtype = name_of(case.dtype)
         return Row(case.family, case.sample.op, case.sample.name, dtype, self.contention)
+
+    def kinds(self) -> tuple[str, ...]:
+        """The contentions that it is timed with: all in one dtype, on which they do not depend."""
+        varied = self.case.dtype is torch.float32 and self.case.sample.op in contention.INDICES
+        return ("", *contention.KINDS) if varied else ("",)
+
+    def keys(self) -> set[tuple[str, ...]]:
+        """Those of the rows of all its contentions, if a substitute meets them."""
+        return {dataclasses.replace(self.row(), contention=kind).key for kind in self.kinds()}
 
 
 class DeviceMaker(Maker):
@@ -121,8 +102,8 @@ def timed_families() -> list[str]:
 
 def inputs(
     names: Sequence[str] = (), dtypes: Sequence[torch.dtype] = DTYPES, *, sizes: str = "bench"
-) -> list[Input]:
-    """What is timed, family by family.
+) -> list[Workload]:
+    """What is timed, family by family, without its guarantee and other contention.
 
     Args:
         names: the families; all, if empty.
@@ -136,7 +117,8 @@ def inputs(
         for sample in samples.bench if sizes == "bench" else _small(samples.cases):
             if resolve(sample.op) is not None:
                 own = [dtype for dtype in dtypes if dtype in sample.dtypes]
-                found += [Input(family, sample, dtype, dtype is own[0]) for dtype in own]
+                every = [Case(family, sample, dtype, None) for dtype in own]
+                found += [Workload(case, first=case is every[0]) for case in every]
     return found
 
 
@@ -151,16 +133,16 @@ def _small(samples: Sequence[Sample]) -> list[Sample]:
     return list(first.values())
 
 
-def workloads(each: Input, device: torch.device) -> Iterator[Workload]:
-    """The input's own workload and those of other contention; none if nothing is substituted."""
-    dtype, op = each.dtype, each.sample.op
-    arguments = each.sample.make(DeviceMaker(dtype, device))
-    row = matching_row(_keeping(each.sample, arguments), dtype)
+def workloads(each: Workload, device: torch.device) -> Iterator[Workload]:
+    """What is timed of an input, with each contention; nothing if nothing is substituted."""
+    sample, dtype = each.case.sample, each.case.dtype
+    arguments = sample.make(DeviceMaker(dtype, device))
+    row = matching_row(_keeping(sample, arguments), dtype)
     if row is None or not isinstance(row.rule.action, Substitute):
         return
-    for kind in ("", *contention.KINDS) if each.contended else ("",):
-        varied = contention.contended(op, arguments, kind) if kind else arguments
-        case = Case(row.family, _keeping(each.sample, varied), dtype, row.rule.guarantee)
+    for kind in each.kinds():
+        varied = contention.contended(sample.op, arguments, kind) if kind else arguments
+        case = Case(row.family, _keeping(sample, varied), dtype, row.rule.guarantee)
         yield Workload(case, kind, first=each.first and not kind)
 
 

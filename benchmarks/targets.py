@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import whole_steps
 from results import NOT_TIMED, Results, geometric_mean, number, over, ratio, share
-from sides import ATEN, NATIVE, Input, Row, n_bytes
+from sides import ATEN, NATIVE, Row, Workload, n_bytes
 
 NOT_YET = "not yet measured on a GPU"
 GATHERED = (
@@ -190,16 +190,17 @@ def lines(results: Results | None) -> list[tuple[str, ...]]:
     return [target.cells(results) for target in TARGETS]
 
 
-def named(each: Input) -> bool:
+def named(each: Workload) -> bool:
     """Whether a target names the input's operator, in the dtype in which it is timed first."""
-    operator = each.family in GATHERED or each.sample.op in SORTED
-    return each.first and (operator or (each.sample.op, each.sample.name) == CUMSUM[:2])
+    sample = each.case.sample
+    operator = each.case.family in GATHERED or sample.op in SORTED
+    return each.first and (operator or (sample.op, sample.name) == CUMSUM[:2])
 
 
-def in_order(inputs: Iterable[Input]) -> list[Input]:
+def in_order(inputs: Iterable[Workload]) -> list[Workload]:
     """What targets name, then the others, then the other dtypes; of each the largest first."""
 
-    def place(each: Input) -> tuple[bool, bool, int]:
-        return not named(each), not each.first, -n_bytes(each.sample)
+    def place(each: Workload) -> tuple[bool, bool, int]:
+        return not named(each), not each.first, -n_bytes(each.case.sample)
 
     return sorted(inputs, key=place)

@@ -94,11 +94,11 @@ def test_what_targets_name_comes_first(tmp_path: Path) -> None:
     measured = families.Benchmark(Results({"gpu": None}, 1e9, 2), asked, Clock())
     inputs = measured._inputs()
     kinds = [
-        (each.first and each.family == "upsample", each.first, n_bytes(each.sample))
+        (each.first and each.case.family == "upsample", each.first, n_bytes(each.case.sample))
         for each in inputs
     ]
     assert kinds == sorted(kinds, reverse=True)
-    assert {each.family for each in inputs} == {"put", "upsample"}
+    assert {each.case.family for each in inputs} == {"put", "upsample"}
 
 
 def test_one_part_alone(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_bench_sizes_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = dataclasses.replace(samples, bench=(small,))
     monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", chosen)
     found = inputs(["avg_pool3d"], [torch.float32, torch.float64, torch.float16])
-    assert [(each.sample.name, each.dtype, each.first) for each in found] == [
+    assert [(each.case.sample.name, each.case.dtype, each.first) for each in found] == [
         (small.name, torch.float32, True),
         (small.name, torch.float16, False),
     ]
@@ -166,8 +166,9 @@ def test_bench_sizes_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_are_known_before_anything_is_made() -> None:
     """So that the largest can be first."""
     for each in inputs(["avg_pool3d", "put"], [torch.float32], sizes="tests"):
-        made = each.sample.arguments(each.dtype)
-        assert sides.n_bytes(each.sample) == sum(value.nbytes for value in timing.tensors_of(made))
+        sample = each.case.sample
+        made = timing.tensors_of(sample.arguments(torch.float32))
+        assert sides.n_bytes(sample) == sum(value.nbytes for value in made)
 
 
 def test_values_are_made_on_the_device() -> None:
@@ -186,7 +187,7 @@ def test_every_family_with_a_substitute_is_walked() -> None:
     # torchvision's operators are not everywhere.
     substituted = {case.family for case in cases()}
     for sizes in ("bench", "tests"):
-        assert substituted == {each.family for each in inputs(sizes=sizes)}
+        assert substituted == {each.case.family for each in inputs(sizes=sizes)}
 
 
 def test_tensors_move_with_their_strides() -> None:

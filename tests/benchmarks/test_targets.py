@@ -99,7 +99,7 @@ def test_targets_name_what_is_timed() -> None:
     benched = [(each, sample) for each in timed_families() for sample in samples_of(each).bench]
     assert set(SORTED) <= {sample.op for _, sample in benched}
     (large,) = (sample for _, sample in benched if (sample.op, sample.name) == CUMSUM[:2])
-    (each,) = (each for each in inputs(["scan"]) if each.sample is large)
+    (each,) = (each for each in inputs(["scan"]) if each.case.sample is large)
     assert n_bytes(large) == 4 << 28
     assert targets.named(each)
     assert set(DUPLICATES) < set(contention.KINDS)
