@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -65,7 +67,7 @@ def deform_conv2d_backward(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    **how: int,
+    **how: Any,
 ) -> tuple[Tensor, ...]:
     """The gradients of input, weight, offset, mask and bias; ``how`` as the operator names it."""
     leaves = [x.detach().clone().requires_grad_() for x in (input, weight, offset, mask, bias)]
