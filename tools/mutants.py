@@ -131,7 +131,7 @@ KERNELS = (
     *_of(
         _INCLUDE + "chosen_windows.cuh",
         _FUZZ("max_pools"),
-        ("found[j] == position ?", "found[j] >= position ?"),
+        ("found[j] == own.position ?", "found[j] >= own.position ?"),
     ),
     *_of(
         _RULES + "fractional_max_pool/kernels.cu",
@@ -205,6 +205,10 @@ KERNELS = (
         _RULES + "grid_sampler/kernels.cu",
         _FUZZ("grid_sampler"),
         ("y.index[j] >= 0 && z.index[k] >= 0;", "y.index[j] >= 0;"),
+    ),
+    *_of(
+        _INCLUDE + "sum_to_zeros.cuh",
+        _FUZZ("grid_sampler"),
         ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
     ),
     *_of(

@@ -9,26 +9,14 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
 from detmode.cuda.rows.pooling import pooling
 from detmode.table.conditions import FLOATING
 
-PER_THREAD = 8
-"""Planes that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
-SOURCE = Source(
-    __file__,
-    "kernels.cu",
-    entries=tuple(
-        f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>"
-        for dtype in FLOATING
-        for per_thread in (1, PER_THREAD)
-        for index in ("int32_t", "int64_t")
-    ),
-)
+SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
 
 
 def avg_pool3d_backward(

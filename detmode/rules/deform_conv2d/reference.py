@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,21 +14,20 @@ def deform_conv2d(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
+    *,
     groups: int,
     offset_groups: int,
     use_mask: bool,
+    **steps: int,
 ) -> Tensor:
     """The forward, with a place for each element of [images, offset groups, kernel, outputs]."""
     images, channels, height, width = input.shape
     kernel, outputs = tuple(weight.shape[2:]), tuple(offset.shape[2:])
     rows, columns = (
-        torch.arange(kernel[axis])[:, None] * dilation[axis]
-        + torch.arange(outputs[axis]) * stride[axis]
-        - padding[axis]
-        for axis in (0, 1)
+        torch.arange(kernel[d])[:, None] * steps[f"dilation_{axis}"]
+        + torch.arange(outputs[d]) * steps[f"stride_{axis}"]
+        - steps[f"pad_{axis}"]
+        for d, axis in enumerate("hw")
     )
     moved = offset.view(images, offset_groups, *kernel, 2, *outputs)
     y = rows[:, None, :, None] + moved[:, :, :, :, 0]
@@ -66,23 +67,12 @@ def deform_conv2d_backward(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    stride_h: int,
-    stride_w: int,
-    pad_h: int,
-    pad_w: int,
-    dilation_h: int,
-    dilation_w: int,
-    groups: int,
-    offset_groups: int,
-    use_mask: bool,
+    **how: Any,
 ) -> tuple[Tensor, ...]:
-    """The gradients of input, weight, offset, mask and bias."""
-    how = ((stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w))
+    """The gradients of input, weight, offset, mask and bias; ``how`` as the operator names it."""
     leaves = [x.detach().clone().requires_grad_() for x in (input, weight, offset, mask, bias)]
-    x, w, o, m, b = leaves
     with torch.enable_grad():
-        out = deform_conv2d(x, w, o, m, b, *how, groups, offset_groups, use_mask)
-        found = torch.autograd.grad(out, leaves, grad, allow_unused=True)
+        found = torch.autograd.grad(deform_conv2d(*leaves, **how), leaves, grad, allow_unused=True)
     return tuple(
         torch.zeros_like(leaf) if given is None else given for leaf, given in zip(leaves, found)
     )
