@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, launch
-from detmode.cuda.rows.reductions import SOURCE
+from detmode.cuda.rows.products import SOURCE
 from detmode.cuda.rows.shapes import Rows
 
 

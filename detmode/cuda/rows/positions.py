@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -129,6 +130,15 @@ def check_values(out: Tensor, values: Tensor) -> None:
         raise RuntimeError(
             f"expected values on {out.device}, where self is, but they are on {values.device}"
         )
+
+
+def in_contiguous(
+    target: Tensor, move_rows: Callable[..., None], *arguments: Any, **options: Any
+) -> Tensor:
+    """``target`` with what ``move_rows`` does to it, or to a contiguous copy of it."""
+    work = target.contiguous()
+    move_rows(work, *arguments, **options)
+    return target if work is target else target.copy_(work)
 
 
 def copy_if_overlapping(out: Tensor, source: Tensor) -> Tensor:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch
+from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda.dtypes import FLOATING, INTEGRAL
 from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.reductions import SOURCE
 from detmode.cuda.rows.shapes import PIECE, Rows, flat, sort_dtype
+
+SOURCE = Source(
+    __file__,
+    "reductions.cu",
+    entries=tuple(
+        f"index_reduce_{kernel}<{ctype(dtype)}>"
+        for kernel in ("multiply_rows", "multiply_carries", "observe", "finish")
+        for dtype in FLOATING + INTEGRAL
+    ),
+)
 
 
 def multiply_rows(

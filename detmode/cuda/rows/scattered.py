@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, linearize
+from detmode.cuda.rows.positions import (
+    check_on_host,
+    copy_if_overlapping,
+    in_contiguous,
+    linearize,
+)
 from detmode.cuda.rows.shapes import Rows
 
 
@@ -55,10 +60,7 @@ def reduce_scattered(
         if other != dim:
             target = target.narrow(other, 0, length)
     positions, shape = rows_of(index.to(torch.int64), dim, size)
-    work = target.contiguous()
-    reduce_rows(work, positions, source.contiguous(), shape, **options)
-    if work is not target:
-        target.copy_(work)
+    in_contiguous(target, reduce_rows, positions, source.contiguous(), shape, **options)
     return out
 
 

@@ -8,12 +8,14 @@ from math import prod
 import torch
 from torch import Tensor
 
+from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
     broadcast,
     check_on_host,
     check_values,
     copy_if_overlapping,
     expand_masks,
+    in_contiguous,
     linearize,
 )
 from detmode.cuda.rows.shapes import Rows
@@ -39,25 +41,8 @@ def index_add(
     """
     dim = dim % self.dim() if self.dim() else 0
     _check(self, dim, index, source, alpha)
-    if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
-    target = out if out.dim() else out.view(1)
-    size = target.shape[dim]
-    shape = Rows(prod(target.shape[:dim]), index.numel(), prod(target.shape[dim + 1 :]), size)
-    if source.numel() == 0:
-        return out
-    check_on_host(index, size, dim, IndexError if target.dim() == 1 else RuntimeError)
-    work = target.contiguous()
-    add_rows(
-        work,
-        copy_if_overlapping(out, index).reshape(-1).to(torch.int64).contiguous(),
-        copy_if_overlapping(out, source).contiguous(),
-        shape,
-        alpha=alpha,
-    )
-    if work is not target:
-        target.copy_(work)
-    return out
+    error = RuntimeError if self.dim() > 1 else IndexError
+    return indexed_rows(self, dim, index, source, out, error).run(add_rows, alpha=alpha)
 
 
 def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex) -> None:
@@ -127,11 +112,8 @@ def index_put(
     positions = linearize(
         [(index, size) for (_, index), size in zip(given, sizes)], None, rows, wraps=True
     )
-    work = target.contiguous()
     shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes))
-    add_rows(work, positions, source.contiguous(), shape)
-    if work is not target:
-        target.copy_(work)
+    in_contiguous(target, add_rows, positions, source.contiguous(), shape)
     return out
 
 
