@@ -7,10 +7,9 @@ from torch import Tensor
 
 from detmode.cuda.rows.extrema import extreme_rows
 from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
-from detmode.cuda.rows.products import SOURCE, multiply_rows
-from detmode.cuda.rows.sums import add_rows
+from detmode.cuda.rows.sums import add_rows, multiply_rows
 
-__all__ = ["SOURCE", "index_reduce", "mean_of_integers"]
+__all__ = ["index_reduce", "mean_of_integers"]
 
 
 def index_reduce(

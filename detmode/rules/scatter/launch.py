@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.products import multiply_rows
 from detmode.cuda.rows.scattered import reduce_scattered
-from detmode.cuda.rows.sums import add_rows
+from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 __all__ = ["add_integers", "scatter"]
 
