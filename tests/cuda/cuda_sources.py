@@ -84,8 +84,7 @@ PRIMITIVES = Source(
         "from_float<bfloat16>",
         "to_float<half>",
         "to_float<bfloat16>",
-        "positions",
-        "large_positions",
+        "quick_divisions",
         "divisions",
         *(f"extremes<{ctype(dtype)}>" for dtype in FLOATING),
         *(

@@ -92,8 +92,6 @@ struct alignas(2 * sizeof(T)) complex {
   complex() = default;
   __device__ __forceinline__ complex(T real, T imag) : re(real), im(imag) {}
   __device__ __forceinline__ explicit complex(T real) : re(real), im(T(0)) {}
-  __device__ __forceinline__ T real() const { return re; }
-  __device__ __forceinline__ T imag() const { return im; }
 };
 
 template <typename T>
@@ -121,6 +119,47 @@ template <typename T>
 static __device__ __forceinline__ bool operator!=(complex<T> a, complex<T> b) {
   return !(a == b);
 }
+
+// An IEEE format: the bits of the significand with the leading one, the exponent's bias, a word of
+// its size.
+template <typename T>
+struct format;
+template <>
+struct format<half> {
+  static constexpr int precision = 11, bias = 15;
+  using word = uint16_t;
+  static __device__ __forceinline__ word to_bits(half value) { return value.bits; }
+  static __device__ __forceinline__ half from_bits(word bits) {
+    half value;
+    value.bits = bits;
+    return value;
+  }
+};
+template <>
+struct format<bfloat16> {
+  static constexpr int precision = 8, bias = 127;
+  using word = uint16_t;
+  static __device__ __forceinline__ word to_bits(bfloat16 value) { return value.bits; }
+  static __device__ __forceinline__ bfloat16 from_bits(word bits) {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+};
+template <>
+struct format<float> {
+  static constexpr int precision = 24, bias = 127;
+  using word = uint32_t;
+  static __device__ __forceinline__ word to_bits(float value) { return float_to_bits(value); }
+  static __device__ __forceinline__ float from_bits(word bits) { return bits_to_float(bits); }
+};
+template <>
+struct format<double> {
+  static constexpr int precision = 53, bias = 1023;
+  using word = uint64_t;
+  static __device__ __forceinline__ word to_bits(double value) { return double_to_bits(value); }
+  static __device__ __forceinline__ double from_bits(word bits) { return bits_to_double(bits); }
+};
 
 template <typename scalar_t>
 struct opmath {
@@ -150,12 +189,10 @@ static __device__ __forceinline__ scalar_t from_opmath(opmath_t<scalar_t> value)
 template <typename scalar_t>
 struct real_of {
   using type = scalar_t;
-  static constexpr bool is_complex = false;
 };
 template <typename T>
 struct real_of<complex<T>> {
   using type = T;
-  static constexpr bool is_complex = true;
 };
 template <typename scalar_t>
 using real_t = typename real_of<scalar_t>::type;
