@@ -13,8 +13,8 @@ from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.source import SOURCE
 
 
-def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices as int64 on the device of ``self``, a mask as one index for each dimension."""
+def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Tensor]:
+    """By dimension the indices as int64 on the device of ``self``; a mask is one for each."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None:
@@ -37,7 +37,7 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor 
         raise IndexError(
             f"too many indices for tensor of dimension {self.dim()} (got {len(found)})"
         )
-    return found
+    return {dim: index for dim, index in enumerate(found) if index is not None}
 
 
 def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:

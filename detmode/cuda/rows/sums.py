@@ -42,11 +42,12 @@ def add_rows(
     by_row = index.numel() == shape.rows
     if not sorts_rows(shape, out.dtype, by_row):
         _add_integers(out, index, source, shape, by_row, complex(alpha), include_self, mean)
-    elif by_row:
-        _add_sorted(out, index, source, shape, complex(alpha), include_self, mean)
-    else:
-        keys = of_elements(index, shape)
-        _add_sorted(out, keys, source, flat(shape), complex(alpha), include_self, mean)
+        return
+    components, words = parts_of(out.dtype)
+    row, width = f"row_sum<{ctype(out.dtype)}>", widths(out.dtype)[-1]
+    _reduce_sorted(
+        row, width, components * words, out, index, source, shape, include_self, alpha, mean
+    )
 
 
 def _add_integers(
@@ -90,24 +91,6 @@ def _add_integers(
     )  # fmt: skip
 
 
-def _add_sorted(
-    out: Tensor,
-    index: Tensor,
-    source: Tensor,
-    shape: Rows,
-    alpha: complex,
-    include_self: bool,
-    mean: bool,
-) -> None:
-    components, words = parts_of(out.dtype)
-    # Reading several columns at once needs aligned rows, and does not change the bits.
-    width = widths(out.dtype)[-1]
-    if shape.inner % width or source.data_ptr() % (width * source.itemsize):
-        width = 1
-    row, words = f"row_sum<{ctype(out.dtype)}>", components * words
-    _reduce_sorted(row, width, words, out, index, source, shape, alpha, include_self, mean)
-
-
 def multiply_rows(
     out: Tensor, index: Tensor, source: Tensor, shape: Rows, *, include_self: bool = True
 ) -> None:
@@ -123,12 +106,10 @@ def multiply_rows(
     """
     if shape.addends == 0:
         return
-    if index.numel() != shape.rows:
-        index, shape = of_elements(index, shape), flat(shape)
     # product_t of product.cuh
     words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
     row = f"row_product<{ctype(out.dtype)}>"
-    _reduce_sorted(row, 1, words, out, index, source, shape, 1 + 0j, include_self, False)
+    _reduce_sorted(row, 1, words, out, index, source, shape, include_self)
 
 
 def _reduce_sorted(
@@ -139,11 +120,16 @@ def _reduce_sorted(
     index: Tensor,
     source: Tensor,
     shape: Rows,
-    alpha: complex,
     include_self: bool,
-    mean: bool,
+    alpha: complex = 1,
+    mean: bool = False,
 ) -> None:
-    """Launch for ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
+    """Launch for up to ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
+    if index.numel() != shape.rows:
+        index, shape = of_elements(index, shape), flat(shape)
+    # Reading several columns at once needs aligned rows, and does not change the bits.
+    if shape.inner % width or source.data_ptr() % (width * source.itemsize):
+        width = 1
     columns = shape.outer * shape.inner
     keys, order = sorted_positions(index, shape.size)
 
@@ -161,7 +147,7 @@ def _reduce_sorted(
         SOURCE, f"sorted_rows<{row}, {width}>", threads,
         index=index, keys=keys, order=order, source=source, out=out, carry_keys=carry_keys,
         carries=carries, shape=shape, include_self=include_self, mean=mean, scaled=alpha != 1,
-        re=alpha.real, im=alpha.imag,
+        re=float(alpha.real), im=float(alpha.imag),
     )  # fmt: skip
     while carry_keys is not None:
         read_keys, read, n = carry_keys, carries, carry_keys.numel()

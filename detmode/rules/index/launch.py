@@ -1,26 +1,17 @@
-"""Launchers of index_add and index_put(accumulate=True)."""
+"""Launchers of index_add and index_put."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 from torch import Tensor
 
 from detmode.cuda.rows.indexed import indexed_rows
-from detmode.cuda.rows.positions import (
-    broadcast,
-    check_on_host,
-    check_values,
-    copy_if_overlapping,
-    expand_masks,
-    in_contiguous,
-    linearize,
-)
-from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.positions import check_values, copy_if_overlapping, expand_masks
 from detmode.cuda.rows.source import SOURCE
 from detmode.cuda.rows.sums import add_rows
+from detmode.rules.index.put import add_named, assign_named
 
 __all__ = ["SOURCE", "index_add", "index_put", "unsafe_masked_index_put_accumulate"]
 
@@ -76,44 +67,29 @@ def index_put(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``self[indices] += values``, duplicates added: ``aten::index_put`` with ``accumulate=True``.
+    """``aten::index_put``: ``self[indices] = values``, of duplicates the last; or ``+=`` of all.
 
-    ``aten::_unsafe_index_put`` and ``aten::_index_put_impl`` are the same: ``unsafe`` promises
-    indices in range, which are checked all the same. Boolean masks become indices by ``nonzero``,
-    which waits for the GPU, as in ATen.
+    To assign, ``self`` is contiguous. ``aten::_unsafe_index_put`` and ``aten::_index_put_impl`` are
+    the same: ``unsafe`` promises indices in range, which are checked all the same. Boolean masks
+    become indices by ``nonzero``, which waits for the GPU, as in ATen.
 
     Raises:
         IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
     """
     if out is None:
         out = self.clone(memory_format=torch.preserve_format)
-    given = [
-        (dim, index) for dim, index in enumerate(expand_masks(out, indices)) if index is not None
-    ]
+    given = expand_masks(out, indices)
     if not given:
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
     check_values(out, values)
-    rows = broadcast([index for _, index in given])
-    dims = [dim for dim, _ in given]
-    others = [dim for dim in range(out.dim()) if dim not in dims]
-    # Adjacent indices leave their dimensions where they are; others put theirs first.
-    before = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    target = out.permute(*others[:before], *dims, *others[before:])
-    sizes = target.shape[before : before + len(dims)]
-    head, tail = target.shape[:before], target.shape[before + len(dims) :]
-    source = copy_if_overlapping(out, values.to(out.device)).expand((*head, *rows, *tail))
-    if source.numel() == 0:
-        return out
-    for (dim, index), size in zip(given, sizes):
-        if size == 0:
-            raise IndexError("index is out of bounds for dimension with size 0")
-        check_on_host(index, size, dim, IndexError, wraps=True)
-    positions = linearize(
-        [(index, size) for (_, index), size in zip(given, sizes)], None, rows, wraps=True
-    )
-    shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes))
-    in_contiguous(target, add_rows, positions, source.contiguous(), shape)
+    values = copy_if_overlapping(out, values.to(out.device))
+    if accumulate:
+        add_named(out, given, values)
+    else:
+        # A mask names no place twice.
+        masks = [index.dtype in (torch.bool, torch.uint8) for index in indices if index is not None]
+        assign_named(out, given, values, unique=masks == [True])
     return out
 
 

@@ -8,8 +8,15 @@ from torch import Tensor
 
 from detmode.cuda import accumulator_buffers, ctype, empty, headroom, launch
 from detmode.cuda.rows.extents import Extents
-from detmode.rules.roi_pools.gather import bins_of, check, check_mapping, gather
-from detmode.rules.roi_pools.source import ALIGN, CHANNELS, POOL
+from detmode.rules.roi_pools.gather import (
+    ALIGN,
+    CHANNELS,
+    POOL,
+    bins_of,
+    check,
+    check_mapping,
+    gather,
+)
 
 __all__ = [
     "ps_roi_align_backward",
