@@ -124,28 +124,21 @@ static __device__ __forceinline__ bool operator!=(complex<T> a, complex<T> b) {
 // its size.
 template <typename T>
 struct format;
-template <>
-struct format<half> {
-  static constexpr int precision = 11, bias = 15;
+template <typename T, int digits, int exponent_bias>
+struct format_of_16_bits {
+  static constexpr int precision = digits, bias = exponent_bias;
   using word = uint16_t;
-  static __device__ __forceinline__ word to_bits(half value) { return value.bits; }
-  static __device__ __forceinline__ half from_bits(word bits) {
-    half value;
+  static __device__ __forceinline__ word to_bits(T value) { return value.bits; }
+  static __device__ __forceinline__ T from_bits(word bits) {
+    T value;
     value.bits = bits;
     return value;
   }
 };
 template <>
-struct format<bfloat16> {
-  static constexpr int precision = 8, bias = 127;
-  using word = uint16_t;
-  static __device__ __forceinline__ word to_bits(bfloat16 value) { return value.bits; }
-  static __device__ __forceinline__ bfloat16 from_bits(word bits) {
-    bfloat16 value;
-    value.bits = bits;
-    return value;
-  }
-};
+struct format<half> : format_of_16_bits<half, 11, 15> {};
+template <>
+struct format<bfloat16> : format_of_16_bits<bfloat16, 8, 127> {};
 template <>
 struct format<float> {
   static constexpr int precision = 24, bias = 127;
@@ -253,20 +246,16 @@ struct limits<double> {
   }
   static __device__ __forceinline__ double nan() { return bits_to_double(0x7ff8000000000000ull); }
 };
-template <>
-struct limits<half> {
-  static __device__ __forceinline__ half lowest() { return half(limits<float>::lowest()); }
-  static __device__ __forceinline__ half highest() { return half(limits<float>::highest()); }
-  static __device__ __forceinline__ half nan() { return half(limits<float>::nan()); }
+template <typename T>
+struct limits_of_16_bits {
+  static __device__ __forceinline__ T lowest() { return T(limits<float>::lowest()); }
+  static __device__ __forceinline__ T highest() { return T(limits<float>::highest()); }
+  static __device__ __forceinline__ T nan() { return T(limits<float>::nan()); }
 };
 template <>
-struct limits<bfloat16> {
-  static __device__ __forceinline__ bfloat16 lowest() { return bfloat16(limits<float>::lowest()); }
-  static __device__ __forceinline__ bfloat16 highest() {
-    return bfloat16(limits<float>::highest());
-  }
-  static __device__ __forceinline__ bfloat16 nan() { return bfloat16(limits<float>::nan()); }
-};
+struct limits<half> : limits_of_16_bits<half> {};
+template <>
+struct limits<bfloat16> : limits_of_16_bits<bfloat16> {};
 
 // A float or double as a scalar_t. One NaN for all: the hardware's own may differ.
 template <typename scalar_t, typename T>

@@ -10,28 +10,16 @@
 
 namespace ordered_detail {
 
+// The unsigned type of so many bytes.
 template <int bytes>
-struct word;
-template <>
-struct word<1> {
-  using type = uint8_t;
-};
-template <>
-struct word<2> {
-  using type = uint16_t;
-};
-template <>
-struct word<4> {
-  using type = uint32_t;
-};
-template <>
-struct word<8> {
-  using type = uint64_t;
-};
+using word = typename conditional<
+    bytes == 8, uint64_t,
+    typename conditional<bytes == 4, uint32_t,
+                         typename conditional<bytes == 2, uint16_t, uint8_t>::type>::type>::type;
 
 template <typename scalar_t, bool floating>
 struct mapping {
-  using type = typename word<sizeof(scalar_t)>::type;
+  using type = word<sizeof(scalar_t)>;
   static constexpr type offset = limits<scalar_t>::is_signed
                                      ? static_cast<type>(uint64_t(1) << (8 * sizeof(type) - 1))
                                      : type(0);

@@ -39,29 +39,14 @@ def add_rows(
     """
     if shape.addends == 0:
         return
-    by_row = index.numel() == shape.rows
-    if not sorts_rows(shape, out.dtype, by_row):
-        _add_integers(out, index, source, shape, by_row, complex(alpha), include_self, mean)
+    by_row, (components, words) = index.numel() == shape.rows, parts_of(out.dtype)
+    if sorts_rows(shape, out.dtype, by_row):
+        row, width = f"row_sum<{ctype(out.dtype)}>", widths(out.dtype)[-1]
+        _reduce_sorted(
+            row, width, components * words, out, index, source, shape, include_self, alpha, mean
+        )
         return
-    components, words = parts_of(out.dtype)
-    row, width = f"row_sum<{ctype(out.dtype)}>", widths(out.dtype)[-1]
-    _reduce_sorted(
-        row, width, components * words, out, index, source, shape, include_self, alpha, mean
-    )
-
-
-def _add_integers(
-    out: Tensor,
-    index: Tensor,
-    source: Tensor,
-    shape: Rows,
-    by_row: bool,
-    alpha: complex,
-    include_self: bool,
-    mean: bool,
-) -> None:
     scalar = ctype(out.dtype)
-    components, words = parts_of(out.dtype)
     n, elements = shape.destinations, shape.destinations * components
     # One allocation, so one fill: the sums, then the keys.
     scratch = torch.zeros(
@@ -71,7 +56,8 @@ def _add_integers(
     counts = torch.zeros(n, dtype=torch.int64, device=out.device) if mean else None
     headroom = (shape.rows + 1).bit_length()
     addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
-    addends |= {"shape": shape, "scaled": alpha != 1, "re": alpha.real, "im": alpha.imag}
+    re, im = float(alpha.real), float(alpha.imag)
+    addends |= {"shape": shape, "scaled": alpha != 1, "re": re, "im": im}
     launch(
         SOURCE, f"index_add_observe<{scalar}>", shape.addends,
         keys=keys, counts=counts, **addends,

@@ -13,11 +13,12 @@ from torch.nn import functional as F
 
 from detmode.rules.scan import reference
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import Arguments, channels_last
+from detmode.table.inputs import Arguments
 from detmode.table.samples import Maker, Sample, Samples, sample
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX
+_last = partial(Tensor.to, memory_format=torch.channels_last)
 _BLOCK = 1024
 """Elements of a row that a composition scans by itself."""
 _SOME = (torch.float16, torch.float32, torch.complex64)
@@ -103,7 +104,7 @@ SAMPLES = Samples(
         *_row("row", (1, 1000, 1), -2, "negative_dim", "odd_sizes"),
         *_row("short", (63,), 0, "odd_sizes"),
         *_row("pair", (2,), -1, dtypes=_SOME),
-        *_row("last", (1, 129, 1, 1), 1, "channels_last", change=channels_last, dtypes=_SOME),
+        *_row("last", (1, 129, 1, 1), 1, "channels_last", change=_last, dtypes=_SOME),
         *_row("strided", (201, 3), 0, "non_contiguous", change=lambda x: x[:, 1]),
         *_row("expanded", (1,), 0, "non_contiguous", change=lambda x: x.expand(150), dtypes=_SOME),
         *_row("unaligned", (1030,), 0, change=lambda x: x[3:], dtypes=_SOME),
