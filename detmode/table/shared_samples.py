@@ -21,7 +21,7 @@ def made_by(
 ) -> Callable[..., Sample]:
     """Return a function of a name and of what follows the Maker in ``make``, that gives a sample.
 
-    Its further arguments are those of a Sample, and ``change``, a function of what ``make`` gives.
+    It also takes fields of a Sample, and ``change``, a function of what ``make`` gives.
     """
 
     def made(
@@ -32,9 +32,10 @@ def made_by(
         dtypes: tuple[torch.dtype, ...] = dtypes,
         variants: tuple[str, ...] = (),
         change: Callable[[Arguments], Arguments] = dict,
+        **named: Any,
     ) -> Sample:
         more: dict[str, Any] = {"op": op, "dtypes": dtypes, "variants": variants}
-        return sample(name, lambda m: change(make(m, *arguments)), *covers, **more)
+        return sample(name, lambda m: change(make(m, *arguments, **named)), *covers, **more)
 
     return made
 

@@ -107,12 +107,33 @@ def check_on_host(
         error: the exception that ATen raises.
         wraps: negative indices count from the end.
     """
+    position = out_of_range(index, size, wraps=wraps)
+    if position is not None:
+        raise error(f"index {position} is out of bounds for dimension {dim} with size {size}")
+
+
+def out_of_range(index: Tensor, size: int, *, wraps: bool = False) -> int | None:
+    """A position on the CPU that is none of ``size``; from ``-size`` on where it ``wraps``."""
     if index.device.type != "cpu" or index.numel() == 0:
-        return
+        return None
     lowest = -size if wraps else 0
-    for position in torch.stack(torch.aminmax(index)).tolist():
-        if not lowest <= position < size:
-            raise error(f"index {position} is out of bounds for dimension {dim} with size {size}")
+    ends: list[int] = torch.stack(torch.aminmax(index)).tolist()
+    return next((position for position in ends if not lowest <= position < size), None)
+
+
+def axis_of(self: Tensor, dim: int) -> int:
+    """``dim`` from 0; a tensor without dimensions has one.
+
+    Raises:
+        IndexError: it is out of range.
+    """
+    size = max(self.dim(), 1)
+    if not -size <= dim < size:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], "
+            f"but got {dim})"
+        )
+    return dim % size
 
 
 def check_values(out: Tensor, values: Tensor) -> None:

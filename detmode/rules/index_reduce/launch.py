@@ -7,6 +7,7 @@ from torch import Tensor
 
 from detmode.cuda.rows.extrema import extreme_rows
 from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
+from detmode.cuda.rows.positions import axis_of
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 __all__ = ["index_reduce", "mean_of_integers"]
@@ -78,12 +79,7 @@ def _checked(
     self: Tensor, dim: int, index: Tensor, source: Tensor, out: Tensor | None
 ) -> IndexedRows:
     """The arguments, after ATen's checks: its meta function makes none of them."""
-    dims = max(self.dim(), 1)
-    if not -dims <= dim < dims:
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-dims}, {dims - 1}], "
-            f"but got {dim})"
-        )
+    axis_of(self, dim)
     if index.dim() > 1:
         raise IndexError(
             f"index_reduce_(): Index is supposed to be a vector, but got dim: {index.dim()} with "

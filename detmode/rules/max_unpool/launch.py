@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda.rows.assign import WORDS, assign_rows
+from detmode.cuda.rows.positions import out_of_range
 from detmode.cuda.rows.shapes import Rows
 
 __all__ = ["max_unpool", "max_unpool_on_cpu"]
@@ -66,11 +67,10 @@ def max_unpool_on_cpu(
 def _planes(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Rows:
     """Return the layout of inputs and outputs; on the CPU, raise for an index out of range."""
     dims, size = len(output_size), prod(output_size)
-    if indices.device.type == "cpu" and indices.numel():
-        for position in torch.stack(torch.aminmax(indices)).tolist():
-            if not 0 <= position < size:
-                volumes = "x".join(map(str, output_size))
-                raise RuntimeError(
-                    f"Found an invalid max index: {position} (output volumes are of size {volumes})"
-                )
+    position = out_of_range(indices, size)
+    if position is not None:
+        volumes = "x".join(map(str, output_size))
+        raise RuntimeError(
+            f"Found an invalid max index: {position} (output volumes are of size {volumes})"
+        )
     return Rows(prod(self.shape[:-dims]), prod(self.shape[-dims:]), 1, size)

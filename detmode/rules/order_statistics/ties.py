@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.checks import check_implemented
-from detmode.rules.order_statistics.launch import axis_of, refuse_size_0
+from detmode.cuda.rows.positions import axis_of
+from detmode.rules.order_statistics.launch import refuse_size_0
 from detmode.table.conditions import FLOATING, INTEGRAL, on
 from detmode.table.rule import GPU_TO_GPU, Native, Rule, Substitute
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import WORDS, assign_rows
-from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, linearize
+from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, linearize, out_of_range
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.environment.settings import deterministic_flag
@@ -103,10 +103,8 @@ def _check(target: Tensor, index: Tensor, source: Tensor) -> None:
         )
     if size == 0 and index.numel():
         raise IndexError("put_(): Tried to put elements into an empty tensor")
-    if index.device.type == "cpu" and index.numel():
-        for position in torch.stack(torch.aminmax(index)).tolist():
-            if not -size <= position < size:
-                raise IndexError(
-                    f"out of range: tried to access index {position} on a tensor of {size} "
-                    "elements."
-                )
+    position = out_of_range(index, size, wraps=True)
+    if position is not None:
+        raise IndexError(
+            f"out of range: tried to access index {position} on a tensor of {size} elements."
+        )
