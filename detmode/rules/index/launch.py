@@ -9,11 +9,8 @@ from torch import Tensor
 
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import check_values, copy_if_overlapping, expand_masks
-from detmode.cuda.rows.source import SOURCE
 from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index.put import add_named, assign_named
-
-__all__ = ["SOURCE", "index_add", "index_put", "unsafe_masked_index_put_accumulate"]
 
 
 def index_add(

@@ -8,8 +8,6 @@ from torch import Tensor
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.indexed import indexed_rows
 
-__all__ = ["index_copy"]
-
 
 def index_copy(
     self: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None

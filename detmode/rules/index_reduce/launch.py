@@ -10,8 +10,6 @@ from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
 from detmode.cuda.rows.positions import axis_of
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
-__all__ = ["index_reduce", "mean_of_integers"]
-
 
 def index_reduce(
     self: Tensor,

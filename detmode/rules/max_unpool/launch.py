@@ -13,8 +13,6 @@ from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import out_of_range
 from detmode.cuda.rows.shapes import Rows
 
-__all__ = ["max_unpool", "max_unpool_on_cpu"]
-
 
 def max_unpool(
     self: Tensor,

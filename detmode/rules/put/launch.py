@@ -11,8 +11,6 @@ from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.environment.settings import deterministic_flag
 
-__all__ = ["put", "put_integers", "put_last_on_cpu"]
-
 
 def put(
     self: Tensor,

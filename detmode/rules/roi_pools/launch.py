@@ -18,13 +18,6 @@ from detmode.rules.roi_pools.gather import (
     gather,
 )
 
-__all__ = [
-    "ps_roi_align_backward",
-    "ps_roi_pool_backward",
-    "roi_align_backward",
-    "roi_pool_backward",
-]
-
 
 def roi_align_backward(
     grad: Tensor,

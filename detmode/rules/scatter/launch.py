@@ -8,8 +8,6 @@ from torch import Tensor
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
-__all__ = ["add_integers", "scatter"]
-
 
 def scatter(
     self: Tensor,

@@ -8,8 +8,6 @@ from detmode.cuda.rows.extrema import extreme_rows
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
-__all__ = ["scatter_reduce"]
-
 
 def scatter_reduce(
     self: Tensor,
