@@ -440,7 +440,7 @@ STAGES = (
         "what bounds the kernels that matter most, by ncu",
         (
             _profiled("sum_rows", "index", "aten::index_add", "graph_1m_edges_64"),
-            _profiled("cumsum_row", "scan", "aten::cumsum", "row_256m"),
+            _profiled("scan_row", "scan", "aten::cumsum", "row_256m"),
             _profiled(
                 *("grid_sampler_scatter", "grid_sampler"),
                 *("aten::grid_sampler_2d_backward", "spatial_transformer"),

@@ -232,7 +232,7 @@ KERNELS = (
         ("other == label && j < position ? 1 : 0", "other == label && j <= position ? 1 : 0"),
     ),
     *_of(
-        _ROWS + "reductions.cu",
+        _ROWS + "extrema.cu",
         _FUZZ("index_reduce"),
         ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
     ),

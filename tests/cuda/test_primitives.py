@@ -48,39 +48,18 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     assert (output[~numbers].view(torch.int16) == 0x7FFF).all()
 
 
-@pytest.mark.parametrize("seed", [None, 5])
-def test_positions(seed: int | None) -> None:
-    """Unravel gives coordinates that lead to the elements of a strided tensor."""
-    base = torch.arange(3 * 5 * 7 * 2).view(3, 5, 7, 2).permute(2, 0, 3, 1)
-    n = base.numel()
-    output = torch.zeros(n, dtype=torch.int64)
-    with host.schedule(seed):
-        sizes, strides = torch.tensor(base.shape), torch.tensor(base.stride())
-        launch(PRIMITIVES, "positions", n, sizes=sizes, strides=strides, output=output, n=n)
-    assert torch.equal(output, base.flatten())
-
-
 @settings(deadline=None, database=None)
-@given(
-    st.lists(st.integers(0, 2**40), min_size=4, max_size=8),
-    st.tuples(st.integers(1, 2**33), st.integers(1, 2**33), st.integers(1, 2**33)),
-)
-@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], (7, 2**16 + 1, 3))
-def test_large_positions(values: list[int], sizes: tuple[int, int, int]) -> None:
-    """Coordinates and quotients are right beyond 2^31 and 2^32 elements."""
-    output = torch.zeros(len(values), 5, dtype=torch.int64)
-    shape = torch.tensor([0, *sizes])
+@given(st.lists(st.integers(0, 2**40), min_size=4, max_size=8), st.integers(1, 2**33))
+@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], 2**16 + 1)
+@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], 2**31)
+def test_quick_divisions(values: list[int], divisor: int) -> None:
+    """Quotients of positions are right beyond 2^31 and 2^32 elements."""
+    output = torch.zeros(len(values), dtype=torch.int64)
     launch(
-        PRIMITIVES, "large_positions", 1,
-        values=torch.tensor(values), sizes=shape, output=output, n=len(values),
+        PRIMITIVES, "quick_divisions", 1,
+        values=torch.tensor(values), output=output, n=len(values), divisor=divisor,
     )  # fmt: skip
-    expected = []
-    for value in values:
-        rest, w = divmod(value, sizes[2])
-        rest, h = divmod(rest, sizes[1])
-        n, c = divmod(rest, sizes[0])
-        expected.append([n, c, h, w, value // sizes[2]])
-    assert output.tolist() == expected
+    assert output.tolist() == [value // divisor for value in values]
 
 
 @settings(max_examples=30, deadline=None, database=None)

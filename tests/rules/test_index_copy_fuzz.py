@@ -12,7 +12,7 @@ from last_wins import DTYPES, LAYOUTS, WAYS, assert_last_wins, filled, in_schedu
 from detmode import DeterministicMode
 from detmode.cuda import unavailable
 from detmode.cuda.rows import assign
-from detmode.rules.index.put import index_put_last
+from detmode.rules.index.launch import index_put
 from detmode.rules.index_copy.launch import index_copy
 from detmode.table.samples import Maker
 
@@ -80,9 +80,9 @@ def test_index_put(
     cut = data.draw(st.integers(0, len(whole)))
     ones = data.draw(st.integers(0, len(whole) - cut))
     values = laid_out(filled(dtype, [1] * ones + whole[cut + ones :], seed + 1), layout)
-    got = in_schedules(lambda: index_put_last(self, given_, values), elects, seed)
+    got = in_schedules(lambda: index_put(self, given_, values), elects, seed)
     target = self.clone()
-    assert index_put_last(target, given_, values, out=target) is target
+    assert index_put(target, given_, values, out=target) is target
     assert same_bits(target, got)
     assert_last_wins(got, self, destinations, values.expand(whole), str(given_))
 
@@ -95,7 +95,7 @@ def test_mask(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     mask = Maker(dtype, seed=seed).integers(0, 2, *shape[:dims], dtype=torch.bool)
     self = filled(dtype, shape, seed)
     values = filled(dtype, [int(mask.sum()), *shape[dims:]], seed + 1)
-    got = in_schedules(lambda: index_put_last(self, [mask], values), None, seed)
+    got = in_schedules(lambda: index_put(self, [mask], values), None, seed)
     assert same_bits(got, self.index_put((mask,), values))
 
 

@@ -51,7 +51,7 @@ def run(call: tuple[torch.Tensor, torch.Tensor, list[int]], where: str = "") -> 
     """The launcher, or the composition for the CPU."""
     dims = len(call[2])
     more = ([1] * dims, [0] * dims) if dims == 3 else ()
-    return getattr(launch, f"max_unpool{dims}d{where}")(*call, *more)
+    return getattr(launch, f"max_unpool{where}")(*call, *more)
 
 
 def assert_is_unpooled(

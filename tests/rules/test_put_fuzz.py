@@ -48,9 +48,9 @@ def test_last(
 ) -> None:
     """The last source of each element stays, bit by bit, in any schedule, in place and not."""
     self, index, source = call
-    got = in_schedules(lambda: launch.put_last(self, index, source), elects, seed)
+    got = in_schedules(lambda: launch.put(self, index, source), elects, seed)
     target = self.clone()
-    assert launch.put_last(target, index, source, out=target) is target
+    assert launch.put(target, index, source, out=target) is target
     assert same_bits(target, got)
     assert got.stride() == self.stride()
     assert_last_wins(got, self, positions(self, index), source)
@@ -91,7 +91,7 @@ def test_sums(
         Maker(x.dtype, seed=seed + i).normal(*x.shape) for i, x in enumerate((call[0], call[2]))
     )
     source = laid_out(source, data.draw(LAYOUTS))
-    got = in_schedules(lambda: launch.put_sums(self, index, source), None, seed)
+    got = in_schedules(lambda: launch.put(self, index, source, True), None, seed)
     assert_exact(got, self, positions(self, index), source)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from detmode.cuda import unavailable
 from detmode.rules.roi_pools import launch, reference
-from detmode.rules.roi_pools.source import DTYPES
+from detmode.rules.roi_pools.gather import DTYPES
 from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))

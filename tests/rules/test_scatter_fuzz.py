@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from detmode.cuda import unavailable
 from detmode.cuda.rows import shapes, sums
 from detmode.rules.scatter import launch
-from detmode.rules.scatter_reduce import launch as reducing
+from detmode.rules.scatter_reduce.launch import scatter_reduce
 from detmode.table.samples import Maker
 
 pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
@@ -77,15 +77,15 @@ def test_scatter_reduce(
     choice = shapes.sorts_rows if sorts is None else lambda *args: sorts
     with mock.patch.object(sums, "sorts_rows", choice):
         got = assert_same_bits_in_any_schedule(
-            lambda: reducing.total(self, dim, index, src, reduce, include_self=include_self),
+            lambda: scatter_reduce(self, dim, index, src, reduce, include_self=include_self),
             seed,
         )
         target = laid_out(self.contiguous().clone(), data.draw(st.sampled_from(LAYOUTS[:3])))
-        returned = reducing.total(
+        returned = scatter_reduce(
             target, dim, index, src, reduce, include_self=include_self, out=target
         )
         if reduce == "sum" and include_self:
-            added = launch.scatter_add(self, dim, index, src)
+            added = launch.scatter(self, dim, index, src)
             assert same_bits(added, got)
     assert returned is target
     assert same_bits(target, got)

@@ -50,10 +50,13 @@ def max_pool3d_with_indices_backward(
     strides = _triple("stride", stride) if len(stride) else kernel
     pads = _triple("padding", padding)
     dilations = _triple("dilation", dilation)
-    _check(grad_output, self, indices)
+    name = "max_pool3d_with_indices_backward"
+    check(name, grad_output, self, indices, 3)
+    check_scalar_type(self.dtype, grad_output)
+    check_implemented(f"{name}_out_frame", self, FLOATING)
     if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
         raise RuntimeError(
-            "max_pool3d_with_indices_backward(): kernel size, stride and dilation should be "
+            f"{name}(): kernel size, stride and dilation should be "
             "greater than zero, and padding not negative, but got "
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
@@ -80,10 +83,3 @@ def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
         raise RuntimeError(f"max_pool3d: {name} must be a single int, or a tuple of three ints")
     t, h, w = values if len(values) == 3 else (*values, *values, *values)
     return int(t), int(h), int(w)
-
-
-def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
-    name = "max_pool3d_with_indices_backward"
-    check(name, grad_output, self, indices, 3)
-    check_scalar_type(self.dtype, grad_output)
-    check_implemented(f"{name}_out_frame", self, FLOATING)
