@@ -263,17 +263,6 @@ TABLE = (
         ),
         ("functional_signature(functional) == functional_signature(func)", "True"),
     ),
-    *_of(
-        "detmode/table/variants.py",
-        "tests/mode/test_variants.py tests/rules/test_written.py",
-        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
-        ("return start < last and first < end", "return start <= first < end"),
-        (
-            "            targets[0].copy_(result)\n        return targets[0]",
-            "        return targets[0]",
-        ),
-        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
-    ),
 )
 
 STATE = (
@@ -293,7 +282,7 @@ STATE = (
     *_of(
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
-        ("return holding(FILL, False, is_wish=True)", "return holding(FILL, False)"),
+        ("(holding, FILL, False, is_wish=True)", "(holding, FILL, False)"),
     ),
     *_of(
         "detmode/environment/seeding.py",
@@ -318,6 +307,17 @@ STATE = (
 )
 
 MODE = (
+    *_of(
+        "detmode/mode/substitution.py",
+        "tests/mode/test_variants.py tests/rules/test_written.py",
+        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
+        ("return start < last and first < end", "return start <= first < end"),
+        (
+            "            targets[0].copy_(result)\n        return targets[0]",
+            "        return targets[0]",
+        ),
+        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
+    ),
     *_of(
         "detmode/mode/decide.py",
         "tests/mode/test_decide.py",

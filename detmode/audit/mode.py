@@ -18,7 +18,7 @@ from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute

@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from detmode.cuda.undo import Calls, Lock, Undo, leaving, undone_at_end
+from detmode.cuda.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
 
@@ -173,7 +172,7 @@ class Setting(Generic[T]):
             ):
                 return True
         disturbs = self._needed != hold.value and self._read() != hold.value
-        return disturbs and native_calls.elsewhere()
+        return disturbs and bool(native_calls.ongoing) and native_calls.elsewhere()
 
     def _drop(self, hold: holding[T]) -> None:
         if hold in self._waiting:
@@ -231,15 +230,13 @@ class holding(Undo, Generic[T]):
         self.is_wish = is_wish
 
     def __enter__(self) -> None:
-        undone_at_end(self, self)
-        setting = self._setting
-        if setting._lock.run(setting._take, self):
+        if self._taken():
             return
         if self.is_wish:
             self.run()
             return
-        patient_until = time.monotonic() + PATIENCE
-        while not setting._lock.run(setting._take, self):
+        setting, patient_until = self._setting, time.monotonic() + PATIENCE
+        while not self._taken():
             if time.monotonic() > patient_until:
                 self.run()
                 raise ConflictError(
@@ -249,18 +246,13 @@ class holding(Undo, Generic[T]):
                 )
             time.sleep(1e-4)
 
+    def _taken(self) -> bool:
+        setting = self._setting
+        # As in Lock.run, without its call.
+        with setting._lock.held: return setting._take(self)  # fmt: skip  # noqa: E701
+
     def _run(self) -> None:
         self._setting._lock.run(self._setting._drop, self)
-
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.run()
-
-    __exit__ = leaving(_leave)
 
 
 def _after_fork() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from detmode import cuda
 from detmode.mode import messages
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.table.rule import Allow, Native, Rule, Substitute
 
 _get_mode = torch._C._get_dispatch_mode

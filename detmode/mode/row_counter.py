@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import torch
 
-from detmode.environment.settings import FLAG
+from detmode.environment.settings import FLAG, OFF
 from detmode.mode import messages
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.table.rule import Native, Rule
 
 _LINES = 10
@@ -120,7 +120,7 @@ def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
         call.func._schema.name,
         decision.action,
         rule,
-        silent=rule is None or rule.alert is None or not FLAG.chosen()[0],
+        silent=rule is None or rule.alert is None or FLAG.chosen() == OFF,
         overridden=call.overload.override,
         unavailable=decision.unavailable,
     )

@@ -19,8 +19,8 @@ import torch
 from detmode.cuda.undo import Undo
 from detmode.sites.lines import backward_site, here
 from detmode.sites.module_path import ModulePaths
+from detmode.table.call import InterceptedCall
 from detmode.table.call_site import CallSite, Note
-from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import matches
 
 T = TypeVar("T")
