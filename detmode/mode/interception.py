@@ -178,7 +178,7 @@ class Interception(TorchDispatchMode):
         if overload.override is None if rule is None else isinstance(rule.action, Allow):
             # The most frequent decision, for which nothing else is looked up.
             return call.run()
-        is_allowed = self._memory.allows(call)
+        is_allowed = self._memory.had_regions and self._memory.allows(call)
         if call.site is None:
             self._memory.find_site(call, self._counter.paths)
         decision = decide(
