@@ -300,10 +300,7 @@ STATE = (
     *_of(
         "detmode/sites/forward_memory.py",
         "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
-        (
-            "return node._sequence_nr() - node.name().endswith(_COPY_SLICES)",
-            "return node._sequence_nr()",
-        ),
+        (" - node.name().endswith(_COPY_SLICES)", ""),
         ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
         ("if all(patterns in note.allowed for note in notes)", "if True"),
     ),

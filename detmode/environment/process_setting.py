@@ -1,4 +1,4 @@
-"""One setting of the process, of which several threads may need different values at once.
+"""Settings of the process, of which several threads may need different values at once.
 
 A *block* (an entered mode) chooses a value for as long as it is open. A *call* may hold another
 value while it runs: an allowed call runs with the flag off, a native one needs it on. Calls of two
@@ -16,9 +16,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from detmode.cuda.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
+
+_get_flag = torch._C._get_deterministic_algorithms
+_get_warn_only = torch._C._get_deterministic_algorithms_warn_only
+_set_flag = torch._C._set_deterministic_algorithms
 
 PATIENCE = 60.0
 """The seconds that a call waits for calls of other threads that need another value."""
@@ -263,3 +269,18 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     # After the locks: functions registered later run later.
     os.register_at_fork(after_in_child=_after_fork)
+
+# The C setters also work where torch.backends is frozen.
+FLAG: Setting[tuple[bool, bool]] = Setting(
+    "PyTorch's deterministic flag",
+    lambda: (_get_flag(), _get_warn_only()),
+    lambda pair: _set_flag(pair[0], warn_only=pair[1]),
+    choose=lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
+    needed=(True, False),
+)
+FILL = Setting(
+    "the filling of uninitialized memory",
+    torch._C._get_deterministic_fill_uninitialized_memory,
+    torch._C._set_deterministic_fill_uninitialized_memory,
+    needed=True,
+)

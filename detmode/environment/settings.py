@@ -13,23 +13,18 @@ import torch
 from torch.utils import _python_dispatch
 
 from detmode.cuda.undo import Undo
-from detmode.environment.process_setting import Setting, holding, native_calls
+from detmode.environment.process_setting import FILL, FLAG, Setting, holding, native_calls
 
 R = TypeVar("R")
 
-OFF, WARN, ERROR = range(3)
-"""The flag's values, with ``warn_only`` as one of them: PyTorch's deterministic debug modes."""
-
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
-_get_fill = torch._C._get_deterministic_fill_uninitialized_memory
-_set_fill = torch._C._set_deterministic_fill_uninitialized_memory
 _get_benchmark = torch._C._get_cudnn_benchmark
 
 
-def deterministic_flag(mode: bool) -> holding[int]:
+def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
     """Hold PyTorch's deterministic flag at ``mode``, without ``warn_only``, while a call runs."""
-    return holding(FLAG, ERROR if mode else OFF)
+    return holding(FLAG, (mode, False))
 
 
 def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
@@ -85,22 +80,13 @@ def _inductor_is_local() -> bool:
     return isinstance(getattr(entry, "user_override", None), ContextVar)
 
 
-# The C setters also work where torch.backends is frozen.
-FLAG: Setting[int] = Setting(
-    "PyTorch's deterministic flag",
-    torch.get_deterministic_debug_mode,
-    torch.set_deterministic_debug_mode,
-    choose=lambda value: torch.use_deterministic_algorithms(value != OFF, warn_only=value == WARN),
-    needed=ERROR,
-)
-FILL = Setting("the filling of uninitialized memory", _get_fill, _set_fill, needed=True)
-
 no_memory_fill = functools.partial(holding, FILL, False, is_wish=True)
 """Turns off the filling of new memory, for substitutes, which write every element.
 
 It is a wish: if a native call of another thread needs the filling, it stays on.
 """
 
+# The C setters also work where torch.backends is frozen.
 CUDNN_DETERMINISTIC = Setting(
     "cuDNN's choice of deterministic algorithms",
     torch._C._get_cudnn_deterministic,
@@ -148,7 +134,7 @@ def choose_for_block(warn_only: bool, fill_uninitialized_memory: bool | None, un
     """Choose the settings of an entered mode, until ``undo`` runs."""
     IN_MODES.save(undo)
     INDUCTOR_DETERMINISTIC.save(undo)
-    FLAG.choose(WARN if warn_only else ERROR, undo)
+    FLAG.choose((True, warn_only), undo)
     CUDNN_DETERMINISTIC.choose(True, undo)
     CUDNN_BENCHMARK.choose(False, undo)
     if fill_uninitialized_memory is not None:

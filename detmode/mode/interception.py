@@ -13,13 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode.cuda.undo import Undo
 from detmode.environment.dispatch import autocast_inside, resolve_conjugates, resolve_negatives
-from detmode.environment.settings import (
-    FLAG,
-    OFF,
-    deterministic_flag,
-    no_memory_fill,
-    with_native_settings,
-)
+from detmode.environment.process_setting import FLAG
+from detmode.environment.settings import deterministic_flag, no_memory_fill, with_native_settings
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
@@ -186,7 +181,7 @@ class Interception(TorchDispatchMode):
             self._policy,
             override=overload.override,
             is_allowed=is_allowed,
-            is_flag_on=FLAG.chosen() != OFF,
+            is_flag_on=FLAG.chosen()[0],
             unavailable=launcher_missing(call),
             is_known=self._known is not None and self._known(call),
         )
@@ -247,7 +242,7 @@ class Interception(TorchDispatchMode):
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
         rule, warned = call.row.rule if call.row else None, decision.action == "warn"
-        alert = rule.alert_for(overload.variant) if rule and FLAG.chosen() != OFF else None
+        alert = rule.alert_for(overload.variant) if rule and FLAG.chosen()[0] else None
         if alert is not None:
             text = messages.alert_text(alert, warn=warned)
         else:

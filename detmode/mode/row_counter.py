@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from detmode.environment.settings import FLAG, OFF
+from detmode.environment.process_setting import FLAG
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
@@ -134,7 +134,7 @@ def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
     if decision.action == "warn":
         return f"To accept it without a warning, backward included: {allow}"
     # Where PyTorch gives no alert, only strict=True makes it an error.
-    is_silent = rule is None or rule.alert is None or FLAG.chosen() == OFF
+    is_silent = rule is None or rule.alert is None or not FLAG.chosen()[0]
     return (
         f"To let it run as it is, backward included: {allow}; "
         f"to get warnings instead of errors: {'strict=False' if is_silent else 'warn_only=True'}"

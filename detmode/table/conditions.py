@@ -16,7 +16,7 @@ from detmode.cuda.dtypes import FLOATING as FLOATING
 from detmode.cuda.dtypes import INTEGRAL as INTEGRAL
 from detmode.cuda.dtypes import REDUCED as REDUCED
 from detmode.environment import nccl
-from detmode.environment.settings import FILL, FLAG, OFF
+from detmode.environment.process_setting import FILL, FLAG
 from detmode.table.call import Call
 from detmode.table.values import Value, check_name
 
@@ -263,7 +263,7 @@ def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` when the call is made (a program may turn it off in a block)."""
     return Condition(
         f"deterministic_flag({value})",
-        lambda call: (FLAG.chosen() != OFF) is value,
+        lambda call: FLAG.chosen()[0] is value,
     )
 
 

@@ -82,14 +82,16 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
         assert time.monotonic() - start >= WAITS
 
 
-@pytest.mark.parametrize("call", [lambda: deterministic_flag(False), lambda: holding(FLAG, 1)])
+@pytest.mark.parametrize(
+    "call", [lambda: deterministic_flag(False), lambda: holding(FLAG, (True, True))]
+)
 def test_a_call_that_needs_another_flag_waits_for_a_native_one(on, call):
     """The native call keeps the flag until its end."""
     with Other(natively) as other:
         flags = []
         after(WAITS, lambda: (flags.append(FLAG._read()), other.go_on.set()))
         with call():
-            assert flags == [2]
+            assert flags == [(True, False)]
 
 
 @pytest.mark.parametrize("options", [{"warn_only": True}, {"fill_uninitialized_memory": False}])
@@ -99,7 +101,7 @@ def test_a_block_waits_for_a_native_call(on, options):
         found = []
         after(WAITS, lambda: (found.append((FLAG._read(), FILL._read())), other.go_on.set()))
         with detmode.DeterministicMode(**options):
-            assert found == [(2, True)]
+            assert found == [((True, False), True)]
 
 
 def test_calls_that_need_the_same_overlap(on):
@@ -124,8 +126,8 @@ def test_a_native_call_has_new_memory_filled(on):
 def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
     """The modes of other threads know what the program has chosen, while it is not in force."""
     with Other(call):
-        assert (FLAG._read(), FILL._read()) != (2, True)
-        assert FLAG.chosen() == 2
+        assert (FLAG._read(), FILL._read()) != ((True, False), True)
+        assert FLAG.chosen() == (True, False)
         assert FILL.chosen()
 
 
@@ -133,7 +135,7 @@ def test_what_the_program_chooses_during_a_call_stays(on):
     """A setting that is set anew while a call holds it is not set back."""
     with deterministic_flag(False):
         torch.use_deterministic_algorithms(True, warn_only=True)
-    assert FLAG.chosen() == 1
+    assert FLAG.chosen() == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine, n
     said = f"^{named} belongs to the process, and calls of two threads need different values"
     with Other(other), pytest.raises(RuntimeError, match=said):
         mine()
-    assert FLAG.chosen() == 2
+    assert FLAG.chosen() == (True, False)
     assert FLAG._waiting + FLAG._active == []
 
 

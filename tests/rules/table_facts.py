@@ -106,7 +106,7 @@ def _settings(environment: dict[str, str | None], fill: bool, on: bool) -> Itera
     try:
         _set_environment(environment)
         FILL.choose(fill, undo)
-        FLAG.choose(2 * on, undo)
+        FLAG.choose((on, False), undo)
         yield
     finally:
         _set_environment(saved)

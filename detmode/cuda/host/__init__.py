@@ -132,8 +132,7 @@ def check_races() -> Iterator[None]:
     an error too. The message names both threads and, if binutils' addr2line is installed, both
     lines. Launches take thirty to ninety times as long.
     """
-    saved = _schedule.races
-    _schedule.races = True
+    saved, _schedule.races = _schedule.races, True
     try:
         yield
     finally:
