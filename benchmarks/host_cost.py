@@ -26,10 +26,10 @@ from detmode import DeterministicMode, cuda
 from detmode.cuda import digest, launch
 from detmode.mode.decide import Decision
 from detmode.mode.row_counter import RowCounter
-from detmode.mode.validation import validate
+from detmode.mode.substitution import validate
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default

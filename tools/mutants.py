@@ -267,17 +267,6 @@ TABLE = (
         ),
         ("functional_signature(functional) == functional_signature(func)", "True"),
     ),
-    *_of(
-        "detmode/table/variants.py",
-        "tests/mode/test_variants.py tests/rules/test_written.py",
-        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
-        ("return start < last and first < end", "return start <= first < end"),
-        (
-            "            targets[0].copy_(result)\n        return targets[0]",
-            "        return targets[0]",
-        ),
-        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
-    ),
 )
 
 STATE = (
@@ -297,7 +286,7 @@ STATE = (
     *_of(
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
-        ("return holding(FILL, False, is_wish=True)", "return holding(FILL, False)"),
+        ("(holding, FILL, False, is_wish=True)", "(holding, FILL, False)"),
     ),
     *_of(
         "detmode/environment/seeding.py",
@@ -315,13 +304,24 @@ STATE = (
     *_of(
         "detmode/sites/forward_memory.py",
         "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
-        ("return self._notes.of(number - 1)", "return self._notes.of(number)"),
+        (" - node.name().endswith(_COPY_SLICES)", ""),
         ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
         ("if all(patterns in note.allowed for note in notes)", "if True"),
     ),
 )
 
 MODE = (
+    *_of(
+        "detmode/mode/substitution.py",
+        "tests/mode/test_variants.py tests/rules/test_written.py",
+        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
+        ("return start < last and first < end", "return start <= first < end"),
+        (
+            "            targets[0].copy_(result)\n        return targets[0]",
+            "        return targets[0]",
+        ),
+        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
+    ),
     *_of(
         "detmode/mode/decide.py",
         "tests/mode/test_decide.py",

@@ -15,7 +15,7 @@ import torch
 import detmode
 from detmode.sites.by_id import ById
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite, Site, installed_part
+from detmode.table.call_site import Site, installed_part
 
 _current_node = torch._C._current_autograd_node
 _INTERNAL_DIRECTORIES = tuple(
@@ -36,45 +36,11 @@ _FILES = 1 << 12
 _sites: ById[dict[int, Site]] = ById()
 
 
-def here(paths: ModulePaths) -> CallSite | None:
-    """Return where the user's code makes a call; ``None`` in a backward that autograd runs.
-
-    To be fast, it reads the stack only up to the innermost module being called, which may be below
-    or above the user's line. A module that occurs at several places of the model has the path under
-    which it was first called.
-    """
-    user: FrameType | None = None
-    module: torch.nn.Module | None = None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code is _MODULE_CALL:
-            if module is None:
-                module = frame.f_locals["self"]
-            if user is not None:
-                break
-        elif code is _ENGINE_CALL:
-            break
-        elif user is None and _is_users(code.co_filename):
-            user = frame
-            if module is not None:
-                break
-        frame = frame.f_back
-    if user is None:
-        return None
-    path = None
-    if module is not None:
-        path = paths.known.get(id(module))
-        if path is None:
-            path = paths.of(surroundings()[1], recomputed=_current_node() is not None)
-    site = site_of(user)
-    if site.text not in paths.own_lines:
-        paths.own_lines[site.text] = own_line(user)
-    return CallSite(site, path)
-
-
 def own_line(frame: FrameType | None) -> str | None:
-    """Return the program's own nearest line, from a frame outwards, as "file:line"."""
+    """Return the program's own nearest line, from a frame outwards, as "file:line".
+
+    The outermost one would be the line of every call in a program that begins with ``main()``.
+    """
     while frame is not None:
         if _is_own(frame.f_code.co_filename):
             return site_of(frame).text
@@ -89,18 +55,22 @@ def outer_site(site: Site, paths: ModulePaths) -> str | None:
     return paths.own_lines.get(site.text)
 
 
-def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
+def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[torch.nn.Module]]:
     """Return the nearest frame of the user's code, and the modules being called, outermost first.
 
     In a backward, only modules that the backward itself calls: a recomputed forward, or the
     backward of a Python function. The stack is read because hooks would change the program: global
     module hooks apply to all threads, send every module call through another path, and are visible
     to other tools.
+
+    Args:
+        innermost: of the modules, the last one is enough, which may be called below or above the
+            user's line; the stack is read no further.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and not (innermost and user and modules):
         code = frame.f_code
         if code is _MODULE_CALL:
             modules.append(frame.f_locals["self"])

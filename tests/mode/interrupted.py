@@ -30,7 +30,7 @@ from detmode import (
 from detmode.cuda.undo import _locks
 from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import Detours
-from detmode.mode.validation import validations
+from detmode.mode.substitution import validations
 from detmode.sites.forward_memory import forward_memory
 
 x = torch.ones(4)
@@ -137,7 +137,7 @@ def state() -> dict[str, object]:
         "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in all_settings],
         "held": [len(setting._waiting + setting._active) for setting in all_settings],
-        "calls": len(native_calls._calls) + len(validations._calls),
+        "calls": len(native_calls.ongoing) + len(validations.ongoing),
         "locks": locks_taken(),
     }
 
@@ -148,8 +148,8 @@ def locks_taken() -> int:
 
     def look() -> None:
         for lock in list(_locks):
-            if lock._lock.acquire(blocking=False):
-                lock._lock.release()
+            if lock.held.acquire(blocking=False):
+                lock.held.release()
             else:
                 taken.append(lock)
 

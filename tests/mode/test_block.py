@@ -178,7 +178,7 @@ def test_fill_is_left_alone_unless_given(mode, fill, before):
 
 
 @pytest.fixture(
-    params=list(itertools.product([(False, False), (True, True), (True, False)], [0, 1]))
+    params=list(itertools.product([(False, True), (True, True), (True, False)], [0, 1]))
 )
 def start(request):
     """A state of all settings before the block, undone afterwards."""

@@ -57,5 +57,5 @@ def test_calls_before_the_substitute(mode):
     calls = found[-1]
     files = [each.partition(" ")[0] for each in calls]
     hops = sum(one != other for one, other in pairwise(files))
-    assert len(calls) <= 39, "\n".join(calls)
-    assert hops <= 19, "\n".join(calls)
+    assert len(calls) <= 34, "\n".join(calls)
+    assert hops <= 12, "\n".join(calls)

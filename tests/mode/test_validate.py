@@ -5,7 +5,7 @@ import torch
 
 from detmode import GPU_TO_GPU, DeterministicMode, Rule, RuleTable, Substitute
 from detmode.mode.messages import alert_text
-from detmode.mode.validation import validate
+from detmode.mode.substitution import validate
 
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
 INDEX, TABLE = torch.tensor([0, 1]), torch.tensor([[0, 1]])
