@@ -4,7 +4,6 @@ import ctypes
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -152,40 +151,6 @@ def test_recurrent_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "incompatibility" in finding(subject).effect
 
 
-PRECISION = """
-import torch
-from detmode.environment.doctor import findings
-def state():
-    print(*[each.state for each in findings() if each.subject == "float32 precision"])
-state()
-torch.set_float32_matmul_precision("high"); state()
-torch.set_float32_matmul_precision("highest"); torch.backends.cudnn.allow_tf32 = False; state()
-if hasattr(torch.backends.cudnn, "conv"):
-    torch.backends.cudnn.conv.fp32_precision = "tf32"; state()
-    torch.backends.cuda.matmul.fp32_precision = "tf32"; state()
-"""
-
-
-def test_precision() -> None:
-    """The older functions and the newer settings are both read, in any mixture.
-
-    In another process: PyTorch does not let them be put back.
-    """
-    printed = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PRECISION], capture_output=True, text=True
-    )
-    assert (
-        printed.stdout.splitlines()
-        == [
-            "matmul float32, convolution tf32, RNN tf32",
-            "matmul tf32, convolution tf32, RNN tf32",
-            "matmul float32, convolution float32, RNN float32",
-            "matmul float32, convolution tf32, RNN float32",
-            "matmul tf32, convolution tf32, RNN float32",
-        ][: 5 if hasattr(torch.backends.cudnn, "conv") else 3]
-    ), printed.stderr
-
-
 def test_reduced_precision_reductions(setting: Callable[..., None]) -> None:
     """Each of the settings is named while it is on."""
     matmul = torch.backends.cuda.matmul
@@ -295,21 +260,6 @@ def test_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither the mode" in finding("DataLoader workers").effect
 
 
-@pytest.mark.skipif(os.name != "posix", reason="C's environment is read on POSIX")
-def test_nccl_as_pytorch_sets_it() -> None:
-    """PyTorch sets NCCL_ALGO past Python's os.environ; the row shows it all the same."""
-    code = (
-        "import ctypes; from detmode.doctor import findings; "
-        "ctypes.CDLL(None).setenv(b'NCCL_ALGO', b'^NVLS', 1); "
-        "print(*[each.state for each in findings() if each.subject == 'NCCL_ALGO'])"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "NCCL_ALGO"}
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert printed.stdout.strip() == "^NVLS", printed.stderr
-
-
 def test_threads(setting: Callable[..., None]) -> None:
     """The number is PyTorch's, not the variable's."""
     threads = torch.get_num_threads()
@@ -369,21 +319,52 @@ def test_gpus_without_the_driver_library(monkeypatch: pytest.MonkeyPatch) -> Non
     assert software._gpu_names(2) == ["of unknown model"] * 2
 
 
-def test_looking_imports_nothing_heavy_and_leaves_cuda_alone() -> None:
-    """Neither CUDA's state in PyTorch, nor the start method, nor a heavy module is touched."""
-    code = (
-        "import sys, torch, multiprocessing, detmode; from detmode.doctor import findings; "
-        "before = set(sys.modules); findings(); "
-        "assert not torch.cuda.is_initialized(); "
-        "assert multiprocessing.get_start_method(allow_none=True) is None; "
-        "print(*{name.partition('.')[0] for name in set(sys.modules) - before}, "
-        "*[name for name in set(sys.modules) - before if 'inductor' in name])"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+STARTED = """
+import ctypes, multiprocessing, os, sys, torch, detmode
+from detmode.doctor import findings
+def state(subject):
+    print(*[each.state for each in findings() if each.subject == subject])
+before = set(sys.modules)
+findings()
+print(*[name for name in set(sys.modules) - before if "inductor" in name or "." not in name])
+assert not torch.cuda.is_initialized()
+assert multiprocessing.get_start_method(allow_none=True) is None
+if os.name == "posix":
+    ctypes.CDLL(None).setenv(b"NCCL_ALGO", b"^NVLS", 1)
+    state("NCCL_ALGO")
+subject = "float32 precision"
+state(subject)
+torch.set_float32_matmul_precision("high"); state(subject)
+torch.set_float32_matmul_precision("highest"); torch.backends.cudnn.allow_tf32 = False
+state(subject)
+if hasattr(torch.backends.cudnn, "conv"):
+    torch.backends.cudnn.conv.fp32_precision = "tf32"; state(subject)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"; state(subject)
+"""
+
+
+def test_a_process_of_its_own(run_python: Callable[..., Any]) -> None:
+    """Looking changes neither CUDA's state nor the start method, and imports nothing heavy.
+
+    NCCL_ALGO is read where PyTorch sets it, past Python's os.environ. Of the precision the older
+    functions and the newer settings are both read, in any mixture, which PyTorch does not let be
+    put back.
+    """
+    printed = run_python("-W", "ignore", "-c", STARTED)
     assert printed.returncode == 0, printed.stderr
+    imported, *nccl_and_precision = printed.stdout.splitlines()
     heavy = {"torch._inductor.config", "sympy", "triton"}
     heavy |= set() if torch.cuda.is_available() else {"cupy"}
-    assert heavy.isdisjoint(printed.stdout.split())
+    assert heavy.isdisjoint(imported.split())
+    expected = [
+        "^NVLS",
+        "matmul float32, convolution tf32, RNN tf32",
+        "matmul tf32, convolution tf32, RNN tf32",
+        "matmul float32, convolution float32, RNN float32",
+        "matmul float32, convolution tf32, RNN float32",
+        "matmul tf32, convolution tf32, RNN float32",
+    ][os.name != "posix" : 6 if hasattr(torch.backends.cudnn, "conv") else 4]
+    assert nccl_and_precision == expected
 
 
 def test_precision_before_pytorch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:
