@@ -2,10 +2,8 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import types
+from fnmatch import fnmatch
 
 import needs
 import pytest
@@ -75,27 +73,66 @@ def test_a_deterministic_test_passes(suite, capsys):
     result.assert_outcomes(passed=2)
 
 
-def test_a_varying_test_fails(suite):
-    """The message says which tensor, how many elements, by how much, and which operator where."""
-    result = suite(
+FAILING = {
+    "varies": (
         """
 @pytest.mark.deterministic(repeats=2)
 def test_it():
     x = torch.zeros(3) + 1
     y = vary(x)
     return {"loss": y.sum(), "x": x}
-"""
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
+""",
         [
             "repeat 1 gave other bits than repeat 0",
             "*'loss'*: 1 of 1 elements differ (float32*, the largest difference is 1*",
             "the runs diverge at detmode_plugin_tests::vary.default at *test_inner.py:7",
             "*the same inputs gave different outputs*",
             "differing  output 0",
-        ]
-    )
+        ],
+    ),
+    "nothing to compare": (
+        """
+@pytest.mark.deterministic
+def test_it():
+    torch.rand(1)
+""",
+        ["the repeats give nothing to compare: return tensors*"],
+    ),
+    "a fixture is changed": (
+        """
+@pytest.fixture
+def weight():
+    return torch.zeros(2)
+
+@pytest.mark.deterministic
+def test_it(weight):
+    return weight.add_(1) + 0
+""",
+        ["look for objects that are created once and changed by each run*"],
+    ),
+    "assert_reproducible": (
+        """
+from detmode.testing.reproducible import assert_reproducible
+
+def test_it():
+    assert_reproducible(vary, torch.zeros(2))
+""",
+        ["*run 1 gave different bits from run 0*"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "lines"), FAILING.values(), ids=FAILING)
+def test_a_failing_test_says_why(suite, text, lines):
+    """The message has the tensor, how many elements differ, by how much, the operator, and where.
+
+    The source of detmode is not printed, nor an advice about recordings that are gone.
+    """
+    result = suite(text)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(lines)
+    assert "def assert_reproducible" not in result.stdout.str()
+    assert "--dump" not in result.stdout.str()
 
 
 def test_what_compare_is_given(suite):
@@ -128,13 +165,6 @@ def test_after():
     result.stdout.fnmatch_lines(["*loss (2): 1 of 2 elements differ*"])
 
 
-def test_nothing_to_compare(suite):
-    """A marked test that gives nothing proves nothing, and fails."""
-    result = suite("@pytest.mark.deterministic\ndef test_it():\n    torch.rand(1)\n")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["the repeats give nothing to compare: return tensors*"])
-
-
 def test_parameters_fixtures_and_classes(suite):
     """Parameters, fixtures (set up once), classes and the nearest marker work as ever."""
     result = suite(
@@ -165,23 +195,6 @@ def test_setups():
 """
     )
     result.assert_outcomes(passed=4)
-
-
-def test_what_a_fixture_keeps_is_named(suite):
-    """A fixture is set up once: a test that changes it differs, and the message says so."""
-    result = suite(
-        """
-@pytest.fixture
-def weight():
-    return torch.zeros(2)
-
-@pytest.mark.deterministic
-def test_it(weight):
-    return weight.add_(1) + 0
-"""
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["look for objects that are created once and changed by each run*"])
 
 
 @needs.compiler
@@ -277,23 +290,6 @@ def test_object():
     assert "During handling" not in text
 
 
-def test_a_failing_assertion_shows_the_test(suite):
-    """What pytest prints is the line of the test and the reason, not the source of detmode."""
-    result = suite(
-        """
-from detmode.testing.reproducible import assert_reproducible
-
-def test_vary():
-    assert_reproducible(vary, torch.zeros(2))
-"""
-    )
-    result.assert_outcomes(failed=1)
-    text = result.stdout.str()
-    assert "run 1 gave different bits from run 0" in text
-    assert "def assert_reproducible" not in text
-    assert "--dump" not in text  # of recordings that are gone
-
-
 def test_skips_and_errors(suite):
     """Skipping and raising within a marked test mean what they mean elsewhere."""
     result = suite(
@@ -339,21 +335,32 @@ ASK = ("--detmode-override", "aten::sin=error", "--detmode-override", "aten::cos
 BOTH = ("--detmode=error", *ASK)
 
 
-def test_a_suite_under_error(suite):
-    """Tests that make a call that may vary fail; the summary lists the places."""
-    result = suite(OFFENDING, *BOTH)
-    result.assert_outcomes(failed=2, passed=1)
-    result.stdout.fnmatch_lines(["*= detmode =*", "2*aten::sin.default*error*test_inner.py:5*"])
-    result.stdout.fnmatch_lines(["1 place may vary", "0 calls substituted*"])
+@pytest.mark.parametrize(
+    ("action", "outcomes", "lines"),
+    [
+        (
+            "error",
+            {"failed": 2, "passed": 1},
+            [
+                *("*= detmode =*", "2*aten::sin.default*error*test_inner.py:5*"),
+                *("1 place may vary", "0 calls substituted*"),
+            ],
+        ),
+        (
+            "warn",
+            {"passed": 3},
+            ["2*aten::sin.default*warn*", "1*aten::cos.default*warn*", "2 places may vary"],
+        ),
+    ],
+)
+def test_a_suite_under_a_mode(suite, action, outcomes, lines):
+    """With error tests fail, with warn none, not even under -W error; a table has the places."""
+    result = suite(OFFENDING, f"--detmode={action}", *ASK)
+    result.assert_outcomes(**outcomes)
+    found = result.stdout.str().splitlines()
+    for line in lines:
+        assert any(fnmatch(each, line) for each in found), line
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_a_suite_under_warn(suite):
-    """With warn nothing fails, not even under -W error; the table has all places."""
-    result = suite(OFFENDING, "--detmode=warn", *ASK)
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["2*aten::sin.default*warn*", "1*aten::cos.default*warn*"])
-    result.stdout.fnmatch_lines(["2 places may vary"])
 
 
 def test_a_suite_under_strict(suite):
@@ -483,26 +490,15 @@ def test_other_lines_are_untouched(suite):
     result.stdout.no_fnmatch_line("*detmode*")
 
 
-def test_the_plugin_imports_nothing_heavy(tmp_path):
+def test_the_plugin_imports_nothing_heavy(run_python, tmp_path):
     """Loaded and not used, the plugin brings neither PyTorch nor the mode."""
     (tmp_path / "test_it.py").write_text(
         "import sys\ndef test_it():\n    assert 'detmode.testing.pytest_plugin' in sys.modules\n"
         "    assert not {'torch', 'detmode.mode', 'tabulate', 'numpy'} & set(sys.modules)\n"
     )
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "detmode.testing.pytest_plugin",
-            str(tmp_path),
-        ],
-        check=True,
-        timeout=120,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )
+    arguments = ("-m", "pytest", "-q", "-p", "detmode.testing.pytest_plugin")
+    done = run_python(*arguments, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert done.returncode == 0, done.stdout
 
 
 # The file

@@ -2,9 +2,8 @@
 
 import io
 import random
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,24 +68,29 @@ def test_seeds_that_all_three_take(seed: int) -> None:
     assert detmode.seed_everything(seed).initial_seed() == seed == torch.initial_seed()
 
 
-@pytest.mark.parametrize("seed", [1.0, "1", None, True])
-def test_seed_of_another_type(seed: Any) -> None:
-    """A seed that is no integer raises, before anything is seeded."""
-    expected = detmode.rng_state()["python"]
-    with pytest.raises(TypeError, match=f"seed must be an int, not {type(seed).__name__}"):
-        detmode.seed_everything(seed)
-    with pytest.raises(TypeError, match="seed must be an int"):
-        detmode.dataloader_kwargs(seed)
-    assert expected == random.getstate()
+TYPE, RANGE = "seed must be an int, not ", r"from 0 to 2\*\*32 - 1.*but is"
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_seed_out_of_range(seed: int) -> None:
-    """What NumPy would refuse is refused for all, and the range is named."""
-    with pytest.raises(ValueError, match=r"from 0 to 2\*\*32 - 1.*but is"):
-        detmode.seed_everything(seed)
-    with pytest.raises(ValueError, match=r"from 0 to 2\*\*32 - 1"):
-        detmode.dataloader_kwargs(seed)
+@pytest.mark.parametrize(
+    ("seed", "error", "words"),
+    [
+        (1.0, TypeError, TYPE + "float"),
+        ("1", TypeError, TYPE + "str"),
+        (None, TypeError, TYPE + "NoneType"),
+        (True, TypeError, TYPE + "bool"),
+        (-1, ValueError, RANGE),
+        (2**32, ValueError, RANGE),
+    ],
+)
+@pytest.mark.parametrize("function", [detmode.seed_everything, detmode.dataloader_kwargs])
+def test_seeds_that_cannot_be(
+    function: Callable[[Any], object], seed: Any, error: type[Exception], words: str
+) -> None:
+    """What is no integer, or what NumPy would refuse, raises before anything is seeded."""
+    before = random.getstate()
+    with pytest.raises(error, match=words):
+        function(seed)
+    assert before == random.getstate()
 
 
 def test_generator_is_apart() -> None:
@@ -260,18 +264,15 @@ def test_cuda_numbers_are_drawn_again() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resumed_run_is_the_uninterrupted_one(workers: int, tmp_path: Path) -> None:
+def test_resumed_run_is_the_uninterrupted_one(
+    workers: int, tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
     """From a checkpoint of the middle of an epoch another process goes on with the same bits.
 
     Without the generators' state it is another run.
     """
     for parts in (["whole"], ["second", "forgetful"]):
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(tmp_path), str(workers), *parts],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = run_python(str(PROGRAM), str(tmp_path), str(workers), *parts)
         assert done.returncode == 0, done.stderr
     whole, second, forgetful = (
         torch.load(tmp_path / f"{part}.pt", weights_only=True)
