@@ -5,13 +5,14 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import detmode
 from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, software
@@ -20,20 +21,6 @@ from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, 
 def finding(subject: str) -> Finding:
     (found,) = [each for each in findings() if each.subject == subject]
     return found
-
-
-@pytest.fixture
-def setting() -> Iterator[Callable[[Callable[[Any], object], Any, Any], None]]:
-    """Sets what is no attribute, and sets it back."""
-    undo: list[Callable[[], object]] = []
-
-    def change(write: Callable[[Any], object], old: Any, new: Any) -> None:
-        undo.append(lambda: write(old))
-        write(new)
-
-    yield change
-    for each in reversed(undo):
-        each()
 
 
 def test_every_row_is_whole() -> None:
@@ -139,19 +126,18 @@ def test_recurrent_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "incompatibility" in finding(subject).effect
 
 
-def test_reduced_precision_reductions(setting: Callable[..., None]) -> None:
+def test_reduced_precision_reductions() -> None:
     """Each of the settings is named while it is on."""
-    matmul = torch.backends.cuda.matmul
-    for name in (
-        "allow_fp16_reduced_precision_reduction",
-        "allow_bf16_reduced_precision_reduction",
-    ):
-        setting(partial(setattr, matmul, name), getattr(matmul, name), False)
-    assert finding("float16 and bfloat16 matmul").remedy is None
-    matmul.allow_bf16_reduced_precision_reduction = True
-    found = finding("float16 and bfloat16 matmul")
-    assert found.state == "allow_bf16_reduced_precision_reduction"
-    assert found.remedy is not None
+    subject, matmul = "float16 and bfloat16 matmul", torch.backends.cuda.matmul
+    names = [f"allow_{each}_reduced_precision_reduction" for each in ("fp16", "bf16")]
+    with ExitStack() as undo:
+        for name in names:
+            undo.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, False)
+        assert finding(subject).remedy is None
+        setattr(matmul, names[1], True)
+        assert finding(subject).state == names[1]
+        assert finding(subject).remedy is not None
 
 
 def test_tunable_op(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,23 +155,18 @@ def test_tunable_op(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding("TunableOp").remedy is None
 
 
-def test_attention(setting: Callable[..., None]) -> None:
+def test_attention() -> None:
     """CuDNN's backend needs a remedy; without fused ones the effect is that of products."""
-    backends = torch.backends.cuda
-    for write, old in (
-        (backends.enable_cudnn_sdp, backends.cudnn_sdp_enabled()),
-        (backends.enable_flash_sdp, backends.flash_sdp_enabled()),
-        (backends.enable_mem_efficient_sdp, backends.mem_efficient_sdp_enabled()),
-    ):
-        setting(write, old, True)
-    assert "enable_cudnn_sdp(False)" in str(finding("attention backends").remedy)
-    backends.enable_cudnn_sdp(False)
-    assert finding("attention backends").remedy is None
-    assert "outside the mode" in finding("attention backends").effect
-    backends.enable_flash_sdp(False)
-    backends.enable_mem_efficient_sdp(False)
-    assert finding("attention backends").state == "math"
-    assert "products" in finding("attention backends").effect
+    subject = "attention backends"
+    fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *fused]):
+        assert "enable_cudnn_sdp(False)" in str(finding(subject).remedy)
+    with sdpa_kernel(fused):
+        assert finding(subject).remedy is None
+        assert "outside the mode" in finding(subject).effect
+    with sdpa_kernel(SDPBackend.MATH):
+        assert finding(subject).state == "math"
+        assert "products" in finding(subject).effect
 
 
 @pytest.mark.parametrize("fill", [True, False])
@@ -248,11 +229,10 @@ def test_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither the mode" in finding("DataLoader workers").effect
 
 
-def test_threads(setting: Callable[..., None]) -> None:
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is PyTorch's, not the variable's."""
-    threads = torch.get_num_threads()
-    setting(torch.set_num_threads, threads, threads + 1)
-    assert finding("CPU threads").state.startswith(f"{threads + 1} (")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert finding("CPU threads").state.startswith("77 (")
 
 
 def test_pytorch_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import types
 from fnmatch import fnmatch
 
@@ -54,147 +55,189 @@ def suite(pytester, monkeypatch):
 # The marker
 
 
-def test_a_deterministic_test_passes(suite, capsys):
-    """Repeats from the same random state pass, without a warning about what the test returns."""
-    result = suite(
-        """
-        import numpy
-        runs = []
+MARKED = """
+import numpy, unittest
+from detmode.testing.reproducible import assert_reproducible
+deterministic = pytest.mark.deterministic
+seen = []
 
-        @pytest.mark.deterministic
-        def test_random():
-            runs.append(1)
-            return torch.rand(3), {"a": [random.random()], "b": numpy.random.rand(2)}
+@pytest.fixture
+def model():
+    seen.append("set up")
+    yield torch.nn.Linear(2, 2)
+    seen.append("torn down")
 
-        def test_runs():
-            assert len(runs) == 3
-    """.replace("\n        ", "\n")
-    )
-    result.assert_outcomes(passed=2)
-
-
-FAILING = {
-    "varies": (
-        """
-@pytest.mark.deterministic(repeats=2)
-def test_it():
-    x = torch.zeros(3) + 1
-    y = vary(x)
-    return {"loss": y.sum(), "x": x}
-""",
-        [
-            "repeat 1 gave other bits than repeat 0",
-            "*'loss'*: 1 of 1 elements differ (float32*, the largest difference is 1*",
-            "the runs diverge at detmode_plugin_tests::vary.default at *test_inner.py:7",
-            "*the same inputs gave different outputs*",
-            "differing  output 0",
-        ],
-    ),
-    "nothing to compare": (
-        """
-@pytest.mark.deterministic
-def test_it():
-    torch.rand(1)
-""",
-        ["the repeats give nothing to compare: return tensors*"],
-    ),
-    "a fixture is changed": (
-        """
 @pytest.fixture
 def weight():
     return torch.zeros(2)
 
-@pytest.mark.deterministic
-def test_it(weight):
-    return weight.add_(1) + 0
-""",
-        ["look for objects that are created once and changed by each run*"],
-    ),
-    "assert_reproducible": (
-        """
-from detmode.testing.reproducible import assert_reproducible
+@deterministic
+def test_random():
+    seen.append("run")
+    return torch.rand(3), {"a": [random.random()], "b": numpy.random.rand(2)}
 
-def test_it():
-    assert_reproducible(vary, torch.zeros(2))
-""",
-        ["*run 1 gave different bits from run 0*"],
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "lines"), FAILING.values(), ids=FAILING)
-def test_a_failing_test_says_why(suite, text, lines):
-    """The message has the tensor, how many elements differ, by how much, the operator, and where.
-
-    The source of detmode is not printed, nor an advice about recordings that are gone.
-    """
-    result = suite(text)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(lines)
-    assert "def assert_reproducible" not in result.stdout.str()
-    assert "--dump" not in result.stdout.str()
-
-
-def test_what_compare_is_given(suite):
-    """Values given to the fixture are compared, by their names, also those of a loop."""
-    result = suite(
-        """
-@pytest.mark.deterministic
+@deterministic
 def test_same(deterministic_mode):
     for _ in range(2):
         deterministic_mode.compare(a=torch.rand(2), b=[1, "x"])
 
-@pytest.mark.deterministic
-def test_other(deterministic_mode):
-    x = torch.ones(2)
-    deterministic_mode.compare(loss=x)
-    deterministic_mode.compare(loss=vary(x))
-
-def test_unmarked(deterministic_mode):
-    import detmode
-    assert isinstance(deterministic_mode, detmode.DeterministicMode)
-    assert torch.are_deterministic_algorithms_enabled()
-    with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
-        deterministic_mode.compare(a=1)
-
-def test_after():
-    assert not torch.are_deterministic_algorithms_enabled()
-"""
-    )
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["*loss (2): 1 of 2 elements differ*"])
-
-
-def test_parameters_fixtures_and_classes(suite):
-    """Parameters, fixtures (set up once), classes and the nearest marker work as ever."""
-    result = suite(
-        """
-setups = []
-
-@pytest.fixture
-def model():
-    setups.append(1)
-    yield torch.nn.Linear(2, 2)
-    setups.append(2)
-
-@pytest.mark.deterministic(repeats=4)
+@deterministic(repeats=4)
 class TestClass:
     @pytest.mark.parametrize("n", [1, 2])
     def test_it(self, model, n, deterministic_mode):
         assert deterministic_mode.repeats == 4
         return model(torch.rand(n, 2))
 
-    @pytest.mark.deterministic(2, warn_only=True)
+    @deterministic(2, warn_only=True)
     def test_nearest(self, deterministic_mode):
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert deterministic_mode.repeats == 2
         return 0
 
-def test_setups():
-    assert setups == [1, 2, 1, 2]
+def test_unmarked(deterministic_mode):
+    import detmode
+    assert seen == ["run"] * 3 + ["set up", "torn down"] * 2
+    assert isinstance(deterministic_mode, detmode.DeterministicMode)
+    assert torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
+        deterministic_mode.compare(a=1)
+
+@deterministic(repeats=2)
+def test_varies():
+    x = torch.zeros(3) + 1
+    y = vary(x)  # here
+    return {"loss": y.sum(), "x": x}
+
+@deterministic
+def test_other(deterministic_mode):
+    x = torch.ones(2)
+    deterministic_mode.compare(loss=x)
+    deterministic_mode.compare(loss=vary(x))
+
+@deterministic
+def test_nothing():
+    torch.rand(1)
+
+@deterministic
+def test_changes_a_fixture(weight):
+    return weight.add_(1) + 0
+
+def test_by_function():
+    assert_reproducible(vary, torch.zeros(2))
+
+@deterministic
+def test_skip():
+    pytest.skip("not here")
+
+@deterministic
+def test_raises():
+    raise LookupError("planted")
+
+@pytest.mark.xfail(strict=True)
+@deterministic
+def test_expected():
+    return vary(torch.ones(1))
+
+@deterministic
+async def test_async():
+    return 1
+
+async def later():
+    return 1
+
+@deterministic
+def test_awaitable():
+    return later()
+
+class TestCase(unittest.TestCase):
+    @deterministic
+    def test_method(self):
+        pass
+
+@deterministic(repeats=1)
+def test_repeats():
+    return 1
+
+@deterministic(simulate="tpu")
+def test_simulate():
+    return 1
+
+@deterministic(nothing=1)
+def test_option(deterministic_mode):
+    return 1
+
+@deterministic
+def test_object():
+    return object()
+
+def test_after():
+    assert not torch.are_deterministic_algorithms_enabled()
 """
-    )
-    result.assert_outcomes(passed=4)
+HERE = (HEAD + MARKED).lstrip().partition("# here")[0].count("\n") + 1
+NOT_SUPPORTED = "an async test, or one that yields, is not supported"
+OUTCOMES = {
+    # A test from the same random state passes, without a warning about what it returns.
+    "test_random": ("PASSED", []),
+    "test_same": ("PASSED", []),
+    # Parameters, fixtures (set up once), classes and the nearest marker work as ever.
+    "TestClass::test_it[1]": ("PASSED", []),
+    "TestClass::test_it[2]": ("PASSED", []),
+    "TestClass::test_nearest": ("PASSED", []),
+    "test_unmarked": ("PASSED", []),
+    # Which tensor, how many elements, by how much, and which operator where.
+    "test_varies": (
+        "FAILED",
+        [
+            "repeat 1 gave other bits than repeat 0",
+            "'loss'",
+            ": 1 of 1 elements differ (float32",
+            "the largest difference is 1",
+            "the runs diverge at detmode_plugin_tests::vary.default at ",
+            f"test_inner.py:{HERE}\n",
+            "the same inputs gave different outputs",
+            "differing  output 0",
+        ],
+    ),
+    "test_other": ("FAILED", ["loss (2): 1 of 2 elements differ"]),
+    "test_nothing": ("FAILED", ["the repeats give nothing to compare: return tensors"]),
+    "test_changes_a_fixture": (
+        "FAILED",
+        ["look for objects that are created once and changed by each run"],
+    ),
+    "test_by_function": ("FAILED", ["run 1 gave different bits from run 0"]),
+    # Skipping and raising within a marked test mean what they mean elsewhere.
+    "test_skip": ("SKIPPED", []),
+    "test_raises": ("FAILED", ["LookupError: planted"]),
+    "test_expected": ("XFAIL", []),
+    "test_async": ("ERROR", [NOT_SUPPORTED]),
+    "test_awaitable": ("FAILED", [NOT_SUPPORTED]),
+    "TestCase::test_method": ("ERROR", ["does not reach methods of unittest.TestCase"]),
+    "test_repeats": ("FAILED", ["repeats must be an int of at least 2, got 1"]),
+    "test_simulate": ("FAILED", ["simulate must be 'cuda' or None, got 'tpu'"]),
+    "test_option": ("ERROR", ["unexpected keyword argument 'nothing'"]),
+    "test_object": ("FAILED", ["cannot compare result bit for bit: it is a object"]),
+    "test_after": ("PASSED", []),
+}
+
+
+def test_marked_tests(suite):
+    """Each has the outcome that its kind has, and a message that says why.
+
+    It has neither the source of detmode nor an advice about recordings that are gone.
+    """
+    text = suite(MARKED, "-rA").stdout.str()
+    ended = re.findall(r"^(\w+) (?:\[1\] )?test_inner.py(?:::|:\d+: )(\S*)", text, re.MULTILINE)
+    assert {name: outcome for outcome, name in ended if name in OUTCOMES} == {
+        name: outcome for name, (outcome, _) in OUTCOMES.items() if outcome != "SKIPPED"
+    }
+    assert "SKIPPED [1] test_inner.py" in text
+    _, *sections = re.split(r"^_+ (?:ERROR at setup of )?([\w.]+) _+$", text, flags=re.MULTILINE)
+    messages = dict(zip(sections[::2], sections[1::2]))
+    for name, (_, words) in OUTCOMES.items():
+        for word in words:
+            assert word in messages[name.replace("::", ".")], name
+    for word in ("def assert_reproducible", "--dump", "During handling"):
+        assert word not in text
 
 
 @needs.compiler
@@ -231,88 +274,6 @@ def test_varies():
     )
     result.assert_outcomes(passed=3, failed=2)
     result.stdout.fnmatch_lines(["*aten::sin*", "*(schedule_seed None and 1)*"])
-
-
-def test_what_is_not_supported(suite, monkeypatch):
-    """Async tests, generators of them, unittest's methods and wrong arguments fail, saying why."""
-    monkeypatch.setenv("COLUMNS", "80")
-    result = suite(
-        """
-import unittest
-deterministic = pytest.mark.deterministic
-
-@deterministic
-async def test_async():
-    return 1
-
-async def later():
-    return 1
-
-@deterministic
-def test_awaitable():
-    return later()
-
-class TestCase(unittest.TestCase):
-    @deterministic
-    def test_method(self):
-        pass
-
-@deterministic(repeats=1)
-def test_repeats():
-    return 1
-
-@deterministic(simulate="tpu")
-def test_simulate():
-    return 1
-
-@deterministic(nothing=1)
-def test_nothing(deterministic_mode):
-    return 1
-
-@deterministic
-def test_object():
-    return object()
-"""
-    )
-    outcomes = result.parseoutcomes()
-    assert "passed" not in outcomes
-    assert outcomes["failed"] + outcomes.get("errors", 0) == 7
-    text = result.stdout.str()
-    assert text.count("an async test, or one that yields, is not supported") == 2
-    for each in (
-        "does not reach methods of unittest.TestCase",
-        "repeats must be an int of at least 2, got 1",
-        "simulate must be 'cuda' or None, got 'tpu'",
-        "unexpected keyword argument 'nothing'",
-        "cannot compare result bit for bit: it is a object",
-    ):
-        assert each in text
-    assert "During handling" not in text
-
-
-def test_skips_and_errors(suite):
-    """Skipping and raising within a marked test mean what they mean elsewhere."""
-    result = suite(
-        """
-@pytest.mark.deterministic
-def test_skip():
-    pytest.skip("not here")
-
-@pytest.mark.deterministic
-def test_raises():
-    raise LookupError("planted")
-
-@pytest.mark.xfail(strict=True)
-@pytest.mark.deterministic
-def test_expected():
-    return vary(torch.ones(1))
-
-def test_after():
-    assert not torch.are_deterministic_algorithms_enabled()
-"""
-    )
-    result.assert_outcomes(skipped=1, failed=1, xfailed=1, passed=1)
-    result.stdout.fnmatch_lines(["E*LookupError: planted"])
 
 
 # The whole suite

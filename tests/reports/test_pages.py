@@ -25,9 +25,10 @@ ACTIONS = ("substitute", "error", "native", "allow", "warn")
 
 
 def record(action: str, **changes: object) -> ReportRow:
-    site = f"{Path.cwd()}/train.py:7"
-    row = ReportRow(f"aten::{action}.default", "scatter", action, None, "put_", 2, site, "Net.body")
-    return replace(row, **changes)
+    fields = {"overload": f"aten::{action}.default", "family": "scatter", "action": action}
+    fields |= {"guarantee": None, "alert": "put_", "count": 2}
+    fields |= {"site": f"{Path.cwd()}/train.py:7", "module": "Net.body"}
+    return ReportRow(**{**fields, **changes})
 
 
 def probed(**changes: object) -> ProbeRow:
