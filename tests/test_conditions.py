@@ -1,6 +1,5 @@
 """Conditions print as they are written and hold for the calls that they mean."""
 
-import ctypes
 from typing import Any
 
 import pytest
@@ -244,17 +243,6 @@ def test_nvls_by_other_variables(
     for name, value in {"NCCL_ALGO": algorithms, **more}.items():
         monkeypatch.setenv(name, value)
     assert conditions.nvls_possible()(call(aten.relu.default, X)) is possible
-
-
-def test_nvls_sees_what_c_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch sets the variable in C, where ``os.environ`` does not see it."""
-    monkeypatch.delenv("NCCL_ALGO", raising=False)
-    libc = ctypes.CDLL(None)
-    libc.setenv(b"NCCL_ALGO", b"^NVLS,NVLSTree", 1)
-    try:
-        assert not conditions.nvls_possible()(call(aten.relu.default, X))
-    finally:
-        libc.unsetenv(b"NCCL_ALGO")
 
 
 def test_sizes_that_a_traced_graph_leaves_open() -> None:
