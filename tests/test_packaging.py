@@ -31,8 +31,12 @@ def test_wheel_contains_every_source(tmp_path: Path) -> None:
     assert not {name for name in names if name.startswith(("tests", "docs", "tools"))}
 
 
+@pytest.mark.thorough
 def test_users_have_our_types(cache: pytest.Cache, tmp_path: Path) -> None:
-    """What our names are, mypy knows in a user's program, and sees every wrong use in it."""
+    """What our names are, mypy knows in a user's program, and sees every wrong use in it.
+
+    Without our settings and from another folder: `tox -e types` checks the program with them.
+    """
     pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir"]
     command += [str(cache.mkdir("mypy")), str(ROOT / "tests" / "typed_program.py")]
