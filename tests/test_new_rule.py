@@ -29,10 +29,8 @@ def tree(tmp_path: Path) -> Path:
 @needs.compiler
 def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
     """What the command writes is red, and names each blank; with the page's files it is green."""
-    python, family = (
-        partial(run_python, PYTHONPATH=str(tree)),
-        tree / "detmode/rules" / EXAMPLE.name,
-    )
+    python = partial(run_python, PYTHONPATH=str(tree))
+    family = tree / "detmode" / "rules" / EXAMPLE.name
     made = python("tools/new_rule.py", family.name, "--op", "reflection_pad1d_backward")
     assert made.returncode == 0, made.stderr
     assert "ATen takes every sample on the CPU" in made.stdout
