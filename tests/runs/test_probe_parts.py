@@ -10,7 +10,7 @@ from torch import Tensor
 from detmode.runs.difference import Difference, difference, same_bits
 from detmode.runs.snapshot import CannotCopyError, Snapshot
 
-E5M2 = torch.float8_e5m2
+E5M2, E4M3 = torch.float8_e5m2, torch.float8_e4m3fn
 
 
 def copied(*args: object, whole: bool = False) -> tuple[object, ...]:
@@ -101,6 +101,10 @@ def bits(*patterns: int) -> Tensor:
         (torch.eye(3).to_sparse(), torch.eye(3), Difference(9, None)),
         (torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse(), Difference(3, 1.0)),
         (torch.ones(2).to(E5M2), torch.zeros(2).to(E5M2), Difference(2, 1.0)),
+        (torch.ones(2).to(E4M3), torch.zeros(2).to(E4M3), Difference(2, 1.0)),
+        (torch.ones(2).bfloat16(), torch.zeros(2).bfloat16(), Difference(2, 1.0)),
+        (torch.tensor([7, 1]), torch.tensor([7, 3]), Difference(1, 2.0)),
+        (torch.zeros(1).byte(), torch.full((1,), 255).byte(), Difference(1, 255.0)),
         (torch.ones(1).expand(1), torch.ones(()).expand(1), None),
     ],
 )  # fmt: skip
