@@ -12,7 +12,7 @@ from cuda_sources import FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import ctype, empty, host, launch, launch_blocks, magic_numbers
+from detmode.cuda import ctype, empty, launch, launch_blocks, magic_numbers
 from detmode.cuda.rows.chosen_windows import pooled_shape
 
 
