@@ -16,30 +16,18 @@ from collections.abc import Callable
 
 import interrupted
 import torch
+from programs import rule
 
-from detmode import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    DeterministicMode,
-    Native,
-    Refuse,
-    Rule,
-    RuleTable,
-    Substitute,
-    allow,
-    cuda,
-)
+from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow, cuda
 
 NAMESPACE = "detmode_stress"
 RULES = RuleTable(
     [
-        Rule(op=f"{NAMESPACE}::native", action=Native(), guarantee=RUN_TO_RUN, because="a test"),
-        Rule(op=f"{NAMESPACE}::refused", action=Refuse(), alert="refused", because="a test"),
-        Rule(
-            op=f"{NAMESPACE}::substituted",
-            action=Substitute(lambda x: torch.empty(4).fill_(0), launches=False),
-            guarantee=GPU_TO_GPU,
-            because="a test",
+        rule(f"{NAMESPACE}::native", Native()),
+        rule(f"{NAMESPACE}::refused", Refuse(), alert="refused"),
+        rule(
+            f"{NAMESPACE}::substituted",
+            Substitute(lambda x: torch.empty(4).fill_(0), launches=False),
         ),
     ]
 )

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -131,9 +132,10 @@ def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
         assert FILL.chosen()
 
 
-def test_what_the_program_chooses_during_a_call_stays(on):
-    """A setting that is set anew while a call holds it is not set back."""
-    with deterministic_flag(False):
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_the_program_chooses_during_a_call_stays(on, nested):
+    """A setting that is set anew while a call, or a call in a call, holds it is not set back."""
+    with deterministic_flag(False), deterministic_flag(False) if nested else nullcontext():
         torch.use_deterministic_algorithms(True, warn_only=True)
     assert FLAG.chosen() == (True, True)
 
