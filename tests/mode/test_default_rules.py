@@ -9,20 +9,19 @@ from detmode import DeterministicMode
 from detmode.table.variants import functional_signature, variant_of
 
 
-def overloads():
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            yield from (getattr(packet, overload) for overload in packet.overloads())
-
-
 @pytest.fixture(scope="module")
 def loaded():
-    dir(torch.ops.aten)
+    """All overloads of ATen."""
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::"):
             getattr(torch.ops.aten, name.removeprefix("aten::").partition(".")[0])
-    return list(overloads())
+    packets = (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten))
+    return [
+        getattr(packet, overload)
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for overload in packet.overloads()
+    ]
 
 
 def test_each_listed_overload_is_known(loaded):
@@ -49,7 +48,6 @@ def test_variants_have_the_chain_of_their_functional_form(loaded):
     for func in loaded:
         if variant_of(func) == "functional" or not table.get(func):
             continue
-        packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::"), None)
         base = func._schema.name.removeprefix("aten::")
         for name in {base, base.removesuffix("_")}:
             packet = getattr(torch.ops.aten, name, None)
