@@ -55,13 +55,6 @@ def test_each_action_is_logged(mode, caplog):
     assert "int64[1]@cpu, float32[1]@cpu at" in caplog.messages[1]
 
 
-def test_unlisted_calls_are_not_logged(mode, caplog):
-    """An operator in no rule has no line."""
-    with caplog.at_level(logging.DEBUG, "detmode"), mode():
-        torch.ones(3).neg()
-    assert caplog.messages == []
-
-
 def test_the_fields_of_a_call(mode, caplog, line):
     """A record has what a handler may want to filter by, a backward one the forward's line."""
 

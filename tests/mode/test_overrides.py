@@ -40,21 +40,6 @@ def test_other_names_do_not_touch_it(mode, name):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "text"),
-    [
-        ({"aten::putt*": "allow"}, r"no operator of aten matches 'aten::putt\*'"),
-        ({"aten::pu": "allow"}, "did you mean 'aten::put'"),
-        ({"prims::sinn": "allow"}, "did you mean 'prims::sin'"),
-        ({"aten::put": "allow", torch.ops.aten.put: "warn"}, "'aten::put' is given two actions"),
-    ],
-)
-def test_what_no_call_could_meet(mode, overrides, text):
-    """A glob or a name that means nothing in a loaded namespace, and two actions for one name."""
-    with pytest.raises(ValueError, match=text):
-        mode(overrides=overrides)
-
-
-@pytest.mark.parametrize(
     ("action", "call"),
     [
         *product(("allow", "warn", "error"), (put, cumsum, index_add)),

@@ -234,7 +234,7 @@ def test_modules_that_come_and_go(mode):
 
 
 def test_the_place_in_a_library_call_is_the_users(mode, line):
-    """A call inside torch's own modules, or Python's library, is at the user's line that led there."""
+    """A call inside torch's own modules, or Python's library, is at the user's line."""
     net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
 
     def user():

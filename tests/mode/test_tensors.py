@@ -76,26 +76,23 @@ def test_two_tensors_are_two_calls(mode, substituted):
     assert actions(made) == [(*ADDED, 2), (*ENLARGED, 2)]
 
 
-def test_a_subclass_without_dispatch_is_plain(mode):
-    """A subclass that only adds methods counts as the plain tensor it is."""
-
-    class Named(torch.Tensor):
-        pass
-
-    with mode() as made:
-        y = torch.ones(3).as_subclass(Named).cumsum(0)
-    assert type(y) is Named
-    assert actions(made) == [("aten::cumsum.default", "native", 1)]
+class Named(torch.Tensor):
+    """A subclass that only adds methods."""
 
 
-@pytest.mark.parametrize("kind", [torch.nn.Parameter, torch.nn.Buffer])
+KINDS = [torch.nn.Parameter, torch.nn.Buffer, lambda x: x.as_subclass(Named).requires_grad_()]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["Parameter", "Buffer", "subclass without dispatch"])
 def test_parameters_and_buffers(mode, substituted, kind):
-    """Parameters and buffers are plain tensors: substitutes launch on them."""
+    """Parameters, buffers and such subclasses are plain tensors: substitutes launch on them."""
     x = kind(torch.ones(1, 1, 2, 2))
     with mode() as made:
-        assert x.index_add(0, INDEX, torch.ones(1, 1, 2, 2)).sum() == 8
-        if kind is torch.nn.Parameter:
+        y = x.index_add(0, INDEX, torch.ones(1, 1, 2, 2))
+        if x.requires_grad:
             enlarged(x).sum().backward()
+    assert y.sum() == 8
+    assert isinstance(y, Named) == isinstance(x, Named)
     assert substituted[0] == "aten::index_add"
     assert {action for _, action, _ in actions(made)} == {"substitute"}
 
