@@ -1,5 +1,6 @@
 """What the tests of the mode call, build and look at."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,3 +79,26 @@ class Seen(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.append(func._schema.name)
         return func(*args, **(kwargs or {}))
+
+
+class Other:
+    """Another thread, which is in a call until it is told to go on."""
+
+    def __init__(self, call) -> None:
+        self.is_in = threading.Event()
+        self.go_on = threading.Event()
+        self._thread = threading.Thread(target=call, args=(self,))
+
+    def __enter__(self) -> "Other":
+        self._thread.start()
+        assert self.is_in.wait(10)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.go_on.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def stay(self) -> None:
+        self.is_in.set()
+        assert self.go_on.wait(10)

@@ -1,11 +1,10 @@
 """``allow``: operators exempted in a block, and in the backward of what is called in it."""
 
-import threading
 from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
-from programs import actions, enlarged, histc, image, in_another_thread, put
+from programs import Other, actions, enlarged, histc, image, in_another_thread, put
 from torch.utils.checkpoint import checkpoint
 
 from detmode import allow
@@ -148,22 +147,16 @@ def test_decorator(mode):
 
 def test_decorator_in_two_threads(mode):
     """One decorated function in two threads: each has its own region."""
-    inside, leave = threading.Event(), threading.Event()
 
     @allow(BACKWARD)
-    def exempt(wait):
-        if wait:
-            inside.set()
-            leave.wait(10)
+    def exempt(other=None):
+        if other is not None:
+            other.stay()
 
-    thread = threading.Thread(target=exempt, args=(True,))
-    thread.start()
-    inside.wait(10)
-    y = up(image())
-    exempt(False)
-    z = up(image())
-    leave.set()
-    thread.join()
+    with Other(exempt):
+        y = up(image())
+        exempt()
+        z = up(image())
     with mode():
         for forward in (y, z):
             with pytest.raises(RuntimeError):

@@ -2,14 +2,13 @@
 
 import itertools
 import statistics
-import threading
 import timeit
 
 import pytest
 import torch
 import torch._inductor.config as inductor
 from interrupted import state
-from programs import Seen, cumsum, in_another_thread
+from programs import Other, Seen, cumsum, in_another_thread
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, RuleTable
@@ -198,46 +197,33 @@ def test_every_setting_is_restored(mode, start, inside):
 def test_threads_leave_in_any_order(mode, start, order):
     """Modes in three threads overlap and end in any order; the last restores the first state."""
     before = state()
-    entered = [threading.Event() for _ in order]
-    leave = [threading.Event() for _ in order]
 
     def work(i):
-        with mode(warn_only=i % 2 == 0, fill_uninitialized_memory=i == 1):
-            entered[i].set()
-            leave[i].wait(10)
+        def in_a_block(other):
+            with mode(warn_only=i % 2 == 0, fill_uninitialized_memory=i == 1):
+                other.stay()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(order))]
-    for thread, event in zip(threads, entered):
-        thread.start()
-        assert event.wait(10)
+        return in_a_block
+
+    others = [Other(work(i)).__enter__() for i in range(len(order))]
     for i in order:
         assert torch.are_deterministic_algorithms_enabled()
-        leave[i].set()
-        threads[i].join()
+        others[i].__exit__()
     assert state() == before
 
 
 def test_one_mode_in_two_threads(mode):
     """Two threads may enter one mode object; each leaves its own level, the records are one."""
     made = mode()
-    barrier = threading.Barrier(2, timeout=10)
 
-    def work(first: bool):
+    def work(other):
         with made:
-            barrier.wait()
-            x.cumsum(0)
-            barrier.wait()
-            if not first:
-                barrier.wait()
-                x.cumsum(0)
-        if first:
-            barrier.wait()
+            cumsum()
+            other.stay()
+            cumsum()
 
-    threads = [threading.Thread(target=work, args=(first,)) for first in (True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with Other(work), made:
+        cumsum()
     assert sum(record.count for record in made.records) == 3
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from programs import Other
 
 import detmode
 from detmode.cuda.undo import Lock
@@ -23,29 +24,6 @@ from detmode.environment.settings import (
 )
 
 WAITS = 0.05
-
-
-class Other:
-    """Another thread, which is in a call until it is told to go on."""
-
-    def __init__(self, call) -> None:
-        self.is_in = threading.Event()
-        self.go_on = threading.Event()
-        self._thread = threading.Thread(target=call, args=(self,))
-
-    def __enter__(self) -> "Other":
-        self._thread.start()
-        assert self.is_in.wait(10)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.go_on.set()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def stay(self) -> None:
-        self.is_in.set()
-        assert self.go_on.wait(10)
 
 
 def with_flag_off(other: Other) -> None:
