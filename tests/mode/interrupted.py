@@ -171,6 +171,15 @@ def raised_at_line(number: int, files: tuple[str, ...]) -> Iterator[list[str]]:
         sys.settrace(before)
 
 
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def left_since(clean: dict[str, object]) -> dict[str, object]:
+    """What of the state is not as it was."""
+    return {key: value for key, value in state().items() if value != clean[key]}
+
+
 def strike(times: int, seed: int) -> None:
     """Let signals strike at any moment, and find the state as it was after each.
 
@@ -183,9 +192,6 @@ def strike(times: int, seed: int) -> None:
         block()
     clean = state()
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     signal.signal(signal.SIGALRM, interrupt)
     struck = 0
     while struck < times:
@@ -197,7 +203,7 @@ def strike(times: int, seed: int) -> None:
         except KeyboardInterrupt:
             struck += 1
         gc.collect(0)
-        left = {key: value for key, value in state().items() if value != clean[key]}
+        left = left_since(clean)
         assert not left, f"signal {struck} in {name} left {left}"
 
 

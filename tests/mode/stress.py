@@ -68,8 +68,7 @@ def strict() -> None:
         with contextlib.suppress(RuntimeError):
             torch.ops.detmode_stress.refused(interrupted.x)
             faults.append("a call was not refused")
-        counts["refused"] += 1
-        counts["native"] += 1
+        counts.update(["refused", "native"])
 
 
 def warn_only() -> None:
@@ -77,8 +76,7 @@ def warn_only() -> None:
     with DeterministicMode(True, rules=RULES):
         torch.ops.detmode_stress.native(interrupted.x)
         torch.ops.detmode_stress.refused(interrupted.x)
-        counts["native"] += 1
-        counts["allowed"] += 1
+        counts.update(["native", "allowed"])
 
 
 def allowing() -> None:
@@ -86,8 +84,7 @@ def allowing() -> None:
     with DeterministicMode(rules=RULES), allow(f"{NAMESPACE}::refused"):
         torch.ops.detmode_stress.refused(interrupted.x)
         torch.ops.detmode_stress.substituted(interrupted.x)
-        counts["allowed"] += 1
-        counts["substituted"] += 1
+        counts.update(["allowed", "substituted"])
 
 
 def simulated() -> None:
@@ -131,10 +128,6 @@ def fork() -> None:
         faults.append(f"a child ended with {os.waitstatus_to_exitcode(status)}")
 
 
-def interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(seconds: float) -> list[str]:
     """Stress the process; what went wrong, each line once."""
     warnings.simplefilter("ignore")
@@ -149,7 +142,7 @@ def main(seconds: float) -> list[str]:
     ]
     for thread in threads:
         thread.start()
-    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGALRM, interrupted.interrupt)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -165,8 +158,7 @@ def main(seconds: float) -> list[str]:
         thread.join(60)
         if thread.is_alive():
             faults.append(f"{thread.name} hangs")
-    left = {key: value for key, value in interrupted.state().items() if value != clean[key]}
-    if left:
+    if left := interrupted.left_since(clean):
         faults.append(f"left: {left}")
     return list(dict.fromkeys(faults))
 

@@ -59,18 +59,14 @@ def test_variants_have_the_chain_of_their_functional_form(loaded):
     assert checked > 20
 
 
-def train(steps=2):
+def train():
     torch.manual_seed(0)
     net = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 2, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.Upsample(scale_factor=2, mode="nearest"),
-        torch.nn.Conv2d(2, 1, 3),
+        torch.nn.Conv2d(1, 2, 3), torch.nn.Upsample(scale_factor=2), torch.nn.Conv2d(2, 1, 3)
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        net(torch.ones(1, 1, 4, 4)).square().mean().backward()
+    for _ in range(2):
+        net(torch.ones(1, 1, 6, 6)).square().mean().backward()
         optimizer.step()
     return torch.cat([p.detach().flatten() for p in net.parameters()])
 

@@ -30,7 +30,7 @@ def test_an_interrupt_at_each_line(name: str) -> None:
             contextlib.suppress(KeyboardInterrupt),
         ):
             block()
-        left = {k: v for k, v in interrupted.state().items() if v != clean[k]}
+        left = interrupted.left_since(clean)
         assert not left, f"line {number}, {struck}, left {left}"
         number += PROFILE.interrupted_lines
     assert number > 100

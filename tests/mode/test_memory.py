@@ -13,6 +13,7 @@ from detmode.audit import Audit
 from detmode.audit import mode as audit_mode
 from detmode.runs.probing import Probe
 
+CALLS = 50
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
 
 
@@ -37,17 +38,17 @@ def test_generated_code(mode, table, looking, monkeypatch):
             for _ in range(20):
                 call()
             tracemalloc.start()
-            codes = [call() for _ in range(100)]
+            codes = [call() for _ in range(CALLS)]
             gc.collect()
             assert not any(code() for code in codes)
             del codes
             before, _ = tracemalloc.get_traced_memory()
-            for _ in range(100):
+            for _ in range(CALLS):
                 call()
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-        return (after - before) / 100
+        return (after - before) / CALLS
 
     # A new thread remembers no calls of other tests, which would make room for these.
     assert in_another_thread(growth) < 500

@@ -113,23 +113,14 @@ def test_the_module_path_stands_beside_the_place(mode):
         def forward(self, x):
             return x.put(torch.tensor([0]), torch.ones(1))
 
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = torch.nn.ModuleList([torch.nn.Identity(), Block(), Block()])
-
-        def forward(self, x):
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    made, net = mode(), Net()
+    made = mode()
+    net = torch.nn.Sequential(torch.nn.Identity(), Block(), Block())
     for number in (1, 2):
-        place = rf"\n  at .*:\d+ \(Net\.blocks\.{number}\)\n"
+        place = rf"\n  at .*:\d+ \(Sequential\.{number}\)\n"
         with made, pytest.raises(RuntimeError, match=place):
             net(torch.zeros(3))
-        net.blocks[number] = torch.nn.Identity()
-    assert made.records[0].module == "Net.blocks.*"
+        net[number] = torch.nn.Identity()
+    assert made.records[0].module == "Sequential.*"
 
 
 def test_one_warning_for_each_site(mode, line):

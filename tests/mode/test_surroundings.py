@@ -58,6 +58,16 @@ def saved_on_cpu(x):
         return enlarged(x) * enlarged(x)
 
 
+def hooked(x):
+    seen = []
+    module = torch.nn.Upsample(scale_factor=2, mode="bilinear")
+    module.register_forward_hook(lambda *args: seen.append("forward"))
+    module.register_full_backward_hook(lambda *args: seen.append("backward"))
+    module(x).sum().backward()
+    assert seen == ["forward", "backward"]
+    return x
+
+
 def compiled(x):
     torch.compiler.reset()
     return torch.compile(torch.nn.Upsample(scale_factor=2, mode="bilinear"), backend="eager")(x)
@@ -98,6 +108,7 @@ PROGRAMS = {
     "inference_mode": (without_gradients(torch.inference_mode), {ADDED_IN_PLACE, SCAN}),
     "no_grad": (without_gradients(torch.no_grad), {ADDED_IN_PLACE, SCAN}),
     "saved-tensor hooks": (gradient(saved_on_cpu), {ENLARGED}),
+    "module hooks": (gradient(hooked), {ENLARGED}),
     "compiled module": (gradient(compiled), {ENLARGED}),
     "gradcheck": (gradient(checked), {ENLARGED}),
     "optimizer": (trained, set()),
@@ -200,18 +211,6 @@ def test_hooks(mode, line):
         y.sum().backward()
     assert x.grad.tolist() == [2, 4, 6]
     assert [record.site for record in made.records] == line(hook)
-
-
-def test_module_hooks(mode):
-    """Module hooks, forward and full backward, are seen as all calls are."""
-    seen = []
-    module = torch.nn.Upsample(scale_factor=2, mode="bilinear")
-    module.register_forward_hook(lambda *args: seen.append("forward"))
-    module.register_full_backward_hook(lambda *args: seen.append("backward"))
-    with mode() as made:
-        module(image()).sum().backward()
-    assert seen == ["forward", "backward"]
-    assert actions(made) == [(*ENLARGED, 1)]
 
 
 # Threads
