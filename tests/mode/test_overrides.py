@@ -12,15 +12,9 @@ from detmode import DeterminismWarning
 @pytest.mark.parametrize(
     "name",
     [
-        "aten::put",
-        "aten::put_",
-        "aten::put_.default",
-        "aten::pu*",
-        "*::put_",
-        "aten::put[_]",
-        "*::*",
-        torch.ops.aten.put,
-        torch.ops.aten.put_.default,
+        *("aten::put", "aten::put_", "aten::put_.default"),
+        *("aten::pu*", "*::put_", "aten::put[_]", "*::*"),
+        *(torch.ops.aten.put, torch.ops.aten.put_.default),
     ],
     ids=str,
 )

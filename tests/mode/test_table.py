@@ -152,7 +152,7 @@ def test_the_first_row_whose_condition_holds():
     ids=str,
 )
 def test_conditions(when, holds):
-    """A condition decides by the call's arguments, prints as it is written, and is equal by text."""
+    """A condition decides by the arguments, prints as it is written, and is equal by text."""
     table = RuleTable([refuse("aten::cumsum", when)])
     with DeterministicMode(overrides={"aten::cumsum": "allow"}, rules=table) as mode:
         cumsum()

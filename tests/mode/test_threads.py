@@ -62,24 +62,21 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: deterministic_flag(False), lambda: holding(FLAG, (True, True))]
+    "needs_other_settings",
+    [
+        lambda: deterministic_flag(False),
+        lambda: holding(FLAG, (True, True)),
+        lambda: detmode.DeterministicMode(warn_only=True),
+        lambda: detmode.DeterministicMode(fill_uninitialized_memory=False),
+    ],
+    ids=["flag off", "warn_only held", "block with warn_only", "block without fill"],
 )
-def test_a_call_that_needs_another_flag_waits_for_a_native_one(on, call):
-    """The native call keeps the flag until its end."""
-    with Other(natively) as other:
-        flags = []
-        after(WAITS, lambda: (flags.append(FLAG._read()), other.go_on.set()))
-        with call():
-            assert flags == [(True, False)]
-
-
-@pytest.mark.parametrize("options", [{"warn_only": True}, {"fill_uninitialized_memory": False}])
-def test_a_block_waits_for_a_native_call(on, options):
-    """A thread that enters or leaves a mode takes nothing from another one's native call."""
+def test_what_needs_other_settings_waits_for_a_native_call(on, needs_other_settings):
+    """The native call keeps the flag and the filling until its end, from calls and blocks."""
     with Other(natively) as other:
         found = []
         after(WAITS, lambda: (found.append((FLAG._read(), FILL._read())), other.go_on.set()))
-        with detmode.DeterministicMode(**options):
+        with needs_other_settings():
             assert found == [((True, False), True)]
 
 

@@ -9,8 +9,6 @@ from steps import TRAININGS
 
 from detmode import DeterministicMode
 
-MODELS = [pytest.param(name, id=name) for name in TRAININGS]
-
 pytestmark = [
     needs.compiler,
     pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
@@ -46,7 +44,7 @@ def digest(state: dict[str, torch.Tensor]) -> str:
     return content.hexdigest()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TRAININGS)
 def test_step_is_reproducible(name: str) -> None:
     """In strict mode two training steps give the same weights for program order and 5 schedules.
 
@@ -65,7 +63,7 @@ def test_step_is_reproducible(name: str) -> None:
     assert losses == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TRAININGS)
 def test_step_raises_without_substitutes(name: str) -> None:
     """With PyTorch alone, the same step cannot be run under the flag."""
     with (
