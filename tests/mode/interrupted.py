@@ -14,19 +14,10 @@ from contextlib import contextmanager
 
 import torch
 import torch._inductor.config as inductor
+from programs import rule
 from torch.utils import _python_dispatch as dispatch
 
-from detmode import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    DeterministicMode,
-    Native,
-    Refuse,
-    Rule,
-    RuleTable,
-    Substitute,
-    allow,
-)
+from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
 from detmode.cuda.undo import _locks
 from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import Detours
@@ -36,14 +27,9 @@ from detmode.sites.forward_memory import forward_memory
 x = torch.ones(4)
 RULES = RuleTable(
     [
-        Rule(op="aten::cumsum", action=Native(), guarantee=RUN_TO_RUN, because="a test"),
-        Rule(op="aten::cumprod", action=Refuse(), alert="cumprod", because="a test"),
-        Rule(
-            op="aten::trace",
-            action=Substitute(lambda self: torch.ones(()), launches=False),
-            guarantee=GPU_TO_GPU,
-            because="a test",
-        ),
+        rule("aten::cumsum", Native()),
+        rule("aten::cumprod", Refuse(), alert="cumprod"),
+        rule("aten::trace", Substitute(lambda self: torch.ones(()), launches=False)),
     ]
 )
 
@@ -185,6 +171,15 @@ def raised_at_line(number: int, files: tuple[str, ...]) -> Iterator[list[str]]:
         sys.settrace(before)
 
 
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def left_since(clean: dict[str, object]) -> dict[str, object]:
+    """What of the state is not as it was."""
+    return {key: value for key, value in state().items() if value != clean[key]}
+
+
 def strike(times: int, seed: int) -> None:
     """Let signals strike at any moment, and find the state as it was after each.
 
@@ -197,9 +192,6 @@ def strike(times: int, seed: int) -> None:
         block()
     clean = state()
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     signal.signal(signal.SIGALRM, interrupt)
     struck = 0
     while struck < times:
@@ -211,7 +203,7 @@ def strike(times: int, seed: int) -> None:
         except KeyboardInterrupt:
             struck += 1
         gc.collect(0)
-        left = {key: value for key, value in state().items() if value != clean[key]}
+        left = left_since(clean)
         assert not left, f"signal {struck} in {name} left {left}"
 
 
