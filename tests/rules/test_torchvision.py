@@ -10,7 +10,7 @@ import needs
 import pytest
 import table_facts as facts
 import torch
-from selection import PROFILE, Group, check_each, chosen, families, grouped
+from selection import PROFILE, Group, check_each, chosen, families, grouped, once
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision_operators import FAMILIES, INSTALLED, operators
 
@@ -32,7 +32,7 @@ CASES = [
     if sample.device == "cuda"
     for dtype in sample.dtypes
 ]
-GROUPS = grouped(chosen(CASES))
+CHOSEN = chosen(CASES)
 OPS = sorted({row.rule.op for family in FAMILIES for row in family_table(family)})
 
 
@@ -96,8 +96,16 @@ def truth(case: Case) -> None:
 
 
 @needs.compiler
-@pytest.mark.parametrize("check", [bits, truth, check_races])
-@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize(
+    ("group", "check"),
+    [
+        pytest.param(group, check, id=f"{group}-{check.__name__}")
+        for check in (bits, truth, check_races)
+        for group in grouped(
+            CHOSEN if PROFILE.thorough or check is not check_races else once(CHOSEN)
+        )
+    ],
+)
 def test_claims(group: Group, check: Callable[[Case], object]) -> None:
     """No schedule changes a bit, no access races, no error is larger than torchvision's."""
     check_each(group, check)
