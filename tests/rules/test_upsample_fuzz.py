@@ -15,7 +15,8 @@ from strategies import ANY_LAYOUT, SEEDS
 
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
-from detmode.rules import upsample, upsample_aa
+from detmode.rules.upsample import RULES as INTERPOLATION
+from detmode.rules.upsample_aa import RULES as ANTIALIASED
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.rule import Substitute
@@ -25,7 +26,7 @@ from detmode.verify.cases import samples_of
 
 SUBSTITUTES = {
     rule.op: rule.action.function
-    for rule in (*upsample.RULES, *upsample_aa.RULES)
+    for rule in (*INTERPOLATION, *ANTIALIASED)
     if isinstance(rule.action, Substitute)
 }
 REFERENCES = {**samples_of("upsample").references, **samples_of("upsample_aa").references}
