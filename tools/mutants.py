@@ -64,7 +64,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "owner.cuh",
-        _FUZZ("index"),
+        "tests/rules/test_bits.py -k race --family index_copy",
         ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
     ),
     *_of(
