@@ -93,8 +93,9 @@ def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     assert_close_to_exact(got, exact, magnitude, windows)
 
 
+@pytest.mark.parametrize("counts_padding", [False, True])
 @given(data=st.data(), dtype=DTYPES)
-def test_avg_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
+def test_avg_pool3d(counts_padding: bool, data: st.DataObject, dtype: torch.dtype) -> None:
     """Within the bound of float64, the bits of any schedule, contiguous as on CUDA."""
     draw, planes = data.draw, data.draw(leading)
     kernel = [draw(st.integers(1, 6)) for _ in range(3)]
@@ -104,7 +105,7 @@ def test_avg_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
         kernel, padding, stride = kernel[:1], padding[:1], stride[:1]
     size_in = [k - 1 + draw(sizes) for k in (kernel if len(kernel) == 3 else kernel * 3)]
     assume(math.prod(planes) * math.prod(size_in) < 20_000)
-    window = (kernel, stride, padding, draw(st.booleans()), draw(st.booleans()))
+    window = (kernel, stride, padding, draw(st.booleans()), counts_padding)
     divisor = draw(st.sampled_from([None, None, 1, 7, -3]))
     meta = torch.empty(planes + size_in, device="meta")
     grad = draw(tensors(torch.ops.aten.avg_pool3d(meta, *window, divisor).shape, dtype))
