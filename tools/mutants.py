@@ -52,7 +52,7 @@ _FUZZ = "tests/rules/test_{}_fuzz.py".format
 KERNELS = (
     *_of(
         _ROWS + "assign.cu",
-        _FUZZ("index_copy"),
+        _FUZZ("index"),
         (
             "if (place + 1 < rows && sorted[place + 1] == position) continue;",
             "if (place > 0 && sorted[place - 1] == position) continue;",
@@ -64,7 +64,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "owner.cuh",
-        _FUZZ("index_copy"),
+        "tests/rules/test_bits.py -k race --family index_copy",
         ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
     ),
     *_of(
@@ -120,7 +120,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "adaptive_max_pool/kernels.cu",
-        _FUZZ("max_pools"),
+        _FUZZ("pools"),
         ("in.quotient((i + 1) * out - 1) + 1", "in.quotient((i + 1) * out - 1)"),
     ),
     *_of(
@@ -130,7 +130,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "chosen_windows.cuh",
-        _FUZZ("max_pools"),
+        _FUZZ("pools"),
         ("found[j] == own.position ?", "found[j] >= own.position ?"),
     ),
     *_of(
@@ -140,7 +140,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "embedding_bag/kernels.cu",
-        _FUZZ("embedding_bag"),
+        _FUZZ("embedding"),
         ("row >= 0 && row != padding_idx &&", "row >= 0 &&"),
     ),
     *_of(
@@ -233,7 +233,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "extrema.cu",
-        _FUZZ("index_reduce"),
+        _FUZZ("index"),
         ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
     ),
 )
