@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from detmode.cuda import host
 from detmode.environment.settings import deterministic_flag
@@ -25,6 +26,7 @@ from detmode.verify.cases import (
     call,
     has_reference,
     name_of,
+    prepared,
     run_assigned,
     run_aten,
     run_substituted,
@@ -136,7 +138,7 @@ def check_truth(case: Case, device: str = "host") -> Errors:
         return Errors(0.0, None)
     aten = run_aten(case.sample, case.dtype, device)
     truth = run_truth(case.family, case.sample, case.dtype)
-    magnitudes = run_truth(case.family, case.sample, case.dtype, prepare=_take_magnitudes)
+    magnitudes = run_truth(case.family, prepared(case.sample, _take_magnitudes), case.dtype)
     _check_form(case, ours, aten, truth)
     worst = Errors(0.0, None if aten is None else 0.0)
     for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
@@ -205,7 +207,7 @@ def _check_form(
 
 def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
     """Return meta results by PyTorch's shape rules; ``None`` if there are none."""
-    arguments = {name: _to_meta(value) for name, value in case.sample.arguments(case.dtype).items()}
+    arguments = tree_map_only(torch.Tensor, _to_meta, case.sample.arguments(case.dtype))
     try:
         with deterministic_flag(False):
             return tensors_of(call(case.sample, arguments))
@@ -213,12 +215,8 @@ def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
         return None
 
 
-def _to_meta(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_meta(each) for each in value)
-    return value
+def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _form(tensor: torch.Tensor) -> str:
@@ -232,9 +230,7 @@ def _strides(tensor: torch.Tensor) -> list[int]:
 
 def _take_magnitudes(arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            arguments[name] = value.abs()
-        elif isinstance(value, torch.Tensor) and value.is_complex():
+        if isinstance(value, torch.Tensor) and not _counts(value):
             arguments[name] = value.abs().to(value.dtype)
 
 
