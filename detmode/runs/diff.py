@@ -157,11 +157,7 @@ class _Run:
                 self.first_draws.setdefault(name, len(self.kinds))
             if shape.overload in _SHARING:
                 self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
-            elif (
-                is_rank
-                and shape.sides[2]
-                and shape.sides[0][: len(shape.sides[2])] == shape.sides[2]
-            ):
+            elif is_rank and shape.in_place:
                 n = len(shape.sides[2]) * DIGEST_BYTES
                 if UNDEFINED not in split(digests[:n]):
                     self.updates[len(self.kinds)] = hash(digests[:n]), hash(digests[end - n : end])

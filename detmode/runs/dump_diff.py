@@ -24,8 +24,6 @@ NOT_FINITE = "NaN or Inf"
 
 _BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _BITS |= {torch.float32: torch.int32, torch.float64: torch.int64}
-_PAIR_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32}
-_PAIR_OF |= {torch.complex128: torch.float64}
 # The largest distance of each row: 0, 1, 2, 4, 8, ...
 _BOUNDS = torch.tensor([0, *(1 << power for power in range(63)), (1 << 63) - 1])
 
@@ -240,7 +238,7 @@ class _Found:
         yield from (row for row in zip(_labels(), self._counts.tolist()) if row[1])
 
     def _add_ulps(self, one: Tensor, other: Tensor, same: bool) -> None:
-        dtype = _PAIR_OF.get(one.dtype, one.dtype)
+        dtype = one.dtype.to_real()
         if dtype in _BITS:
             one, other = one.view(dtype), other.view(dtype)
             self._counts[0] += len(one)

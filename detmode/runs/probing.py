@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -15,7 +16,7 @@ from detmode.environment.dispatch import resolve_views
 from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_operator
 from detmode.rules import default_rules
-from detmode.runs.difference import Difference, difference
+from detmode.runs.difference import Difference, difference, largest_of
 from detmode.runs.disturbance import Disturbance
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
@@ -235,7 +236,7 @@ class Probe(Observer):
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *found)))
         row.elements = max(row.elements, *(each.elements for each in found.values()))
-        row.largest = _larger(row.largest, *(each.largest for each in found.values()))
+        row.largest = largest_of(row.largest, *(each.largest for each in found.values()))
 
     def _pass_over(self, name: str, reason: str) -> None:
         key = (name, reason)
@@ -319,48 +320,35 @@ def _data_of(
     given.sort(key=lambda item: item[0] not in declared)
     arguments: dict[int, tuple[str, Tensor]] = {}
     for name, value in given:
-        if isinstance(value, Tensor):
-            arguments.setdefault(id(value), (f"mutated {name}", value))
-        elif isinstance(value, (list, tuple)):
-            for position, each in enumerate(value):
-                if isinstance(each, Tensor):
-                    arguments.setdefault(id(each), (f"mutated {name}[{position}]", each))
-    written = dict(arguments.values())
+        for label, each in _elements(f"mutated {name}", value):
+            if isinstance(each, Tensor):
+                arguments.setdefault(id(each), (label, each))
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
     undefined = UNDEFINED_OUTPUTS.get(func._schema.name, ())
     for position, value in enumerate(results):
-        if position in undefined:
-            continue
-        for number, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
-            name = f"output {position}"
-            if isinstance(value, (list, tuple)):
-                name += f"[{number}]"
+        for label, each in () if position in undefined else _elements(f"output {position}", value):
             if isinstance(each, Tensor) and id(each) not in arguments:
-                outputs[name] = each
+                outputs[label] = each
             elif isinstance(each, (bool, int, float, complex)):
-                outputs[name] = torch.tensor(each, dtype=_WIDEST[type(each)])
-    return {**outputs, **written} if outputs or func._schema.is_mutable else {}
+                outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
+    return {**outputs, **dict(arguments.values())} if outputs or func._schema.is_mutable else {}
 
 
-_WIDEST = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-    complex: torch.complex128,
-}
+def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value, or each element of a list, with its name."""
+    if isinstance(value, (list, tuple)):
+        yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
+    else:
+        yield name, value
 
 
 def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, Difference]:
     differing = {}
     for name in dict.fromkeys((*expected, *found)):
-        one, other = expected.get(name), found.get(name)
-        if one is None or other is None:
-            given = one if one is not None else other
-            assert given is not None
-            each: Difference | None = Difference(given.numel(), None)
-        else:
-            each = difference(one, other)
+        given = [side[name] for side in (expected, found) if name in side]
+        one_only = Difference(given[0].numel(), None)
+        each = difference(*given) if len(given) == 2 else one_only
         if each is not None:
             differing[name] = each
     return differing
@@ -368,17 +356,9 @@ def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str,
 
 def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
     for name, each in more.items():
-        known = found.get(name)
-        if known is not None:
-            elements = max(known.elements, each.elements)
-            each = Difference(elements, _larger(known.largest, each.largest))
-        found[name] = each
-
-
-def _larger(*sizes: float | None) -> float | None:
-    """Return the largest size; ``None`` if one of them is undefined."""
-    known = [size for size in sizes if size is not None]
-    return max(known) if len(known) == len(sizes) else None
+        known = found.get(name, each)
+        elements = max(known.elements, each.elements)
+        found[name] = Difference(elements, largest_of(known.largest, each.largest))
 
 
 def _set(states: list[Callable[[], object]]) -> None:
@@ -391,10 +371,6 @@ def _rule_of(
 ) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
     rows = default_rules().get(func)
-    if not rows:
-        return None, None
-    call = Call(func, Signature(func).bind(args, kwargs), "cuda")
-    for row in rows:
-        if row.rule.when(call):
-            return row.family, type(row.rule.action).__name__.lower()
-    return None, None
+    call = Call(func, Signature(func).bind(args, kwargs), "cuda") if rows else None
+    row = next((row for row in rows if call is not None and row.rule.when(call)), None)
+    return (None, None) if row is None else (row.family, type(row.rule.action).__name__.lower())

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
 
 from detmode.runs.difference import SPARSE_PARTS
 from detmode.table.call import tensors_in
@@ -80,7 +81,8 @@ class Snapshot:
     def __init__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False
     ) -> None:
-        self._args, self._kwargs = _frozen(args), {k: _frozen(v) for k, v in kwargs.items()}
+        # Lists are new ones, since the caller may change its own.
+        self._call: tuple[Any, Any] = tree_map(lambda value: value, (args, kwargs))
         # By identity: an argument passed twice is one tensor in the copy too.
         self._views: dict[int, _View] = {}
         self._sparse: dict[int, Tensor] = {}
@@ -114,17 +116,13 @@ class Snapshot:
         storages = {number: span.copy() for number, span in self._spans.items()}
         made: dict[int, Tensor] = {}
 
-        def copied(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                if id(value) not in made:
-                    made[id(value)] = self._tensor(value, storages)
-                return made[id(value)]
-            if isinstance(value, (list, tuple)):
-                return type(value)(copied(each) for each in value)
-            return value
+        def copied(tensor: Tensor) -> Tensor:
+            if id(tensor) not in made:
+                made[id(tensor)] = self._tensor(tensor, storages)
+            return made[id(tensor)]
 
-        kwargs = {name: copied(value) for name, value in self._kwargs.items()}
-        return tuple(copied(value) for value in self._args), kwargs
+        args, kwargs = tree_map_only(Tensor, copied, self._call)
+        return args, kwargs
 
     def _tensor(self, tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
         sparse = self._sparse.get(id(tensor))
@@ -138,11 +136,6 @@ class Snapshot:
         new.set_(storage, view.offset, view.shape, view.stride)
         new = torch._conj(new) if view.is_conj else new
         return torch._neg_view(new) if view.is_neg else new
-
-
-def _frozen(value: Any) -> Any:
-    """Copy a list or tuple, since the caller may change its own."""
-    return type(value)(value) if type(value) in (list, tuple) else value
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
