@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +39,17 @@ _COLLECTIVES = frozenset(
 """Namespaces whose operators wait for other processes."""
 _REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
 """Operators that give a tensor different memory."""
+
+
+class _Probed(NamedTuple):
+    """A call, which ``run(*args, **kwargs)`` makes."""
+
+    func: torch._ops.OpOverload
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    run: Callable[..., Any]
+    place: CallSite
 
 
 class Probe(Observer):
@@ -76,9 +88,9 @@ class Probe(Observer):
         self._overloads: dict[Any, tuple[OverloadInfo, str | None]] = {}
         self._disturbance = Disturbance()
         self._probed = 0
-        self._passed_over: dict[tuple[str, str], int] = {}
+        self._passed_over: Counter[tuple[str, str]] = Counter()
         # By overload and site: the number of probed calls, and the row once one has varied.
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._rows: dict[tuple[str, str], ProbeRow] = {}
 
     def __enter__(self) -> Probe:
@@ -115,75 +127,62 @@ class Probe(Observer):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        inputs = tensors_in((*args, *kwargs.values()))
+        values = (*args, *kwargs.values())
+        inputs = tensors_in(values)
         with self._lock:
             known = self._overloads.get(func)
             if known is None:
                 known = self._overloads[func] = OverloadInfo(func), self._why_never(func)
             overload, reason = known
-            place = self._places.of_call(inputs)
-            reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
+            call = _Probed(func, overload.name, args, kwargs, run, self._places.of_call(inputs))
+            reason = reason or _why_not(overload, inputs, values)
             if reason is not None:
-                self._pass_over(overload.name, reason)
+                self._pass_over(call.name, reason)
         if reason is not None:
             # Without the lock: a collective may wait for a call of another thread.
             return run(*args, **kwargs)
         with self._lock:
-            return self._probe(func, overload, place, args, kwargs, run)
+            return self._probe(call)
 
-    def _probe(
-        self,
-        func: torch._ops.OpOverload,
-        overload: OverloadInfo,
-        place: CallSite,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[..., Any],
-    ) -> Any:
+    def _probe(self, call: _Probed) -> Any:
         """Make a call, and repeat it if possible."""
+        values = (*call.args, *call.kwargs.values())
         try:
             with _disable_current_modes():
                 # Operators outside ATen may use more than their schema says.
-                others = func.namespace != "aten"
-                generators = Generators((*args, *kwargs.values()), python=others)
+                others = call.func.namespace != "aten"
+                generators = Generators(values, python=others)
                 before = generators.save()
-                reads_around = func._schema.name.startswith("aten::as_strided")
-                snapshot = Snapshot(args, kwargs, whole=others or reads_around)
+                reads_around = call.func._schema.name.startswith("aten::as_strided")
+                snapshot = Snapshot(call.args, call.kwargs, whole=others or reads_around)
         except (CannotCopyError, RuntimeError) as error:
-            _logger.debug("%s is not copied: %r", overload.name, error)
-            self._pass_over(overload.name, "not copied")
-            return run(*args, **kwargs)
+            _logger.debug("%s is not copied: %r", call.name, error)
+            self._pass_over(call.name, "not copied")
+            return call.run(*call.args, **call.kwargs)
         try:
-            result = run(*args, **kwargs)
+            result = call.run(*call.args, **call.kwargs)
         except BaseException:
-            self._pass_over(overload.name, "raised")
+            self._pass_over(call.name, "raised")
             raise
         with _disable_current_modes():
             after = generators.save()
         try:
-            self._repeat(func, overload, place, (args, kwargs, result), run, snapshot, before)
+            self._repeat(call, result, snapshot, before)
         finally:
             with _disable_current_modes():
                 _set(after)
         return result
 
     def _repeat(
-        self,
-        func: torch._ops.OpOverload,
-        overload: OverloadInfo,
-        place: CallSite,
-        made: tuple[tuple[Any, ...], dict[str, Any], Any],
-        run: Callable[..., Any],
-        snapshot: Snapshot,
-        before: list[Callable[[], object]],
+        self, call: _Probed, result: Any, snapshot: Snapshot, before: list[Callable[[], object]]
     ) -> None:
         """Repeat a call that was made, and count it."""
         with _disable_current_modes():
-            expected = _data_of(func, *made)
+            expected = _data_of(call.func, call.args, call.kwargs, result)
         if not expected:
-            return self._pass_over(overload.name, "no outputs")
+            return self._pass_over(call.name, "no outputs")
         if any(not has_data(tensor) for tensor in expected.values()):
-            return self._pass_over(overload.name, "no data")
+            return self._pass_over(call.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
         found: dict[str, Difference] = {}
         conditions: dict[str, None] = {}
@@ -194,53 +193,46 @@ class Probe(Observer):
                     args, kwargs = snapshot.copy()
                     _set(before)
                 with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
-                    result = run(*args, **kwargs)
+                    result = call.run(*args, **kwargs)
                 on_host |= "schedule" in names
                 with _disable_current_modes():
-                    differing = _compare(expected, _data_of(func, args, kwargs, result))
+                    differing = _compare(expected, _data_of(call.func, args, kwargs, result))
             except Exception as error:
-                _logger.debug("%s is not repeated: %r", overload.name, error)
+                _logger.debug("%s is not repeated: %r", call.name, error)
                 if not found:
-                    return self._pass_over(overload.name, "not repeated")
+                    return self._pass_over(call.name, "not repeated")
                 break
             if differing:
                 conditions.update(dict.fromkeys(names))
                 _merge(found, differing)
-        self._count(func, overload, place, made, found, tuple(conditions))
+        self._count(call, found, tuple(conditions))
         return None
 
     def _count(
-        self,
-        func: torch._ops.OpOverload,
-        overload: OverloadInfo,
-        place: CallSite,
-        made: tuple[tuple[Any, ...], dict[str, Any], Any],
-        found: dict[str, Difference],
-        conditions: tuple[str, ...],
+        self, call: _Probed, found: dict[str, Difference], conditions: tuple[str, ...]
     ) -> None:
-        key = (overload.name, place.site.text)
+        site, module = call.place.site.text, call.place.module
+        key = (call.name, site)
         self._probed += 1
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self._counts[key] += 1
         if not found:
             return
         row = self._rows.get(key)
         if row is None:
             with _disable_current_modes():
-                family, action = _rule_of(func, made[0], made[1])
-            row = self._rows[key] = ProbeRow(
-                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, None, family, action
-            )
+                family, action = _rule_of(call)
+            row = ProbeRow(call.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
+            self._rows[key] = row
         row.varied += 1
-        if place.module is not None:
-            row.modules[place.module] = row.modules.get(place.module, 0) + 1
+        if module is not None:
+            row.modules[module] = row.modules.get(module, 0) + 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *found)))
         row.elements = max(row.elements, *(each.elements for each in found.values()))
         row.largest = largest_of(row.largest, *(each.largest for each in found.values()))
 
     def _pass_over(self, name: str, reason: str) -> None:
-        key = (name, reason)
-        self._passed_over[key] = self._passed_over.get(key, 0) + 1
+        self._passed_over[name, reason] += 1
 
     def _why_never(self, func: torch._ops.OpOverload) -> str | None:
         """Return the reason why no call of an overload is probed; ``None`` if calls are probed."""
@@ -366,11 +358,13 @@ def _set(states: list[Callable[[], object]]) -> None:
         each()
 
 
-def _rule_of(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str | None, str | None]:
+def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
-    rows = default_rules().get(func)
-    call = Call(func, Signature(func).bind(args, kwargs), "cuda") if rows else None
-    row = next((row for row in rows if call is not None and row.rule.when(call)), None)
-    return (None, None) if row is None else (row.family, type(row.rule.action).__name__.lower())
+    rows = default_rules().get(probed.func)
+    if rows:
+        arguments = Signature(probed.func).bind(probed.args, probed.kwargs)
+        call = Call(probed.func, arguments, "cuda")
+        for row in rows:
+            if row.rule.when(call):
+                return row.family, type(row.rule.action).__name__.lower()
+    return None, None
