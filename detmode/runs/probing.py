@@ -11,19 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.environment.dispatch import resolve_views
-from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_operator
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference, largest_of
 from detmode.runs.disturbance import Disturbance
+from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
-from detmode.runs.tensors import has_data, is_capturing, is_foreign
-from detmode.sites.call_sites import CallSites
-from detmode.sites.observers import Observer, repeated
+from detmode.runs.tensors import has_data, is_capturing
+from detmode.sites.observers import repeated
 from detmode.table.call import Call, Signature, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
@@ -52,7 +50,7 @@ class _Probed(NamedTuple):
     place: CallSite
 
 
-class Probe(Observer):
+class Probe(RunObserver):
     """Runs each operator of a block again on the same inputs, and compares the bytes.
 
     The program continues with the first result of each call; its arguments and random generators
@@ -66,8 +64,6 @@ class Probe(Observer):
         TypeError, ValueError: an argument of the wrong type, less than one repeat, or a name that
             is not an operator.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, repeats: int = 3, *, skip: Iterable[str] = ()) -> None:
         super().__init__()
@@ -93,32 +89,14 @@ class Probe(Observer):
         self._counts: Counter[tuple[str, str]] = Counter()
         self._rows: dict[tuple[str, str], ProbeRow] = {}
 
-    def __enter__(self) -> Probe:
-        register_passthrough(type(self))
-        self._places = CallSites()
-        TorchDispatchMode.__enter__(self)
-        return self
-
     def report(self) -> ProbeReport:
         """Return the results so far."""
         rows = [replace(row, count=self._counts[key]) for key, row in self._rows.items()]
         passed_over = [PassedOver(*key, count) for key, count in self._passed_over.items()]
         return ProbeReport(rows, self._probed, passed_over, self._repeats)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        resolve_views()
-        if self._thread.is_inside:
-            return func(*args, **kwargs)
-        if not isinstance(func, torch._ops.OpOverload):
-            self._pass_over(str(func), "higher-order operators")
-            return func(*args, **kwargs)
-        if any(is_foreign(cls) for cls in types):
-            # A subclass desugars first; the operators that it runs are probed.
-            return NotImplemented
-        return self.observe(func, args, kwargs, func)
+    def _meet_higher_order(self, func: Any) -> None:
+        self._pass_over(str(func), "higher-order operators")
 
     def _observe(
         self,

@@ -17,17 +17,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.environment.dispatch import resolve_views
-from detmode.mode.higher_order import register_passthrough
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
-from detmode.runs.tensors import form_of, has_data, is_capturing, is_foreign
+from detmode.runs.observer import RunObserver
+from detmode.runs.tensors import form_of, has_data, is_capturing
 from detmode.runs.trace_file import Writer
-from detmode.sites.call_sites import CallSites
-from detmode.sites.observers import Observer
 from detmode.table.call import tensors_in
 from detmode.table.overload_info import OverloadInfo
 
@@ -49,7 +46,7 @@ _Added: TypeAlias = tuple[list[int], list[int]]
 """For each tensor, the number of its form in the trace, and the number of its digest."""
 
 
-class record(Observer):
+class record(RunObserver):
     """Records every call of a block to a folder, for ``detmode diff``.
 
     Args:
@@ -61,8 +58,6 @@ class record(Observer):
         TraceError: the folder cannot be written, or is not empty.
         TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, path: str | os.PathLike[str], *, dump: Iterable[str] = ()) -> None:
         super().__init__()
@@ -86,10 +81,8 @@ class record(Observer):
         self._running = 0
 
     def __enter__(self) -> record:
-        register_passthrough(type(self))
         self._writer = Writer(self._path, _about())
-        self._places = CallSites()
-        TorchDispatchMode.__enter__(self)
+        super().__enter__()
         return self
 
     @property
@@ -129,18 +122,6 @@ class record(Observer):
             for address, storage in self._undefined.items()
             if not storage.expired()
         }
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if any(is_foreign(cls) for cls in types):
-            # A subclass desugars first; the operators that it runs are recorded.
-            return NotImplemented
-        resolve_views()
-        if self._thread.is_inside or not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **kwargs)
-        return self.observe(func, args, kwargs, func)
 
     def _observe(
         self,

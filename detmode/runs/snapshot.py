@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,19 +21,6 @@ _ALIGNMENT = 512
 
 class CannotCopyError(Exception):
     """A tensor of a kind that cannot be copied exactly."""
-
-
-@dataclass(frozen=True)
-class _View:
-    """The position of a tensor's elements in the copy of its storage."""
-
-    storage: int
-    dtype: torch.dtype
-    offset: int
-    shape: torch.Size
-    stride: tuple[int, ...]
-    is_conj: bool
-    is_neg: bool
 
 
 class _Span:
@@ -84,7 +70,9 @@ class Snapshot:
         # Lists are new ones, since the caller may change its own.
         self._call: tuple[Any, Any] = tree_map(lambda value: value, (args, kwargs))
         # By identity: an argument passed twice is one tensor in the copy too.
-        self._views: dict[int, _View] = {}
+        # Of each tensor: its storage, its offset in the copy, and a view, since the call may resize
+        # the tensor itself.
+        self._views: dict[int, tuple[int, int, Tensor]] = {}
         self._sparse: dict[int, Tensor] = {}
         together: dict[int, list[Tensor]] = {}
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -101,15 +89,7 @@ class Snapshot:
             span = self._spans[storage]
             for tensor in tensors:
                 offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
-                self._views[id(tensor)] = _View(
-                    storage,
-                    tensor.dtype,
-                    offset,
-                    tensor.shape,
-                    tuple(map(int, tensor.stride())),
-                    tensor.is_conj(),
-                    tensor.is_neg(),
-                )
+                self._views[id(tensor)] = storage, offset, tensor.detach()
 
     def copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as they were, in new memory."""
@@ -128,14 +108,13 @@ class Snapshot:
         sparse = self._sparse.get(id(tensor))
         if sparse is not None:
             return sparse.clone()
-        view = self._views.get(id(tensor))
-        if view is None:
+        if id(tensor) not in self._views:
             return tensor  # zeros without memory: nothing can be written there
-        storage = storages[view.storage]
-        new = torch.empty(0, dtype=view.dtype, device=storage.device)
-        new.set_(storage, view.offset, view.shape, view.stride)
-        new = torch._conj(new) if view.is_conj else new
-        return torch._neg_view(new) if view.is_neg else new
+        number, offset, view = self._views[id(tensor)]
+        new = torch.empty(0, dtype=view.dtype, device=view.device)
+        new.set_(storages[number], offset, view.shape, view.stride())
+        new = torch._conj(new) if view.is_conj() else new
+        return torch._neg_view(new) if view.is_neg() else new
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
