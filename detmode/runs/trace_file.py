@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,6 +67,13 @@ class TraceCall:
     mutated: Tensors
     arguments: str
     generator: bytes | None
+
+    def tensors(self) -> Iterator[tuple[str, str, bytes]]:
+        """Yield the name ("input 0"), the form and the digest of each tensor."""
+        sides = {"input": self.inputs, "output": self.outputs, "mutated": self.mutated}
+        for name, side in sides.items():
+            for position, (form, digest) in enumerate(zip(side.forms, side.digests)):
+                yield f"{name} {position}", form, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,17 +326,10 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> TraceCall:
-    each = list(split(digests))
-    ends = list(accumulate(len(side) for side in shape.sides))
-    inputs, outputs, mutated = (
-        Tensors(side, tuple(each[begin:end]))
-        for side, begin, end in zip(shape.sides, (0, *ends), ends)
-    )
-    generator = each[-1] if len(each) > ends[-1] else None
-    return TraceCall(
-        number, shape.overload, shape.site, shape.module, inputs, outputs, mutated, arguments,
-        generator,
-    )  # fmt: skip
+    each = split(digests)
+    ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)
+    place = (shape.overload, shape.site, shape.module)
+    return TraceCall(number, *place, ins, outs, mutated, arguments, next(each, None))
 
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
