@@ -160,10 +160,8 @@ def check_truth(case: Case, device: str = "host") -> Errors:
                 f"{allowed:.3g} is allowed; check the order and the dtype of the additions in "
                 f"detmode/rules/{case.family}"
             )
-        if errors.aten is not None and worst.aten is not None:
-            worst = Errors(max(worst.ours, errors.ours), max(worst.aten, errors.aten))
-        else:
-            worst = Errors(max(worst.ours, errors.ours), None)
+        largest_of_aten = difference.largest_of(worst.aten, errors.aten)
+        worst = Errors(max(worst.ours, errors.ours), largest_of_aten)
     return worst
 
 
@@ -290,25 +288,17 @@ def special_difference(
     """
     if _counts(ours):
         return None
-
-    def first(differs: torch.Tensor, what: str) -> str:
-        place = int(differs.reshape(-1).nonzero()[0])
-        mine, theirs = ours.reshape(-1)[place].item(), aten.reshape(-1)[place].item()
-        return f"{what} at element {place}: {mine} where ATen gives {theirs}"
-
-    differs = torch.isnan(ours) != torch.isnan(aten)
-    if differs.any():
-        return first(differs, "NaN differs")
-    if ours.is_complex():
-        return None
-    # Where ATen overflows in an intermediate value, a substitute need not.
-    differs = torch.isinf(ours) & (ours != aten)
-    if differs.any():
-        return first(differs, "an infinity differs")
-    if zeros:
-        differs = (ours == 0) & (aten == 0) & (torch.signbit(ours) != torch.signbit(aten))
+    found = {"NaN differs": torch.isnan(ours) != torch.isnan(aten)}
+    if not ours.is_complex():
+        # Where ATen overflows in an intermediate value, a substitute need not.
+        found["an infinity differs"] = torch.isinf(ours) & (ours != aten)
+        signs = torch.signbit(ours) != torch.signbit(aten)
+        found["the sign of a zero differs"] = zeros & (ours == 0) & (aten == 0) & signs
+    for what, differs in found.items():
         if differs.any():
-            return first(differs, "the sign of a zero differs")
+            place = int(differs.reshape(-1).nonzero()[0])
+            mine, theirs = ours.reshape(-1)[place].item(), aten.reshape(-1)[place].item()
+            return f"{what} at element {place}: {mine} where ATen gives {theirs}"
     return None
 
 
