@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from array import array
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -68,9 +69,9 @@ class _Tally:
     def __init__(self, one: _Run, other: _Run) -> None:
         self._one, self._other = one, other
         self._builder = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
-        self._lines: dict[tuple[str, str, str | None], dict[str, int]] = {}
+        self._lines: defaultdict[tuple[str, str, str | None], Counter[str]] = defaultdict(Counter)
         self._place = 0
-        self.totals = dict.fromkeys(_SEVEREST_FIRST, 0)
+        self.totals: Counter[str] = Counter()
 
     def add(self, i: int | None, j: int | None, group: str) -> None:
         """Count a call of both runs, or of one."""
@@ -82,17 +83,14 @@ class _Tally:
             line = self._other.lines[self._other.line_of[j]]
         self.totals[group] += 1
         self._builder.add(self._place, line[2], group)
-        counts = self._lines.get(line)
-        if counts is None:
-            counts = self._lines[line] = dict.fromkeys(_SEVEREST_FIRST, 0)
-        counts[group] += 1
+        self._lines[line][group] += 1
 
     def lines(self) -> tuple[Line, ...]:
         """Return the lines whose calls are not all the same, in the order of their first call."""
         return tuple(
-            Line(overload, site, module, tuple(counts[group.name] for group in GROUPS))
-            for (overload, site, module), counts in self._lines.items()
-            if any(counts[group.name] for group in GROUPS if group is not SAME)
+            Line(*line, tuple(counts[name] for name in _SEVEREST_FIRST))
+            for line, counts in self._lines.items()
+            if counts.keys() != {SAME.name}
         )
 
     def timeline(self) -> Timeline:

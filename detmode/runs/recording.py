@@ -101,15 +101,12 @@ class record(RunObserver):
             if not self._is_inherited:
                 undo.callback(self._writer.close, error is None)
                 undo.callback(self._flush)
-                undo.callback(self._complete, self._waited_for())
+                pending = chain.from_iterable(self._pending.values())
+                undo.callback(self._complete, [result for _, result, waited in pending if waited])
             undo.callback(super().__exit__, kind, error, traceback)
         if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
-
-    def _waited_for(self) -> list[Tensor]:
-        entries = chain.from_iterable(self._pending.values())
-        return [result for _, result, waited_for in entries if waited_for]
 
     def _flush(self) -> None:
         assert self._writer is not None
@@ -160,7 +157,9 @@ class record(RunObserver):
             if before is None:
                 self._complete(inputs)
                 before = self._add(inputs)
-            outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
+            outputs = [
+                tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
+            ]
             if self._undefined or plan.allocates:
                 self._note_written(written, plan.allocates)
                 # Returning a view of an input does not write it.
@@ -342,10 +341,6 @@ def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
             generator = torch.default_generator
     state: Tensor = generator.get_state()
     return state
-
-
-def _among(tensor: Tensor, tensors: list[Tensor]) -> bool:
-    return any(tensor is other for other in tensors)
 
 
 def _about() -> dict[str, Any]:

@@ -82,11 +82,9 @@ class Snapshot:
                 raise CannotCopyError(f"{tensor.layout} tensor of {tensor.dtype}")
             elif not tensor._is_zerotensor():
                 together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-        self._spans = {
-            storage: _Span(tensors, whole=whole) for storage, tensors in together.items()
-        }
+        self._spans: dict[int, _Span] = {}
         for storage, tensors in together.items():
-            span = self._spans[storage]
+            span = self._spans[storage] = _Span(tensors, whole=whole)
             for tensor in tensors:
                 offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
                 self._views[id(tensor)] = storage, offset, tensor.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -80,17 +80,15 @@ def prepared(sample: Sample, prepare: Callable[[dict[str, Any]], None]) -> Sampl
 @cache
 def cases(family: str | None = None) -> tuple[Case, ...]:
     """Return every sample and dtype, of one family or of all, that matches a substitute on CUDA."""
-    return tuple(case for name in families() if family in (None, name) for case in _cases_of(name))
-
-
-def _cases_of(family: str) -> Iterator[Case]:
-    for sample in samples_of(family).cases:
-        if sample.device != "cuda":
-            continue
-        for dtype in sample.dtypes:
-            row = matching_row(sample, dtype)
-            if row is not None and isinstance(row.rule.action, Substitute):
-                yield Case(row.family, sample, dtype, row.rule.guarantee)
+    return tuple(
+        Case(row.family, sample, dtype, row.rule.guarantee)
+        for name in families()
+        if family in (None, name)
+        for sample in samples_of(name).cases
+        if sample.device == "cuda"
+        for dtype in sample.dtypes
+        if (row := matching_row(sample, dtype)) and isinstance(row.rule.action, Substitute)
+    )
 
 
 def run_substituted(

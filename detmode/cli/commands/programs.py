@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +37,9 @@ ENVIRONMENT = {
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program under the mode, and report what was intercepted."""
-    overrides = _overrides(options.override)
+    policy = _policy(options)
     program = _prepared(options, arguments)
-    mode = _mode(
-        options,
-        warn_only=options.warn_only,
-        strict=options.strict,
-        substitute=not options.no_substitute,
-        overrides=overrides,
-    )
+    mode = _mode(options, **policy)
     failure = _execute(program, mode)
     report = mode.report()
     note = None if options.quiet else _about_the_device(options)
@@ -110,17 +104,12 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program on the CPU, and report what the mode would do on CUDA."""
-    overrides = _overrides(options.override)
+    policy = _policy(options)
     program = _prepared(options, arguments)
     from detmode.audit import Audit
 
     with _usage_errors():
-        mode = Audit(
-            options.warn_only,
-            strict=options.strict,
-            substitute=not options.no_substitute,
-            overrides=overrides,
-        )
+        mode = Audit(**policy)
     with _stdout_on_stderr():
         failure = _execute(program, mode)
     with _ended(failure) as status:
@@ -237,14 +226,20 @@ def _execute(program: Program, *contexts: AbstractContextManager[object]) -> Bas
     return failure
 
 
-def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+def _policy(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of a mode that ``run`` and ``audit`` share."""
     overrides = {}
-    for pair in pairs:
+    for pair in options.override:
         op, equals, action = pair.rpartition("=")
         if not equals or not op or not action:
             raise UsageError(f"--override {pair!r}: give it as OP=ACTION, e.g. aten::histc=allow")
         overrides[op] = action
-    return overrides
+    return {
+        "warn_only": options.warn_only,
+        "strict": options.strict,
+        "substitute": not options.no_substitute,
+        "overrides": overrides,
+    }
 
 
 def _restart_with_environment(arguments: list[str]) -> None:
