@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from detmode.reports.progress import progress
-from detmode.reports.timeline import Timeline, TimelineBuilder
+from detmode.reports.timeline import TimelineBuilder
 from detmode.runs.align import align
 from detmode.runs.comparison import (
     DIFFERENT,
@@ -68,7 +68,7 @@ class _Tally:
 
     def __init__(self, one: _Run, other: _Run) -> None:
         self._one, self._other = one, other
-        self._builder = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
+        self.timeline = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
         self._lines: defaultdict[tuple[str, str, str | None], Counter[str]] = defaultdict(Counter)
         self._place = 0
         self.totals: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class _Tally:
             assert j is not None
             line = self._other.lines[self._other.line_of[j]]
         self.totals[group] += 1
-        self._builder.add(self._place, line[2], group)
+        self.timeline.add(self._place, line[2], group)
         self._lines[line][group] += 1
 
     def lines(self) -> tuple[Line, ...]:
@@ -92,10 +92,6 @@ class _Tally:
             for line, counts in self._lines.items()
             if counts.keys() != {SAME.name}
         )
-
-    def timeline(self) -> Timeline:
-        """Return the timeline of all calls."""
-        return self._builder.timeline("calls, at their positions in the first run")
 
 
 class _Run:
@@ -262,7 +258,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         only_second,
         tuple(cut),
         tally.lines(),
-        tally.timeline(),
+        tally.timeline.timeline("calls, at their positions in the first run"),
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),

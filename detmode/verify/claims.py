@@ -252,16 +252,14 @@ def compare_errors(
     if aten is not None:
         # Where ATen overflows in an intermediate value, a substitute may, but need not.
         finite &= torch.isfinite(aten) | torch.isfinite(ours)
-    mine = torch.where(finite, ours.to(wide), 0)
-    true = torch.where(finite, truth.to(wide), 0)
-    error = _largest((mine - true).abs())
-    error_of_aten = None
-    if aten is not None:
-        finite &= torch.isfinite(aten)
-        theirs = torch.where(finite, aten.to(wide), 0)
-        error_of_aten = _largest((theirs - torch.where(finite, truth.to(wide), 0)).abs())
+
+    def error_of(result: torch.Tensor, compared: torch.Tensor) -> float:
+        return _largest(torch.where(compared, result.to(wide) - truth.to(wide), 0).abs())
+
+    error = error_of(ours, finite)
+    error_of_aten = None if aten is None else error_of(aten, finite & torch.isfinite(aten))
     scale = _largest(torch.where(torch.isfinite(magnitude), magnitude.abs(), 0))
-    scale = max(scale, _largest(true.abs()))
+    scale = max(scale, _largest(torch.where(finite, truth, 0).abs()))
     roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
     rounding = roundings * limit.eps * scale + limit.smallest_normal * limit.eps
     return Errors(error, error_of_aten), FACTOR * (error_of_aten or 0.0) + rounding
