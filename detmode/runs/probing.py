@@ -215,19 +215,16 @@ class Probe(RunObserver):
     def _why_never(self, func: torch._ops.OpOverload) -> str | None:
         """Return the reason why no call of an overload is probed; ``None`` if calls are probed."""
         schema = func._schema
-        if matches(names_of(func, ()), self._skip):
-            return "skipped"
-        if func.namespace in _COLLECTIVES:
-            return "collectives"
-        if OverloadInfo(func).allocates:
-            return "allocations"
-        if schema.name in _REBINDING or torch.Tag.inplace_view in func.tags:
-            return "views"
-        if schema.is_mutable:
-            return None
-        if not schema.returns:
-            return "no outputs"
-        return "views" if all(each.alias_info is not None for each in schema.returns) else None
+        returns_views = all(each.alias_info is not None for each in schema.returns)
+        rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
+        reasons = {
+            "skipped": matches(names_of(func, ()), self._skip),
+            "collectives": func.namespace in _COLLECTIVES,
+            "allocations": OverloadInfo(func).allocates,
+            "no outputs": not (rebinds or schema.is_mutable or schema.returns),
+            "views": rebinds or (returns_views and not schema.is_mutable),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def probe(

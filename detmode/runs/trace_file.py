@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -111,22 +111,16 @@ class Shape:
             ValueError, TypeError, LookupError: the line is not a line of a trace.
         """
         overload, site, module, *sides, random = numbers
-        left = _MOST_TEXT_A_CALL
-
-        def text(number: Any) -> str:
-            nonlocal left
-            if type(number) is not int or number < 0:
-                raise ValueError
-            left -= len(texts[number])
-            if left < 0:
-                raise ValueError
-            return texts[number]
-
         if len(sides) != 3 or type(random) is not int or random not in (0, 1):
             raise ValueError
-        forms = tuple(tuple(text(number) for number in side) for side in sides)
-        module = None if module is None else text(module)
-        return cls(text(overload), text(site), module, forms, sum(map(len, forms)) + random)
+        named = [overload, site, *(() if module is None else (module,)), *chain(*sides)]
+        if any(type(number) is not int or number < 0 for number in named):
+            raise ValueError
+        if sum(len(texts[number]) for number in named) > _MOST_TEXT_A_CALL:
+            raise ValueError
+        forms = tuple(tuple(texts[number] for number in side) for side in sides)
+        name = None if module is None else texts[module]
+        return cls(texts[overload], texts[site], name, forms, sum(map(len, forms)) + random)
 
 
 class Writer:

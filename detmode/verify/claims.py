@@ -8,7 +8,8 @@ run uses a separate stream while the current one is under load.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -311,18 +312,14 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
         raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
-    expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))
+    expected = _exception(sample, dtype, where, nullcontext())
     if expected is None:
         raise ClaimError(
             f"{what}: ATen accepts these inputs; move the sample from errors to cases in "
             f"detmode/rules/{family}/samples.py"
         )
-
-    def run() -> None:
-        with DeterministicMode(simulate=None if where == "cuda" else "cuda"):
-            call(sample, sample.arguments(dtype, where))
-
-    got = _exception(run)
+    mode = DeterministicMode(simulate=None if where == "cuda" else "cuda")
+    got = _exception(sample, dtype, where, mode)
     if type(got) is not type(expected):
         seen = "nothing" if got is None else f"{type(got).__name__} ({got})"
         raise ClaimError(
@@ -331,10 +328,12 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
         )
 
 
-def _exception(run: Callable[[], object]) -> Exception | None:
+def _exception(
+    sample: Sample, dtype: torch.dtype, device: str, context: AbstractContextManager[object]
+) -> Exception | None:
     try:
-        with deterministic_flag(False):
-            run()
+        with deterministic_flag(False), context:
+            call(sample, sample.arguments(dtype, device))
     except Exception as error:
         return error
     return None
