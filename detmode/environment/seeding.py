@@ -138,16 +138,14 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"state must be what rng_state() gives: it lacks {missing} and has {unknown}"
         )
-    if "numpy" in state:
-        _check_numpy(state["numpy"])
+    numpy_random = _numpy_for(state["numpy"]) if "numpy" in state else None
     on_cuda = state.get("cuda", ())
     if len(on_cuda) > torch.cuda.device_count():
         raise ValueError(
             f"state holds generators of {len(on_cuda)} CUDA devices, but this process sees "
             f"{torch.cuda.device_count()}; make more visible, or delete state['cuda']"
         )
-    numpy_random = _numpy_random()
-    if "numpy" in state and numpy_random is not None:
+    if numpy_random is not None:
         state_of = tree_map(_as_array, state["numpy"], is_leaf=lambda each: isinstance(each, list))
         numpy_random.set_state(state_of)
     version, words, gauss = state["python"]
@@ -174,7 +172,7 @@ def _checked(seed: int) -> int:
     return value
 
 
-def _check_numpy(state: Mapping[str, Any]) -> None:
+def _numpy_for(state: Mapping[str, Any]) -> ModuleType:
     numpy_random = _numpy_random()
     if numpy_random is None:
         raise ValueError(
@@ -187,6 +185,7 @@ def _check_numpy(state: Mapping[str, Any]) -> None:
             f"state holds NumPy's global generator of kind {state['bit_generator']}, but here it "
             f"is {here}; call numpy.random.set_bit_generator as before, or delete state['numpy']"
         )
+    return numpy_random
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from tabulate import tabulate
@@ -121,9 +120,9 @@ class ProbeReport(Shown):
         repeats: the number of repeats of each call.
     """
 
-    rows: Sequence[ProbeRow]
+    rows: tuple[ProbeRow, ...]
     probed: int
-    passed_over: Sequence[PassedOver]
+    passed_over: tuple[PassedOver, ...]
     repeats: int
 
     def __post_init__(self) -> None:

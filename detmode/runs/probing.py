@@ -91,8 +91,8 @@ class Probe(RunObserver):
 
     def report(self) -> ProbeReport:
         """Return the results so far."""
-        rows = [replace(row, count=self._counts[key]) for key, row in self._rows.items()]
-        passed_over = [PassedOver(*key, count) for key, count in self._passed_over.items()]
+        rows = tuple(replace(row, count=self._counts[key]) for key, row in self._rows.items())
+        passed_over = tuple(PassedOver(*key, count) for key, count in self._passed_over.items())
         return ProbeReport(rows, self._probed, passed_over, self._repeats)
 
     def _meet_higher_order(self, func: Any) -> None:
