@@ -50,8 +50,7 @@ def substitute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
 
     def install(change: Change) -> None:
         def run(sample: Sample, dtype: torch.dtype, device: str = "host", **options: Any) -> Any:
-            prepare = options.get("prepare")
-            (result,) = run_aten(sample, dtype, prepare=prepare) or ()
+            (result,) = run_aten(sample, dtype) or ()
             if options.get("schedule_seed") != 3:
                 result = change(result)
             return (result,)

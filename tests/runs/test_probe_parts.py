@@ -48,6 +48,14 @@ def test_copy_is_the_same(tensor: Tensor) -> None:
         assert copy.data_ptr() % 64 == tensor.data_ptr() % 64
 
 
+def test_an_argument_that_the_call_resizes() -> None:
+    """A copy made after the call has the shape and the values from before it."""
+    tensor = torch.arange(6.0)[2:4]
+    snapshot = Snapshot((tensor,), {})
+    tensor.resize_(9).fill_(7)
+    assert snapshot.copy()[0][0].tolist() == [2, 3]
+
+
 def test_aliases_stay_aliases() -> None:
     """Of a tensor and its view, and of a tensor given twice; other copies are apart."""
     base = torch.zeros(6)
