@@ -439,7 +439,7 @@ STAGES = (
         "profile",
         "what bounds the kernels that matter most, by ncu",
         (
-            _profiled("sum_rows", "index", "aten::index_add", "graph_1m_edges_64"),
+            _profiled("sorted_rows", "index", "aten::index_add", "graph_1m_edges_64"),
             _profiled("scan_row", "scan", "aten::cumsum", "row_256m"),
             _profiled(
                 *("grid_sampler_scatter", "grid_sampler"),

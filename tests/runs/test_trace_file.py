@@ -83,21 +83,20 @@ def copy(trace: Path, tmp_path: Path) -> Path:
     return shutil.copytree(trace, tmp_path / "copy")
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_killed_run_is_readable(tmp_path: Path) -> None:
+KILLED = """
+import os, signal, sys, torch, detmode
+with detmode.record(sys.argv[1]):
+    x = torch.ones(8)
+    for _ in range(2000):
+        x = x * 1.0001
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_run_is_readable(tmp_path: Path, run_python: Callable[..., Any]) -> None:
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
-    child = os.fork()
-    if child == 0:
-        try:
-            with record(path):
-                x = torch.ones(8)
-                for _ in range(2000):
-                    x = x * 1.0001
-                os.kill(os.getpid(), signal.SIGKILL)
-        finally:
-            os._exit(1)  # and never to go on with the tests
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert run_python("-c", KILLED, str(path)).returncode == -signal.SIGKILL
     reader = Reader(path)
     calls = list(reader.calls())
     assert len(calls) == 2001 // _BATCH * _BATCH

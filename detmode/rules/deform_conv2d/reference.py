@@ -14,20 +14,24 @@ def deform_conv2d(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    *,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
     groups: int,
     offset_groups: int,
     use_mask: bool,
-    **steps: int,
 ) -> Tensor:
     """The forward, with a place for each element of [images, offset groups, kernel, outputs]."""
     images, channels, height, width = input.shape
     kernel, outputs = tuple(weight.shape[2:]), tuple(offset.shape[2:])
     rows, columns = (
-        torch.arange(kernel[d])[:, None] * steps[f"dilation_{axis}"]
-        + torch.arange(outputs[d]) * steps[f"stride_{axis}"]
-        - steps[f"pad_{axis}"]
-        for d, axis in enumerate("hw")
+        torch.arange(kernel[d])[:, None] * dilation + torch.arange(outputs[d]) * stride - pad
+        for d, (dilation, stride, pad) in enumerate(
+            [(dilation_h, stride_h, pad_h), (dilation_w, stride_w, pad_w)]
+        )
     )
     moved = offset.view(images, offset_groups, *kernel, 2, *outputs)
     y = rows[:, None, :, None] + moved[:, :, :, :, 0]
@@ -67,12 +71,14 @@ def deform_conv2d_backward(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    **how: Any,
+    *how: Any,
+    **named: Any,
 ) -> tuple[Tensor, ...]:
-    """The gradients of input, weight, offset, mask and bias; ``how`` as the operator names it."""
+    """The gradients of input, weight, offset, mask and bias; the rest as of the forward."""
     leaves = [x.detach().clone().requires_grad_() for x in (input, weight, offset, mask, bias)]
     with torch.enable_grad():
-        found = torch.autograd.grad(deform_conv2d(*leaves, **how), leaves, grad, allow_unused=True)
+        out = deform_conv2d(*leaves, *how, **named)
+        found = torch.autograd.grad(out, leaves, grad, allow_unused=True)
     return tuple(
         torch.zeros_like(leaf) if given is None else given for leaf, given in zip(leaves, found)
     )

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+
+from torch import Tensor
 
 from detmode.cuda.rows.padding import gather_backward
 
-reflection_pad1d_backward = partial(gather_backward, "reflection_pad", 1)
-reflection_pad3d_backward = partial(gather_backward, "reflection_pad", 3)
+
+def reflection_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in one dimension."""
+    return gather_backward("reflection_pad", 1, grad_output, self, padding)
+
+
+def reflection_pad3d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in three dimensions."""
+    return gather_backward("reflection_pad", 3, grad_output, self, padding)

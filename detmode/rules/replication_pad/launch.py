@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+
+from torch import Tensor
 
 from detmode.cuda.rows.padding import gather_backward
 
-replication_pad1d_backward = partial(gather_backward, "replication_pad", 1)
-replication_pad2d_backward = partial(gather_backward, "replication_pad", 2)
-replication_pad3d_backward = partial(gather_backward, "replication_pad", 3)
+
+def replication_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in one dimension."""
+    return gather_backward("replication_pad", 1, grad_output, self, padding)
+
+
+def replication_pad2d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in two dimensions."""
+    return gather_backward("replication_pad", 2, grad_output, self, padding)
+
+
+def replication_pad3d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in three dimensions."""
+    return gather_backward("replication_pad", 3, grad_output, self, padding)
