@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from detmode.environment.settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
-from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of
+from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of, widened
 from detmode.verify.claims import ClaimError, check_truth, compare_errors
 
 
@@ -37,7 +37,7 @@ def check_accuracy(case: Case, device: str) -> None:
     operator = resolve(op)
     assert operator is not None
     arguments = case.sample.arguments(case.dtype, "cuda" if device == "cuda" else "cpu")
-    wide = tree_map_only(Tensor, _widened, arguments)
+    wide = tree_map_only(Tensor, widened, arguments)
     magnitudes = tree_map_only(Tensor, _magnitude, wide)
     samples = samples_of(case.family)
     # The last source wins, unless they accumulate; ATen's kernel takes any on a GPU.
@@ -75,12 +75,6 @@ def _difference(
             if not errors.ours <= allowed:
                 return f"the error against float64 is {errors.ours:.3g}, allowed is {allowed:.3g}"
     return None
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _magnitude(tensor: Tensor) -> Tensor:

@@ -140,7 +140,7 @@ def run_aten(
 
 def run_truth(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """Return the result in float64 or complex128, of the family's reference or ATen on the CPU."""
-    wide = tree_map_only(torch.Tensor, _widened, sample.arguments(dtype))
+    wide = tree_map_only(torch.Tensor, widened, sample.arguments(dtype))
     reference = _reference(family, sample)
     if reference is not None:
         func = resolve(sample.op)
@@ -205,7 +205,8 @@ def tensors_of(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(each for each in results if isinstance(each, torch.Tensor))
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in float64 or complex128; one of integers as it is."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.double() if tensor.is_floating_point() else tensor

@@ -1,7 +1,5 @@
 """Deformable convolution's backward on the host runner, over shapes, offsets, groups and dtypes."""
 
-from __future__ import annotations
-
 import needs
 import torch
 from hypothesis import given

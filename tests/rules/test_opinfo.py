@@ -1,7 +1,5 @@
 """PyTorch's own sample inputs for every operator it tests, forward and backward, as if on CUDA."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import warnings
@@ -17,6 +15,7 @@ from selection import PROFILE
 from detmode import DeterministicMode
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import TORCH_VERSION
+from detmode.verify.cases import widened
 from detmode.verify.claims import same_bits
 
 pytestmark = needs.compiler
@@ -72,7 +71,7 @@ def check(op: Any, sample: Any) -> str | None:
     same = all(same_bits(*pair) for pair in zip(*runs))
     if not same:
         return "gives other bits in another schedule"
-    truth = run(op, widened(sample), twice=twice)
+    truth = run(op, sample.transform(wide), twice=twice)
     for number, (mine, theirs, true) in enumerate(zip(*map(flat, (runs[0], aten, truth)))):
         if (op.name, number) in TIES or (name_of(op), number) in CANCELLED:
             continue
@@ -87,29 +86,22 @@ def flat(results: tuple[list[torch.Tensor], list[torch.Tensor]]) -> list[torch.T
     return [*results[0], *results[1]]
 
 
-def widened(sample: Any) -> Any:
-    """The sample in float64 or complex128."""
-
-    def widen(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not (
-            value.is_floating_point() or value.is_complex()
-        ):
-            return value
-        wide = torch.complex128 if value.is_complex() else torch.float64
-        return value.detach().to(wide).requires_grad_(value.requires_grad)
-
-    return sample.transform(widen)
+def wide(value: Any) -> Any:
+    """A tensor of a sample in float64 or complex128, with a gradient where it had one."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return widened(value.detach()).requires_grad_(value.requires_grad)
 
 
 def largest_error(values: torch.Tensor, truth: torch.Tensor) -> float:
     """Of finite elements; infinite where others are not what they are in truth."""
     if not (values.is_floating_point() or values.is_complex()):
         return 0.0 if torch.equal(values, truth.to(values.dtype)) else math.inf
-    wide = values.detach().to(truth.dtype)
-    special = ~(torch.isfinite(wide) & torch.isfinite(truth))
-    if not torch.equal(torch.isnan(wide) & special, torch.isnan(truth) & special):
+    mine = values.detach().to(truth.dtype)
+    special = ~(torch.isfinite(mine) & torch.isfinite(truth))
+    if not torch.equal(torch.isnan(mine) & special, torch.isnan(truth) & special):
         return math.inf
-    errors = torch.where(special, 0, (wide - truth.detach()).abs())
+    errors = torch.where(special, 0, (mine - truth.detach()).abs())
     return errors.max().item() if errors.numel() else 0.0
 
 

@@ -77,7 +77,8 @@ def deform_conv2d_backward(
     """The gradients of input, weight, offset, mask and bias; the rest as of the forward."""
     leaves = [x.detach().clone().requires_grad_() for x in (input, weight, offset, mask, bias)]
     with torch.enable_grad():
-        out = deform_conv2d(*leaves, *how, **named)
+        x, w, o, m, b = leaves
+        out = deform_conv2d(x, w, o, m, b, *how, **named)
         found = torch.autograd.grad(out, leaves, grad, allow_unused=True)
     return tuple(
         torch.zeros_like(leaf) if given is None else given for leaf, given in zip(leaves, found)
