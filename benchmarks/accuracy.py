@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from detmode.environment.settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
-from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of
+from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of, widened
 from detmode.verify.claims import ClaimError, check_truth, compare_errors
 
 
@@ -36,8 +37,8 @@ def check_accuracy(case: Case, device: str) -> None:
     operator = resolve(op)
     assert operator is not None
     arguments = case.sample.arguments(case.dtype, "cuda" if device == "cuda" else "cpu")
-    wide = {name: _widened(value) for name, value in arguments.items()}
-    magnitudes = {name: _magnitude(value) for name, value in wide.items()}
+    wide = tree_map_only(Tensor, widened, arguments)
+    magnitudes = tree_map_only(Tensor, _magnitude, wide)
     samples = samples_of(case.family)
     # The last source wins, unless they accumulate; ATen's kernel takes any on a GPU.
     assigns = op in samples.assignments and not arguments.get("accumulate")
@@ -76,15 +77,6 @@ def _difference(
     return None
 
 
-def _widened(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        if value.is_complex():
-            return value.to(torch.complex128)
-        return value.double() if value.is_floating_point() else value
-    return value
-
-
-def _magnitude(value: Any) -> Any:
-    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-        return value.abs().to(value.dtype)
-    return value
+def _magnitude(tensor: Tensor) -> Tensor:
+    counts = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.abs().to(tensor.dtype) if counts else tensor

@@ -14,8 +14,7 @@ import dataclasses
 import itertools
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ import sides
 import tables
 import targets
 import whole_steps
-from provenance import provenance
+from provenance import Lines, add_options, provenance
 from timing import Clock, copy_bandwidth
 
 from detmode import cuda
@@ -50,15 +49,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--model", action="append", choices=list(models.MODELS), help="repeatable")
     found.add_argument("--rounds", type=_rounds, default=20, help="how often each side is timed")
     found.add_argument("--calls", type=int, default=1000, help="of the host, in each round")
-    found.add_argument(
-        "--minutes", type=_minutes, help="begin no line after so many; --resume does the rest"
-    )
-    found.add_argument("--output", type=Path, default=results.FOLDER, help="folder of the JSON")
-    found.add_argument(
-        "--resume", action="store_true", help="keep what the file has, measure the rest"
-    )
     found.add_argument("--plot", type=Path, help="folder of the pictures; needs matplotlib")
-    found.add_argument("--commit", help="of detmode, in a copy without its repository")
+    add_options(found, results.FOLDER)
     return found
 
 
@@ -66,16 +58,6 @@ def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"a spread needs two rounds or more, not {text}")
     return int(text)
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number of minutes above 0, not {text}")
-    return minutes
 
 
 def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
@@ -92,18 +74,8 @@ def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
     return found
 
 
-Lines = Iterator[tuple[object, Callable[[], None]]]
-"""What each line is of, and what measures it."""
-
-
 class Benchmark:
-    """What is asked for and not there yet.
-
-    Args:
-        found: takes the figures.
-        options: of the command.
-        clock: the GPU's or the host's.
-    """
+    """What is asked for and not there yet; ``found`` takes the figures."""
 
     def __init__(self, found: results.Results, options: argparse.Namespace, clock: Clock) -> None:
         self.found, self.options, self.clock = found, options, clock
@@ -112,17 +84,8 @@ class Benchmark:
     def measure(self) -> None:
         """Measure it, written after each line, until the minutes are over."""
         pieces = self._pieces()
-        most, start = sum(number for number, _ in pieces), time.monotonic()
         lines = itertools.chain.from_iterable(lines for _, lines in pieces)
-        for done, (what, measure) in enumerate(lines):
-            minutes = (time.monotonic() - start) / 60
-            if self.options.minutes is not None and minutes >= self.options.minutes:
-                print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
-                return
-            left = f", about {minutes / done * (most - done):.0f} min left" if done else ""
-            print(f"{done + 1} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
-            measure()
-            self.found.write(self.options.output)
+        self.found.fill(lines, sum(number for number, _ in pieces), self.options)
 
     def _pieces(self) -> list[tuple[int, Lines]]:
         """How many lines at most, and these: what targets name, then the others."""
@@ -138,7 +101,7 @@ class Benchmark:
         chosen = self.options.part or PARTS
         return [*first, *(others[part] for part in PARTS[1:] if part in chosen), *rest]
 
-    def _inputs(self) -> list[sides.Input]:
+    def _inputs(self) -> list[sides.Workload]:
         if "operators" not in (self.options.part or PARTS):
             return []
         dtypes = [DTYPES[name] for name in self.options.dtype or DTYPES]
@@ -147,54 +110,48 @@ class Benchmark:
         known = {row.key for row in self.found.rows}
         return targets.in_order(each for each in found if not each.keys() <= known)
 
-    def _operator(self, each: sides.Input) -> tuple[int, Lines]:
+    def _operator(self, each: sides.Workload) -> tuple[int, Lines]:
         return len(each.keys()), self._workloads(each)
 
-    def _workloads(self, each: sides.Input) -> Lines:
+    def _workloads(self, each: sides.Workload) -> Lines:
+        def measure(workload: sides.Workload) -> None:
+            rounds, bandwidth = self.options.rounds, self.found.bandwidth
+            self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))
+
         known = {row.key for row in self.found.rows}
         for workload in sides.workloads(each, self.clock.device):
             if workload.row().key not in known:
-                yield workload, partial(self._workload, workload)
-
-    def _workload(self, workload: sides.Workload) -> None:
-        rounds, bandwidth = self.options.rounds, self.found.bandwidth
-        self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))
+                yield workload, partial(measure, workload)
 
     def _host(self) -> Lines:
-        if not self.found.host:
-            yield "host", self._host_cost
+        def measure() -> None:
+            self.found.host = host_cost.host_cost(self.options.rounds, self.options.calls)
 
-    def _host_cost(self) -> None:
-        self.found.host += host_cost.host_cost(self.options.rounds, self.options.calls)
+        if not self.found.host:
+            yield "host", measure
 
     def _steps(self, names: Sequence[str]) -> Lines:
         for name in names:
-            if self._index(name) is None:
+            if name not in self.found.steps:
                 yield name, partial(self._step, name, whole_steps.measure)
 
     def _captured(self, names: Sequence[str]) -> Lines:
         # After all others: a capture that fails may leave more behind than its message.
         for name in names:
-            place = self._index(name)
-            if place is None or not self.found.steps[place].captured:
+            if not self._begun(name).captured:
                 yield f"{name}, captured", partial(self._step, name, whole_steps.capture)
 
-    def _index(self, name: str) -> int | None:
-        models = [step.model for step in self.found.steps]
-        return models.index(name) if name in models else None
+    def _begun(self, name: str) -> whole_steps.Step:
+        return self.found.steps.get(name, whole_steps.Step(name, None, {}))
 
     def _step(self, name: str, measure: Callable[..., whole_steps.Step]) -> None:
-        place = self._index(name)
-        begun = whole_steps.Step(name, None, {}) if place is None else self.found.steps[place]
+        begun = self._begun(name)
         try:
             step = measure(begun, self.clock, self.options.rounds, tiny=not self.on_gpu)
         except Exception as error:  # out of memory, say: the other models are measured still
             text = str(error).partition("\n")[0]
             step = dataclasses.replace(begun, failure=f"{type(error).__name__}: {text}")
-        if place is None:
-            self.found.steps.append(step)
-        else:
-            self.found.steps[place] = step
+        self.found.steps[name] = step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,10 +10,11 @@ RawKernel`` is what CuPy's own call would take. Each is timed alone, on the smal
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import timeit
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import sub
 from typing import Any
 
 import overhead
@@ -21,48 +22,37 @@ import torch
 from timing import Spread
 from torch.utils.benchmark import Timer
 
-from detmode import cuda
+from detmode import DeterministicMode, cuda
 from detmode.cuda import digest, launch
 from detmode.mode.decide import Decision
 from detmode.mode.row_counter import RowCounter
-from detmode.mode.validation import validate
+from detmode.mode.substitution import validate
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default
 LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one part of a call costs the host: a spread, or why it was not timed."""
-
-    name: str
-    time: Spread | str
-
-
-def host_cost(rounds: int, calls: int) -> list[Part]:
-    """Every part, timed in ``rounds`` rounds of ``calls`` calls."""
-    parts = [*_interception(rounds, calls), *_own(rounds, calls)]
+def host_cost(rounds: int, calls: int) -> dict[str, Spread | str]:
+    """Every part, timed in ``rounds`` rounds of ``calls`` calls; or why it was not timed."""
+    parts = {**_interception(rounds, calls), **_own(rounds, calls)}
     if cuda.unavailable("cuda") is not None:
-        return parts + [Part(name, "needs a GPU") for name in LAUNCHES]
-    return [*parts, *_launches(rounds, calls)]
+        return {**parts, **dict.fromkeys(LAUNCHES, "needs a GPU")}
+    return {**parts, **_launches(rounds, calls)}
 
 
-def _interception(rounds: int, calls: int) -> list[Part]:
-    known = overhead.modes()
-    unlisted = "DeterministicMode, unlisted"
-    names = ("no mode", overhead.EMPTY, unlisted)
-    times = overhead.measure({name: known[name] for name in names}, rounds, calls)
-    none, empty, ours = (times[name] for name in names)
-    dispatch = [one - other for one, other in zip(empty, none)]
-    look_up = [one - other for one, other in zip(ours, empty)]
-    return [Part("dispatch", Spread.of(dispatch)), Part("look up", Spread.of(look_up))]
+def _interception(rounds: int, calls: int) -> dict[str, Spread]:
+    ways = (contextlib.nullcontext, overhead.EmptyMode, DeterministicMode)
+    times = overhead.measure({way.__name__: way for way in ways}, rounds, calls)
+    none, empty, ours = times.values()
+    pairs = {"dispatch": (empty, none), "look up": (ours, empty)}
+    return {name: Spread.of([*map(sub, *pair)]) for name, pair in pairs.items()}
 
 
-def _own(rounds: int, calls: int) -> list[Part]:
+def _own(rounds: int, calls: int) -> dict[str, Spread]:
     args: tuple[Any, ...] = (torch.zeros(4), 0, torch.arange(4), torch.ones(4))
     rows = default_rules().get(OP)
     overload = OverloadInfo(OP, rows)
@@ -82,7 +72,7 @@ def _own(rounds: int, calls: int) -> list[Part]:
     return _timed(parts, rounds, calls)
 
 
-def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
+def _launches(rounds: int, calls: int, where: str = "cuda") -> dict[str, Spread]:
     from detmode.cuda import device
 
     data = torch.zeros(8, dtype=torch.uint8, device=where)
@@ -107,11 +97,10 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> list[Part]:
 
 def _timed(
     parts: dict[str, Callable[[], object]], rounds: int, calls: int, setup: str = "pass"
-) -> list[Part]:
+) -> dict[str, Spread]:
     """What each costs by the host's clock alone: nothing waits for the GPU meanwhile."""
-    found = []
+    found = {}
     for name, part in parts.items():
         timer = Timer("part()", setup, timer=timeit.default_timer, globals={"part": part})
-        times = [timer.timeit(calls).median for _ in range(rounds)]
-        found.append(Part(name, Spread.of(times)))
+        found[name] = Spread.of([timer.timeit(calls).median for _ in range(rounds)])
     return found

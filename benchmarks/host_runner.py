@@ -11,6 +11,7 @@ import platform
 import timeit
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from tabulate import tabulate
@@ -36,16 +37,14 @@ def main() -> None:
     doubled, sums = torch.empty(n), torch.empty(blocks)
     index = torch.arange(n) * 7919 % 1000
     counts = torch.zeros(1000, dtype=torch.int64)
-    launches: dict[str, Callable[[], None]] = {
-        "simple": lambda: launch_blocks(
-            SOURCE, "simple", blocks, BLOCK, input=values, output=doubled, n=n
-        ),
-        "barriers": lambda: launch_blocks(
-            SOURCE, "barriers", blocks, BLOCK, input=values, output=sums, n=n
-        ),
-        "atomics": lambda: launch_blocks(
-            SOURCE, "atomics", blocks, BLOCK, index=index, output=counts, n=n
-        ),
+    tensors = {
+        "simple": {"input": values, "output": doubled},
+        "barriers": {"input": values, "output": sums},
+        "atomics": {"index": index, "output": counts},
+    }
+    launches = {
+        name: partial(launch_blocks, SOURCE, name, blocks, BLOCK, n=n, **given)
+        for name, given in tensors.items()
     }
     for run in launches.values():
         run()

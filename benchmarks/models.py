@@ -46,11 +46,11 @@ class Make:
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal values."""
-        return torch.randn(shape, generator=self._generator).to(self.device)
+        return torch.randn(shape, generator=self._generator, device="cpu").to(self.device)
 
     def integers(self, below: int, *shape: int) -> Tensor:
         """Integers from 0."""
-        return torch.randint(below, shape, generator=self._generator).to(self.device)
+        return torch.randint(below, shape, generator=self._generator, device="cpu").to(self.device)
 
 
 def deeplab(make: Make) -> Training:
@@ -165,27 +165,6 @@ def resnet50(make: Make) -> Training:
     return Training(model, lambda: F.cross_entropy(model(images), target))
 
 
-class Block(nn.Module):
-    """Causal attention and a perceptron, each after a norm and beside a shortcut."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
-        self.attend = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        self.think = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = self.attend(self.norms[0](x)).unflatten(-1, (3, self.heads, -1))
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(seen.transpose(1, 2).flatten(2))
-        return x + self.think(self.norms[1](x))
-
-
 class GPT(nn.Module):
     """Maps tokens (N, T) to logits (N, T, vocabulary)."""
 
@@ -193,13 +172,19 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width)
+        block = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        norm = nn.LayerNorm(width)
+        self.blocks = nn.TransformerEncoder(block, depth, norm, enable_nested_tensor=False)
+        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.blocks(self.tokens(tokens) + self.places(places))
-        return self.norm(x) @ self.tokens.weight.T / math.sqrt(x.shape[-1])
+        length = tokens.shape[1]
+        x = self.tokens(tokens) + self.places.weight[:length]
+        x = self.blocks(x, self.mask[:length, :length], is_causal=True)
+        return x @ self.tokens.weight.T / math.sqrt(x.shape[-1])
 
 
 def gpt(make: Make) -> Training:

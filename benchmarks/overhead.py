@@ -6,20 +6,25 @@ over the rounds of its time over that of an empty TorchDispatchMode in the same 
 
 import argparse
 import contextlib
+import itertools
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
+from provenance import cpu
 from tabulate import tabulate
+from timing import in_turns
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
-from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules
+from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules, record
 
 TARGETS = {"DeterministicMode, unlisted": 1.06, "DeterministicMode, native": 2.50}
 EMPTY = "empty TorchDispatchMode"
@@ -34,7 +39,9 @@ class EmptyMode(TorchDispatchMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
-def modes() -> Modes:
+def modes(folder: Path) -> Modes:
+    """What a call may run under; recordings go into the folder."""
+    numbers = itertools.count()
     native = default_rules() + [
         Rule(
             op="aten::neg", action=Native(), guarantee=RUN_TO_RUN, because="so that it is recorded"
@@ -45,6 +52,7 @@ def modes() -> Modes:
         EMPTY: EmptyMode,
         "DeterministicMode, unlisted": DeterministicMode,
         "DeterministicMode, native": lambda: DeterministicMode(rules=native),
+        "detmode.record": lambda: record(folder / str(next(numbers))),
         "FlopCounterMode": lambda: FlopCounterMode(display=False),
     }
     with contextlib.suppress(ImportError):  # PyTorch 2.9 and newer
@@ -62,12 +70,9 @@ def seconds_of(mode: AbstractContextManager[Any], calls: int) -> float:
 
 
 def measure(found: Modes, rounds: int, calls: int) -> dict[str, list[float]]:
-    names = list(found)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            times[name].append(seconds_of(found[name](), calls))
+    times: dict[str, list[float]] = {name: [] for name in found}
+    for _, name in in_turns(list(found), rounds):
+        times[name].append(seconds_of(found[name](), calls))
     return times
 
 
@@ -90,10 +95,12 @@ def import_seconds(processes: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--calls", type=int, default=1000, help="in each round")
+    # A recording writes after 512 calls.
+    parser.add_argument("--calls", type=int, default=1024, help="in each round")
     parser.add_argument("--imports", type=int, default=9, help="processes that import detmode")
     options = parser.parse_args()
-    times = measure(modes(), options.rounds, options.calls)
+    with tempfile.TemporaryDirectory() as folder:
+        times = measure(modes(Path(folder)), options.rounds, options.calls)
     rows = []
     for name, mine in times.items():
         microseconds, ratio = summary(mine, times[EMPTY])
@@ -103,7 +110,8 @@ def main() -> None:
         rows.append((name, f"{microseconds:.2f}", f"{ratio:.2f}", goal, verdict))
     heads = ("aten::neg of 4 elements under", "us a call", "over empty", "target", "")
     print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left", *["right"] * 3)))
-    print(f"PyTorch {torch.__version__}, {options.rounds} rounds of {options.calls} calls, medians")
+    rounds = f"{options.rounds} rounds of {options.calls} calls, medians"
+    print(f"PyTorch {torch.__version__}, {cpu()}, {rounds}")
     if options.imports:
         added = statistics.median(import_seconds(options.imports)) * 1e3
         print(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import matplotlib
@@ -56,10 +58,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _by_family(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.family):
-        found.setdefault(row.family, []).append(row)
-    return found
+    family = attrgetter("family")
+    return {name: list(own) for name, own in groupby(sorted(rows, key=family), family)}
 
 
 def over_aten(rows: list[Row]) -> Figure:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +22,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 ON_HOST = "host-runner"
+Lines = Iterator[tuple[object, Callable[[], None]]]
 
 
 def provenance(commit: str | None = None) -> dict[str, str | None]:
@@ -58,7 +64,7 @@ class Measured:
         return f"{words}-{self.provenance['date']}.json"
 
     def resume(self, folder: Path) -> None:
-        """Take over the lists that a run with the same provenance has written to the folder.
+        """Take over what a run with the same provenance has written to the folder.
 
         Raises:
             ValueError: what is there was measured with or on something else.
@@ -70,8 +76,27 @@ class Measured:
         if begun.provenance != self.provenance:
             raise ValueError(f"{path} is of another commit or machine; move it away")
         for name, value in vars(begun).items():
-            if isinstance(value, list):
+            if isinstance(value, (list, dict)):
                 setattr(self, name, value)
+
+    def fill(self, lines: Lines, most: int, options: argparse.Namespace) -> None:
+        """Measure lines until the minutes are over, and write the file after each.
+
+        Args:
+            lines: what each is of, and what measures it.
+            most: how many there are at most.
+            options: those of :func:`add_options`.
+        """
+        start = time.monotonic()
+        for done, (what, measure) in enumerate(lines):
+            minutes = (time.monotonic() - start) / 60
+            if minutes >= options.minutes:
+                print(f"stopped after {minutes:.1f} minutes; --resume goes on", file=sys.stderr)
+                return
+            left = f", about {minutes / done * (most - done):.0f} min left" if done else ""
+            print(f"{done + 1} of at most {most}{left}: {what} ...", file=sys.stderr, flush=True)
+            measure()
+            self.write(options.output)
 
     def write(self, folder: Path) -> Path:
         """Write the file whole, or not at all."""
@@ -86,6 +111,31 @@ class Measured:
     def read(cls, path: Path) -> Measured:
         """What :meth:`write` wrote."""
         raise NotImplementedError
+
+
+def add_options(parser: argparse.ArgumentParser, folder: Path) -> None:
+    """The options of a command that measures until its minutes are over, and can be resumed."""
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        default=math.inf,
+        help="begin no line after so many; --resume does the rest",
+    )
+    parser.add_argument("--output", type=Path, default=folder, help="folder of the JSON")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what the file has, measure the rest"
+    )
+    parser.add_argument("--commit", help="of detmode, in a copy without its repository")
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of minutes above 0, not {text}")
+    return minutes
 
 
 def cpu() -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from host_cost import Part
 from provenance import ROOT, Measured
 from sides import OURS, Row
 from timing import Spread
@@ -28,15 +27,15 @@ class Results(Measured):
         bandwidth: bytes that a copy reads and writes in a second.
         rounds: how often each side was timed.
         rows: the operators.
-        host: what a call costs the host.
-        steps: whole training steps.
+        host: what the parts of a call cost the host.
+        steps: whole training steps, by model.
     """
 
     bandwidth: float
     rounds: int
     rows: list[Row] = field(default_factory=list)
-    host: list[Part] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    host: dict[str, Spread | str] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -47,22 +46,23 @@ class Results(Measured):
     def read(cls, path: Path) -> Results:
         """What :meth:`write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
-        found["rows"] = [Row(**_with_times(row)) for row in found["rows"]]
-        found["host"] = [Part(part["name"], _time(part["time"])) for part in found["host"]]
-        found["steps"] = [Step(**_with_times(step, "work")) for step in found["steps"]]
-        return cls(**found)
+        found["rows"] = [Row(**_with_times(row, "times")) for row in found["rows"]]
+        found["steps"] = {
+            name: Step(**_with_times(step, "times", "work"))
+            for name, step in found["steps"].items()
+        }
+        return cls(**_with_times(found, "host"))
 
 
-def _with_times(fields: dict[str, Any], *more: str) -> dict[str, Any]:
-    times = {
-        name: {side: _time(time) for side, time in fields[name].items()}
-        for name in ("times", *more)
+def _with_times(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The fields, of which these are spreads, or words, by name."""
+    return fields | {
+        name: {
+            what: Spread(**time) if isinstance(time, dict) else time
+            for what, time in fields[name].items()
+        }
+        for name in names
     }
-    return {**fields, **times}
-
-
-def _time(time: Any) -> Spread | str:
-    return Spread(**time) if isinstance(time, dict) else str(time)
 
 
 def of_gpus(folder: Path = FOLDER) -> list[Results]:
@@ -84,15 +84,15 @@ def over(mine: Spread | str | None, other: Spread | str | None) -> float | None:
 
 
 def over_floor(row: Row) -> float | None:
-    """Our median over the floor; ``None`` where the inputs were in the cache."""
+    """Our median over the floor; ``None`` where there is none."""
     ours = row.times.get(OURS)
-    if not isinstance(ours, Spread) or not row.beyond_cache or not row.floor:
+    if not isinstance(ours, Spread) or not row.floor:
         return None
     return ours.median / row.floor
 
 
 def share(row: Row) -> float | None:
-    """The share of a copy's bandwidth that the substitute reaches; ``None`` in the cache."""
+    """The share of a copy's bandwidth that the substitute reaches."""
     found = over_floor(row)
     return None if found is None else 1 / found
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import contention
 import torch
 from accuracy import check_accuracy
-from timing import Clock, Rotation, Spread, Timed, bytes_of, interleaved, tensors_of
+from timing import Clock, Spread, Timed, bytes_of, interleaved, tensors_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
@@ -23,7 +23,7 @@ from detmode.table.call import Signature
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker, Sample
-from detmode.verify.cases import Case, matching_row, name_of, samples_of
+from detmode.verify.cases import Case, call, matching_row, name_of, samples_of
 from detmode.verify.claims import ClaimError, check_bits
 
 ATEN, NATIVE, OURS = "aten", "pytorch deterministic", "detmode"
@@ -32,34 +32,6 @@ SIDES = (ATEN, NATIVE, OURS, COMPOSED, ROUND_TRIP)
 """ATen with the flag off, ATen with the flag on, the substitute, and what people write by hand:
 other torch operators, which run with the flag on, and a round trip to the CPU."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-@dataclass(frozen=True)
-class Input:
-    """A sample in one dtype.
-
-    Args:
-        family: where the sample lies.
-        sample: the arguments.
-        dtype: in which they are made.
-        first: whether this is the first dtype in which the sample is timed.
-    """
-
-    family: str
-    sample: Sample
-    dtype: torch.dtype
-    first: bool = True
-
-    def keys(self) -> set[tuple[str, ...]]:
-        """Those of its workloads' rows, if a substitute meets them."""
-        kinds = ("", *contention.KINDS) if self.contended else ("",)
-        what = (self.family, self.sample.op, self.sample.name, name_of(self.dtype))
-        return {(*what, kind) for kind in kinds}
-
-    @property
-    def contended(self) -> bool:
-        """Whether the contention is varied too: once, for it does not depend on the dtype."""
-        return self.dtype is torch.float32 and self.sample.op in contention.INDICES
 
 
 @cache
@@ -79,7 +51,7 @@ class Workload:
     Args:
         case: family, sample and dtype.
         contention: one of :data:`contention.KINDS`, or "" for the sample's own.
-        first: as in :class:`Input`; not for another contention.
+        first: whether this is the sample's own contention, in the first dtype that is timed.
     """
 
     case: Case
@@ -94,6 +66,15 @@ class Workload:
         case = self.case
         dtype = name_of(case.dtype)
         return Row(case.family, case.sample.op, case.sample.name, dtype, self.contention)
+
+    def kinds(self) -> tuple[str, ...]:
+        """The contentions that it is timed with: all in one dtype, on which they do not depend."""
+        varied = self.case.dtype is torch.float32 and self.case.sample.op in contention.INDICES
+        return ("", *contention.KINDS) if varied else ("",)
+
+    def keys(self) -> set[tuple[str, ...]]:
+        """Those of the rows of all its contentions, if a substitute meets them."""
+        return {dataclasses.replace(self.row(), contention=kind).key for kind in self.kinds()}
 
 
 class DeviceMaker(Maker):
@@ -121,8 +102,8 @@ def timed_families() -> list[str]:
 
 def inputs(
     names: Sequence[str] = (), dtypes: Sequence[torch.dtype] = DTYPES, *, sizes: str = "bench"
-) -> list[Input]:
-    """What is timed, family by family.
+) -> list[Workload]:
+    """What is timed, family by family, without its guarantee and other contention.
 
     Args:
         names: the families; all, if empty.
@@ -136,7 +117,8 @@ def inputs(
         for sample in samples.bench if sizes == "bench" else _small(samples.cases):
             if resolve(sample.op) is not None:
                 own = [dtype for dtype in dtypes if dtype in sample.dtypes]
-                found += [Input(family, sample, dtype, dtype is own[0]) for dtype in own]
+                every = [Case(family, sample, dtype, None) for dtype in own]
+                found += [Workload(case, first=case is every[0]) for case in every]
     return found
 
 
@@ -151,33 +133,22 @@ def _small(samples: Sequence[Sample]) -> list[Sample]:
     return list(first.values())
 
 
-def workloads(each: Input, device: torch.device) -> Iterator[Workload]:
-    """The input's own workload and those of other contention; none if nothing is substituted.
-
-    Args:
-        each: the input.
-        device: where its tensors are made.
-    """
-    dtype, op = each.dtype, each.sample.op
-    arguments = each.sample.make(DeviceMaker(dtype, device))
-    kept = _keeping(each.sample, arguments)
-    row = matching_row(kept, dtype)
+def workloads(each: Workload, device: torch.device) -> Iterator[Workload]:
+    """What is timed of an input, with each contention; nothing if nothing is substituted."""
+    sample, dtype = each.case.sample, each.case.dtype
+    arguments = sample.make(DeviceMaker(dtype, device))
+    row = matching_row(_keeping(sample, arguments), dtype)
     if row is None or not isinstance(row.rule.action, Substitute):
         return
-    yield Workload(Case(row.family, kept, dtype, row.rule.guarantee), first=each.first)
-    for kind in contention.KINDS if each.contended else ():
-        varied = _keeping(each.sample, contention.contended(op, arguments, kind))
-        yield Workload(Case(row.family, varied, dtype, row.rule.guarantee), kind, first=False)
+    for kind in each.kinds():
+        varied = contention.contended(sample.op, arguments, kind) if kind else arguments
+        case = Case(row.family, _keeping(sample, varied), dtype, row.rule.guarantee)
+        yield Workload(case, kind, first=each.first and not kind)
 
 
 def _keeping(sample: Sample, arguments: dict[str, Any]) -> Sample:
     """The sample with these arguments: large ones are made once."""
-
-    def make(maker: Maker) -> dict[str, Any]:
-        found: dict[str, Any] = moved(arguments, maker.device)
-        return found
-
-    return dataclasses.replace(sample, make=make)
+    return dataclasses.replace(sample, make=lambda maker: moved(arguments, maker.device))
 
 
 def moved(value: Any, device: torch.device | str) -> Any:
@@ -205,7 +176,6 @@ class Row:
         contention: as in :class:`Workload`.
         n_bytes: inputs read once and outputs written once.
         floor: seconds in which a copy moves so many bytes.
-        beyond_cache: whether the inputs came from memory.
         failure: the claim that does not hold, or the error; then nothing was timed.
         times: by side, each a spread, or why the side cannot run.
     """
@@ -217,7 +187,6 @@ class Row:
     contention: str
     n_bytes: int = 0
     floor: float = 0.0
-    beyond_cache: bool = False
     failure: str | None = None
     times: dict[str, Spread | str] = dataclasses.field(default_factory=dict)
 
@@ -228,13 +197,9 @@ class Row:
 
 
 def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
-    """Check bits and accuracy, and time every side if they hold.
+    """Check bits and accuracy, and time every side ``rounds`` times if they hold.
 
-    Args:
-        workload: what is run.
-        clock: the GPU's or the host's.
-        rounds: how often each side is timed.
-        bandwidth: bytes that a copy reads and writes in a second.
+    ``bandwidth`` is the bytes that a copy reads and writes in a second.
     """
     row = workload.row()
     device = "cuda" if clock.device.type == "cuda" else "host"
@@ -251,7 +216,7 @@ def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> 
 
 def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
     case = workload.case
-    arguments = Rotation.of(case.sample.arguments(case.dtype, clock.device), clock)
+    arguments = case.sample.arguments(case.dtype, clock.device)
     able = sides(case, arguments, clock.device)
     times: dict[str, Spread | str] = {}
     if COMPOSED not in able:
@@ -266,8 +231,8 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
             times[name] = problem
             del able[name]
     with able[OURS].around():
-        ours = able[OURS].run(0)
-    n_bytes = bytes_of(arguments[0]) + bytes_of(ours)
+        ours = able[OURS].run()
+    n_bytes = bytes_of(arguments) + bytes_of(ours)
     if COMPOSED in able and not _agree(able[COMPOSED], ours):
         times[COMPOSED] = "inaccurate"
         del able[COMPOSED]
@@ -277,7 +242,6 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
         row,
         n_bytes=n_bytes,
         floor=n_bytes / bandwidth,
-        beyond_cache=arguments.beyond_cache,
         times={name: times[name] for name in SIDES},
     )
 
@@ -285,42 +249,36 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
 def _agree(side: Timed, ours: Any) -> bool:
     """Whether the side's floating results are ours up to half of the dtype's digits."""
     with side.around():
-        theirs = side.run(0)
+        theirs = side.run()
     for mine, other in zip(tensors_of(ours), tensors_of(theirs)):
         if mine.is_floating_point() and mine.numel():
-            scale = mine.abs().max().double()
-            error = (mine.double() - other.double()).abs().max()
-            if mine.shape != other.shape or not error <= torch.finfo(mine.dtype).eps ** 0.5 * scale:
+            bound = torch.finfo(mine.dtype).eps ** 0.5 * float(mine.abs().max())
+            if mine.shape != other.shape or not torch.allclose(
+                mine.double(), other.double(), rtol=0.0, atol=bound
+            ):
                 return False
     return True
 
 
-def sides(case: Case, arguments: Rotation, device: torch.device) -> dict[str, Timed]:
+def sides(case: Case, arguments: dict[str, Any], device: torch.device) -> dict[str, Timed]:
     """Every way to run the case, by name."""
     func = resolve(case.sample.op)
     assert func is not None
-    operator: Callable[..., Any] = func
     composition = samples_of(case.family).compositions.get(case.sample.op)
-    signature = Signature(func)
+    here = partial(call, case.sample, arguments)
 
-    def call(number: int) -> Any:
-        return operator(**arguments[number])
-
-    def round_trip(number: int) -> Any:
-        return moved(operator(**moved(arguments[number], "cpu")), device)
+    def round_trip() -> Any:
+        return moved(call(case.sample, moved(arguments, "cpu")), device)
 
     mode = DeterministicMode(simulate=None if device.type == "cuda" else "cuda")
     found = {
-        ATEN: Timed(call, lambda: deterministic_flag(False)),
-        NATIVE: Timed(call, lambda: deterministic_flag(True)),
-        OURS: Timed(call, lambda: mode),
+        ATEN: Timed(here, lambda: deterministic_flag(False)),
+        NATIVE: Timed(here, lambda: deterministic_flag(True)),
+        OURS: Timed(here, lambda: mode),
         ROUND_TRIP: Timed(round_trip, lambda: deterministic_flag(False)),
     }
     if composition is not None:
-
-        def composed(number: int) -> Any:
-            return composition(**signature.bind((), arguments[number]))
-
+        composed = partial(composition, **Signature(func).bind((), arguments))
         found[COMPOSED] = Timed(composed, lambda: deterministic_flag(True))
     return found
 
@@ -329,7 +287,7 @@ def _problem(side: Timed) -> str | None:
     """Why a side cannot run; ``None`` where it can."""
     try:
         with side.around():
-            side.run(0)
+            side.run()
     except (RuntimeError, NotImplementedError) as error:
         text = str(error).partition("\n")[0]
         alert = "does not have a deterministic implementation" in text

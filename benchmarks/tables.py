@@ -60,14 +60,14 @@ def _summary(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def host(results: Results) -> Cells:
     """A line for each part of a call's cost on the host."""
-    return [(part.name, str(part.time)) for part in results.host]
+    return [(name, str(time)) for name, time in results.host.items()]
 
 
 def steps(results: Results) -> Cells:
     """A line for each model and side: median and quartiles in microseconds, and ratios."""
     captured = [whole_steps.captured_name(side) for side in whole_steps.CAPTURED]
     found: Cells = []
-    for step in results.steps:
+    for step in results.steps.values():
         for side in (*whole_steps.SIDES, *captured):
             if side not in step.times:
                 continue
@@ -82,7 +82,8 @@ def steps(results: Results) -> Cells:
 def failures(results: Results) -> list[str]:
     """What was not timed, and why."""
     rows = [f"{row.family}: {row.failure}" for row in results.rows if row.failure is not None]
-    return rows + [f"{step.model}: {step.failure}" for step in results.steps if step.failure]
+    steps = results.steps.values()
+    return rows + [f"{step.model}: {step.failure}" for step in steps if step.failure]
 
 
 def caption(results: Results) -> str:
@@ -107,20 +108,27 @@ def printed(results: Results) -> str:
     if results.rows:
         parts.append("Microseconds: median (quartiles)")
         parts.append(_table(OPERATOR_HEADS, operators(results.rows)))
-        parts.append("detmode's time over the others', geometric means")
-        parts.append(_table(FAMILY_HEADS, by_family(results.rows)))
-    if results.host:
-        parts.append(_table(("part of a call on the host", "us"), host(results)))
-    if results.steps:
-        parts.append("Steps in microseconds: median (quartiles)")
-        parts.append(_table(STEP_HEADS, steps(results)))
-    parts.append(_table(targets.HEADS, targets.lines(results)))
+    parts += _summaries(results, "simple")
     parts += [f"not timed: {failure}" for failure in failures(results)]
     return "\n\n".join([*parts, caption(results)])
 
 
-def _table(heads: Sequence[str], lines: Cells) -> str:
-    return tabulate(lines, headers=heads, disable_numparse=True)
+def _summaries(results: Results, form: str) -> list[str]:
+    """Tables of the targets, the families, the steps and the host's cost, where they are there."""
+    parts = [_table(targets.HEADS, targets.lines(results), form)]
+    if results.rows:
+        parts += [BY_FAMILY, _table(FAMILY_HEADS, by_family(results.rows), form)]
+    if results.steps:
+        parts += ["A training step in microseconds: median (quartiles)."]
+        parts += [_table(STEP_HEADS, steps(results), form)]
+    if results.host:
+        parts.append("What a call costs the host, in microseconds: median (quartiles).")
+        parts.append(_table(("part", "us"), host(results), form))
+    return parts
+
+
+def _table(heads: Sequence[str], lines: Cells, form: str = "simple") -> str:
+    return tabulate(lines, headers=heads, disable_numparse=True, tablefmt=form)
 
 
 NOT_YET = """\
@@ -135,24 +143,10 @@ moves the inputs once and the outputs once: geometric means over the inputs."""
 def documented(found: Sequence[Results]) -> str:
     """The section of ``docs/performance.md``: every GPU that was measured."""
     if not found:
-        return "\n\n".join([NOT_YET, _markdown(targets.HEADS, targets.lines(None))])
-    return "\n\n".join(_documented(results) for results in found)
-
-
-def _documented(results: Results) -> str:
-    parts = [f"### {results.provenance['gpu']}", caption(results)]
-    parts.append(_markdown(targets.HEADS, targets.lines(results)))
-    if results.rows:
-        parts += [BY_FAMILY, _markdown(FAMILY_HEADS, by_family(results.rows))]
-    if results.steps:
-        parts += ["A training step in microseconds: median (quartiles)."]
-        parts += [_markdown(STEP_HEADS, steps(results))]
-    if results.host:
-        parts.append("What a call costs the host, in microseconds: median (quartiles).")
-        parts.append(_markdown(("part", "us"), host(results)))
-    parts += [f"Not timed: {failure}." for failure in failures(results)]
+        return "\n\n".join([NOT_YET, _table(targets.HEADS, targets.lines(None), "github")])
+    parts = []
+    for results in found:
+        parts += [f"### {results.provenance['gpu']}", caption(results)]
+        parts += _summaries(results, "github")
+        parts += [f"Not timed: {failure}." for failure in failures(results)]
     return "\n\n".join(parts)
-
-
-def _markdown(heads: Sequence[str], lines: Cells) -> str:
-    return tabulate(lines, headers=heads, disable_numparse=True, tablefmt="github")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import whole_steps
 from results import NOT_TIMED, Results, geometric_mean, number, over, ratio, share
-from sides import ATEN, NATIVE, Input, Row, n_bytes
+from sides import ATEN, NATIVE, Row, Workload, n_bytes
 
 NOT_YET = "not yet measured on a GPU"
 GATHERED = (
@@ -75,12 +75,10 @@ def _mean(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
     return geometric_mean(map(geometric_mean, by_operator.values())), word
 
 
-def _worst(rows: Iterable[Row], side: str) -> tuple[float | None, str]:
-    found = [(each, row) for row in rows if (each := ratio(row, side)) is not None]
-    if not found:
-        return None, ""
-    worst, row = max(found, key=lambda each: each[0])
-    return worst, _named(row)
+def _worst(rows: Iterable[Row]) -> tuple[float | None, str]:
+    """The largest ratio to ATen's time, and of which input."""
+    found = [(each, _named(row)) for row in rows if (each := ratio(row, ATEN)) is not None]
+    return max(found, default=(None, ""))
 
 
 def _gathered(results: Results) -> list[Row]:
@@ -89,11 +87,8 @@ def _gathered(results: Results) -> list[Row]:
 
 def _lowest_share(results: Results) -> tuple[float | None, str]:
     bound = [row for row in _gathered(results) if row.floor >= BOUND]
-    found = [(each, row) for row in bound if (each := share(row)) is not None]
-    if not found:
-        return None, ""
-    lowest, row = min(found, key=lambda each: each[0])
-    return lowest, _named(row)
+    found = [(each, _named(row)) for row in bound if (each := share(row)) is not None]
+    return min(found, default=(None, ""))
 
 
 def _adds(results: Results, kinds: Sequence[str]) -> list[Row]:
@@ -115,7 +110,7 @@ def _steps(
     """The geometric mean over the models of one side's time over the nondeterministic one's."""
 
     def measured(results: Results) -> tuple[float | None, str]:
-        pairs = (getattr(step, figure) for step in results.steps)
+        pairs = (getattr(step, figure) for step in results.steps.values())
         found = [each for pair in pairs if (each := over(pair.get(side), pair.get(plain)))]
         worst = f"{len(found)} models, worst {number(max(found))}" if found else ""
         return geometric_mean(found), worst
@@ -129,11 +124,11 @@ TARGETS = (
         1.0,
         lambda results: _mean(_own(results), ATEN),
     ),
-    Target("the same, worst operator and input", 2.0, lambda each: _worst(_own(each), ATEN)),
+    Target("the same, worst operator and input", 2.0, lambda each: _worst(_own(each))),
     Target(
         "the same, any contention, worst operator and input",
         None,
-        lambda each: _worst((row for row in each.rows if row.failure is None), ATEN),
+        lambda each: _worst(row for row in each.rows if row.failure is None),
     ),
     Target(
         "gathering backward (interpolation, pooling, padding) over ATen nondeterministic, "
@@ -195,16 +190,17 @@ def lines(results: Results | None) -> list[tuple[str, ...]]:
     return [target.cells(results) for target in TARGETS]
 
 
-def named(each: Input) -> bool:
+def named(each: Workload) -> bool:
     """Whether a target names the input's operator, in the dtype in which it is timed first."""
-    operator = each.family in GATHERED or each.sample.op in SORTED
-    return each.first and (operator or (each.sample.op, each.sample.name) == CUMSUM[:2])
+    sample = each.case.sample
+    operator = each.case.family in GATHERED or sample.op in SORTED
+    return each.first and (operator or (sample.op, sample.name) == CUMSUM[:2])
 
 
-def in_order(inputs: Iterable[Input]) -> list[Input]:
+def in_order(inputs: Iterable[Workload]) -> list[Workload]:
     """What targets name, then the others, then the other dtypes; of each the largest first."""
 
-    def place(each: Input) -> tuple[bool, bool, int]:
-        return not named(each), not each.first, -n_bytes(each.sample)
+    def place(each: Workload) -> tuple[bool, bool, int]:
+        return not named(each), not each.first, -n_bytes(each.case.sample)
 
     return sorted(inputs, key=place)

@@ -1,17 +1,18 @@
 """Single calls timed side by side: on a GPU by CUDA events, on the host by its clock.
 
-``torch.utils.benchmark`` times what runs many times in a row on the same inputs, by the host's
-clock. Here each call has inputs that are not in the cache, several ways take turns, and a GPU is
-kept busy until the host has queued the call, so that a time is the GPU's and not the host's.
+``torch.utils.benchmark.Timer`` times what runs many times in a row on the same inputs, by the
+host's clock. Here each call finds its inputs in memory and not in the cache, several ways take
+turns, and a GPU is kept busy until the host has queued the call, so that a time is the GPU's and
+not the host's.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+import timeit
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
+from torch.utils.benchmark import timer
 
 PATIENCE = 2.0
 """Seconds that one thing may take beside others: those of a round trip to the CPU are many."""
@@ -27,8 +29,6 @@ LEAD = 0.02
 host wait anyway does not hold the GPU for its whole length."""
 CYCLES_A_SECOND = 2.0e9
 """No GPU runs faster; one that is slower is kept busy for longer."""
-Run = Callable[[int], object]
-"""One call; the number picks its inputs."""
 
 
 class Clock:
@@ -44,17 +44,17 @@ class Clock:
             self.device = torch.device("cuda", torch.cuda.current_device())
             self.cache_bytes: int = torch.cuda.get_device_properties(self.device).L2_cache_size
         else:
-            self.device = torch.device("cpu")
-            names = ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
-            sizes = (os.sysconf(name) for name in names if name in os.sysconf_names)
-            self.cache_bytes = next((size for size in sizes if size > 0), 32 << 20)
+            self.device, self.cache_bytes = torch.device("cpu"), _cpu_cache_bytes()
+        self._twice = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.device)
+
+    def clear_cache(self) -> None:
+        """Overwrite twice what the cache holds; on a GPU this is queued before what follows."""
+        self._twice.zero_()
 
     def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
         """Seconds of one call; the GPU is kept busy for ``lead`` seconds before it."""
         if self.device.type == "cpu":
-            begin = time.perf_counter()
-            run()
-            return time.perf_counter() - begin
+            return timeit.timeit(run, number=1)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if lead:
             torch.cuda._sleep(int(lead * CYCLES_A_SECOND))
@@ -64,10 +64,11 @@ class Clock:
         end.synchronize()
         return start.elapsed_time(end) / 1e3
 
-    def wait(self) -> None:
-        """Wait for all that was queued."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+
+def _cpu_cache_bytes() -> int:
+    names = ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+    sizes = (os.sysconf(name) for name in names if name in os.sysconf_names)
+    return next((size for size in sizes if size > 0), 32 << 20)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,15 @@ class Timed:
         around: is entered before a call and left after it, outside its time.
     """
 
-    run: Run
+    run: Callable[[], object]
     around: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+
+
+def in_turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Each round's number with each name, of which another one is first in the next round."""
+    for number in range(rounds):
+        first = number % max(len(names), 1)
+        yield from ((number, name) for name in (*names[first:], *names[:first]))
 
 
 def interleaved(
@@ -114,6 +122,7 @@ def interleaved(
     warm_up: int = 3,
     *,
     ahead: float = LEAD,
+    cold: bool = True,
 ) -> dict[str, Spread]:
     """Time each thing once a round, in turning order, after a warm-up that does not count.
 
@@ -125,70 +134,40 @@ def interleaved(
         warm_up: calls before.
         ahead: seconds that the GPU may wait for the host to queue a call; with 0 the time is that
             of the slower of both.
+        cold: whether the cache is cleared before each call.
 
     Raises:
         ValueError: fewer than two rounds.
     """
     if rounds < 2:
         raise ValueError(f"interleaved(): a spread needs two rounds or more, but got {rounds}")
-    warm = {name: _warm(each, clock, warm_up) for name, each in timed.items()}
+    warm = {name: _warm(each, warm_up) for name, each in timed.items()}
     last = {name: max(3, int(PATIENCE / max(whole, 1e-9))) for name, (_, whole) in warm.items()}
-    names = list(timed)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    number = 0
-    for turn in range(rounds):
-        first = turn % max(len(names), 1)
-        for name in names[first:] + names[:first]:
-            if turn >= last[name]:
-                continue
-            each, number = timed[name], number + 1
-            with each.around():
-                # Twice, since a call among others is slower than one after itself.
-                lead = min(2 * warm[name][0], ahead)
-                seconds = clock.seconds(lambda each=each, n=number: each.run(n), lead)
-            times[name].append(seconds)
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    for number, name in in_turns(list(timed), rounds):
+        if number >= last[name]:
+            continue
+        if cold:
+            clock.clear_cache()
+        with timed[name].around():
+            # Twice, since a call among others is slower than one after itself.
+            seconds = clock.seconds(timed[name].run, min(2 * warm[name][0], ahead))
+        times[name].append(seconds)
     return {name: Spread.of(mine) for name, mine in times.items()}
 
 
-def _warm(timed: Timed, clock: Clock, calls: int) -> tuple[float, float]:
+def _warm(timed: Timed, calls: int) -> tuple[float, float]:
     """Run a few calls; for how many seconds the last one held the host, and how many it took."""
     busy = whole = 0.0
     with timed.around():
-        for number in range(calls):
-            clock.wait()
-            start = time.perf_counter()
-            timed.run(number)
+        for _ in range(calls):
+            start = timer()  # waits for the GPU
+            timed.run()
             busy = time.perf_counter() - start
-            clock.wait()
-            whole = time.perf_counter() - start
+            whole = timer() - start
             if whole > PATIENCE / 3:
                 break
     return busy, whole
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Copies of one call's arguments, taken in turn.
-
-    Args:
-        copies: the arguments, each in memory of its own.
-        beyond_cache: whether no copy is in the cache when its turn comes.
-    """
-
-    copies: tuple[Any, ...]
-    beyond_cache: bool
-
-    def __getitem__(self, number: int) -> Any:
-        return self.copies[number % len(self.copies)]
-
-    @classmethod
-    def of(cls, arguments: Any, clock: Clock, most: int = 64) -> Rotation:
-        """As many copies as twice the cache holds, but no more than ``most``."""
-        n_bytes = max(bytes_of(arguments), 1)
-        # One is in use while the others push it out.
-        wanted = 1 + -(-2 * clock.cache_bytes // n_bytes)
-        copies = (arguments, *(copy.deepcopy(arguments) for _ in range(min(wanted, most) - 1)))
-        return cls(copies, wanted <= most)
 
 
 def bytes_of(values: Any) -> int:
@@ -208,7 +187,6 @@ def tensors_of(values: Any) -> list[Tensor]:
 def copy_bandwidth(clock: Clock, n_bytes: int, rounds: int = 20) -> float:
     """Bytes a second, read and written, of a copy from memory to memory."""
     source = torch.zeros(n_bytes, dtype=torch.uint8, device=clock.device)
-    sources = Rotation.of(source, clock)
     target = torch.empty_like(source)
-    spread = interleaved({"copy": Timed(lambda n: target.copy_(sources[n]))}, clock, rounds)
+    spread = interleaved({"copy": Timed(lambda: target.copy_(source))}, clock, rounds)
     return 2 * n_bytes / spread["copy"].median

@@ -15,16 +15,15 @@ import dataclasses
 import json
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import ROOT, Measured, provenance
-from torch.utils._pytree import tree_map_only
+from provenance import ROOT, Measured, add_options, provenance
+from sides import DeviceMaker
 
 from detmode import cuda
 from detmode.cuda.digest import add_digest
@@ -36,7 +35,6 @@ from detmode.verify.cases import Case, call, cases, name_of, samples_of, tensors
 FOLDER = ROOT / "benchmarks" / "results" / "variation"
 DTYPES = {name_of(dtype): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 FEWEST = 10
-AHEAD = 8
 NOT_MEASURED = "Whether ATen's kernel really varies is not yet measured."
 
 
@@ -105,21 +103,6 @@ def blank(case: Case) -> Line:
     return Line(case.family, case.sample.op, case.sample.name, name_of(case.dtype))
 
 
-def made_ahead(chosen: Iterable[Case]) -> Iterator[tuple[Case, Future[dict[str, Any]]]]:
-    """The cases in their order, each with its arguments, which threads make on the CPU ahead.
-
-    Drawing the numbers of a large input takes longer than repeating the operator.
-    """
-    waiting: deque[tuple[Case, Future[dict[str, Any]]]] = deque()
-    with ThreadPoolExecutor(AHEAD) as pool:
-        for case in chosen:
-            waiting.append((case, pool.submit(case.sample.arguments, case.dtype)))
-            if len(waiting) > AHEAD:
-                yield waiting.popleft()
-        while waiting:
-            yield waiting.popleft()
-
-
 class Load:
     """Matrix products on a second stream, as many as keep it busy."""
 
@@ -157,18 +140,11 @@ def count_results(
     return len(torch.stack(digests).cpu().flatten(1).unique(dim=0))
 
 
-def measure(
-    case: Case,
-    made: Future[dict[str, Any]],
-    repeats: int,
-    seconds: float,
-    device: str = "cuda",
-) -> Line:
+def measure(case: Case, repeats: int, seconds: float, device: str = "cuda") -> Line:
     """Repeat ATen on one input.
 
     Args:
         case: the input.
-        made: its arguments.
         repeats: how often, idle and busy each.
         seconds: fewer repeats, but :data:`FEWEST`, where they would take longer than this.
         device: ``"cuda"``, or ``"cpu"``, where nothing else keeps it busy.
@@ -183,7 +159,7 @@ def measure(
             return call(case.sample, own)
 
     try:
-        arguments = tree_map_only(torch.Tensor, lambda each: each.to(device), made.result())
+        arguments = case.sample.make(DeviceMaker(case.dtype, torch.device(device)))
         count_results(run, 1, device)
         start = time.perf_counter()
         count_results(run, 1, device)
@@ -231,12 +207,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="default: float32")
     found.add_argument("--repeats", type=int, default=100, help="idle and busy each; default: 100")
     found.add_argument("--seconds", type=float, default=5.0, help="of one input; default: 5")
-    found.add_argument(
-        "--minutes", type=float, default=float("inf"), help="begin no input after so many"
-    )
-    found.add_argument("--output", type=Path, default=FOLDER, help="folder of the JSON")
-    found.add_argument("--resume", action="store_true", help="keep what the file has")
-    found.add_argument("--commit", help="of detmode, in a copy without its repository")
+    add_options(found, FOLDER)
     return found
 
 
@@ -255,18 +226,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     known = {line.key for line in found.lines}
     dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
-    missing = (
-        case for case in inputs(options.family or (), dtypes) if blank(case).key not in known
-    )
-    end = time.monotonic() + 60 * options.minutes
-    for case, made in made_ahead(missing):
-        if time.monotonic() > end:
-            print(f"stopped after {options.minutes} minutes; --resume goes on", file=sys.stderr)
-            break
-        line = measure(case, made, options.repeats, options.seconds)
-        print(f"{case}: {line.note or f'{line.idle} idle, {line.busy} busy'}", file=sys.stderr)
-        found.lines.append(line)
-        found.write(options.output)
+
+    def repeat(case: Case) -> None:
+        found.lines.append(measure(case, options.repeats, options.seconds))
+
+    missing = [
+        each for each in inputs(options.family or (), dtypes) if blank(each).key not in known
+    ]
+    found.fill(((each, partial(repeat, each)) for each in missing), len(missing), options)
     for family in dict.fromkeys(line.family for line in found.lines):
         print(f"{family}: {documented(family, [found])}")
     print(f"written to {found.write(options.output)}")

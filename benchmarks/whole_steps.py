@@ -19,8 +19,8 @@ from models import MODELS, Make, Training
 from timing import Clock, Spread, Timed, interleaved
 
 from detmode import DeterministicMode
-from detmode.environment.process_setting import holding
-from detmode.environment.settings import FILL, deterministic_flag
+from detmode.environment.process_setting import FILL, holding
+from detmode.environment.settings import deterministic_flag
 from detmode.verify.claims import same_bits
 
 PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"
@@ -67,7 +67,7 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
         begun: without figures, of a model in :data:`models.MODELS`.
         clock: the GPU's or the host's.
         rounds: how often each side is timed.
-        tiny: the small size of the model.
+        tiny: whether the model has its small size.
     """
     name = begun.model
     if not same_bits(_trained(name, clock, tiny, None), _trained(name, clock, tiny, 1)):
@@ -79,21 +79,14 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
     for side, around in _sides(clock).items():
         problem = _problem(step, around)
         if problem is None:
-            able[side] = Timed(lambda n: step(), around)
+            able[side] = Timed(step, around)
         else:
             problems[side] = problem
     return _timed(begun, SIDES, able, problems, clock, rounds)
 
 
 def capture(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
-    """The same with the times of captured steps.
-
-    Args:
-        begun: what :func:`measure` found.
-        clock: the GPU's or the host's.
-        rounds: how often each side is timed.
-        tiny: the small size of the model.
-    """
+    """What :func:`measure` found with the times of captured steps."""
     problems: dict[str, str] = {}
     able: dict[str, Timed] = {}
     around = _sides(clock)
@@ -114,9 +107,9 @@ def _timed(
     clock: Clock,
     rounds: int,
 ) -> Step:
-    times = {**problems, **interleaved(able, clock, rounds, ahead=0.0)}
+    times = {**problems, **interleaved(able, clock, rounds, ahead=0.0, cold=False)}
     on_gpu = clock.device.type == "cuda"
-    work = interleaved(able, clock, rounds, ahead=LEAD) if on_gpu else {}
+    work = interleaved(able, clock, rounds, ahead=LEAD, cold=False) if on_gpu else {}
     ordered = {side: times[side] for side in sides}
     return dataclasses.replace(begun, times={**begun.times, **ordered}, work={**begun.work, **work})
 
@@ -182,7 +175,7 @@ def _problem(step: Callable[[], Training], around: Around) -> str | None:
     return None
 
 
-def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[int], object] | str:
+def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[], object] | str:
     """Replays a step captured in a CUDA graph; or why there is none."""
     if clock.device.type != "cuda":
         return "needs a GPU"
@@ -202,4 +195,4 @@ def _captured(name: str, clock: Clock, tiny: bool, around: Around) -> Callable[[
     except Exception as error:  # a step that waits for the GPU cannot be captured
         return f"raises: {str(error).partition(chr(10))[0][:40]}"
     # What the graph reads must live as long as it does.
-    return lambda number, kept=step: graph.replay()
+    return lambda kept=step: graph.replay()

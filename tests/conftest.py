@@ -6,8 +6,10 @@ import inspect
 import math
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from detmode import cuda
+from detmode.cli import parser
+from detmode.cli.commands.programs import ENVIRONMENT
 
 # Reports are as wide as the terminal.
 os.environ["COLUMNS"] = "200"
@@ -120,6 +124,59 @@ class LeftOut:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for reason, count in self.counts.items():
             terminalreporter.write_line(f"{count} tests are left out, which {reason}")
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python in the test's folder, without the variables that ``detmode run`` sets."""
+
+    def run(
+        *arguments: str, input: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**inherited, "PYTHONPATH": str(Path(__file__).parent.parent), **environment},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+
+    return run
+
+
+@pytest.fixture
+def run_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs ``detmode`` with arguments in the test's folder, in this process."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)  # nothing to start over for
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            # The streams of pytest do not write to the descriptors.
+            open(1, "w", encoding="utf-8", closefd=False) as stdout,
+            open(2, "w", encoding="utf-8", closefd=False) as stderr,
+        ):
+            patch.setattr(sys, "stdout", stdout)
+            patch.setattr(sys, "stderr", stderr)
+            # What a command changes for its program.
+            patch.setattr(sys, "argv", ["detmode"])
+            patch.setattr(sys, "path", ["", *sys.path])
+            patch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+            try:
+                code = parser.main(arguments)
+            except SystemExit as error:  # of argparse
+                code = error.code
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
 
 
 def family_of(item: pytest.Item) -> object:

@@ -1,7 +1,5 @@
 """The checks that launchers share: what passes, and PyTorch's words for what does not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,25 +7,20 @@ from detmode.cuda.checks import check_devices, check_implemented, check_scalar_t
 
 FLOAT, LONG = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
 META = torch.zeros(1, device="meta")
+SAME = r"op\(\): Expected all tensors .* (cpu|meta) and"
 
 
-def test_implemented() -> None:
-    """The dtype is one of the kernel's."""
-    check_implemented("kernel", FLOAT, (torch.float32,))
-    with pytest.raises(NotImplementedError, match='"kernel" not implemented for torch.int64'):
-        check_implemented("kernel", LONG, (torch.float32,))
-
-
-def test_scalar_type() -> None:
-    """Each tensor that there is has the dtype."""
-    check_scalar_type(torch.float32, FLOAT, None, META)
-    with pytest.raises(RuntimeError, match=r"type torch.float32 but found torch.int64"):
-        check_scalar_type(torch.float32, FLOAT, None, LONG)
-
-
-@pytest.mark.parametrize("tensors", [(META, FLOAT), (FLOAT, META), (FLOAT, META, FLOAT)])
-def test_devices(tensors: tuple[torch.Tensor, ...]) -> None:
-    """All are on one device, wherever the stranger stands."""
-    check_devices("op", FLOAT, LONG, FLOAT)
-    with pytest.raises(RuntimeError, match=r"op\(\): Expected all tensors .* (cpu|meta) and"):
-        check_devices("op", *tensors)
+@pytest.mark.parametrize(
+    ("check", "passes", "fails", "text"),
+    [
+        (check_implemented, ("op", FLOAT, [FLOAT.dtype]), ("op", LONG, [FLOAT.dtype]), '"op" not'),
+        (check_scalar_type, (FLOAT.dtype, FLOAT, None), (FLOAT.dtype, None, LONG), "but found"),
+        (check_devices, ("op", FLOAT, LONG), ("op", META, FLOAT), SAME),
+        (check_devices, ("op", META), ("op", FLOAT, META, FLOAT), SAME),
+    ],
+)
+def test_checks(check, passes, fails, text):
+    """A check lets pass what goes together, and raises on what does not, wherever it stands."""
+    check(*passes)
+    with pytest.raises(RuntimeError, match=text):
+        check(*fails)

@@ -4,15 +4,15 @@ import ctypes
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import detmode
 from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, software
@@ -21,24 +21,6 @@ from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, 
 def finding(subject: str) -> Finding:
     (found,) = [each for each in findings() if each.subject == subject]
     return found
-
-
-def subjects() -> list[str]:
-    return [each.subject for each in findings()]
-
-
-@pytest.fixture
-def setting() -> Iterator[Callable[[Callable[[Any], object], Any, Any], None]]:
-    """Sets what is no attribute, and sets it back."""
-    undo: list[Callable[[], object]] = []
-
-    def change(write: Callable[[Any], object], old: Any, new: Any) -> None:
-        undo.append(lambda: write(old))
-        write(new)
-
-    yield change
-    for each in reversed(undo):
-        each()
 
 
 def test_every_row_is_whole() -> None:
@@ -53,21 +35,29 @@ def test_every_row_is_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "subject", "severity"),
+    ("variable", "value", "severity"),
     [
-        ("PYTHONHASHSEED", "0", "PYTHONHASHSEED", "note"),
-        ("PYTHONHASHSEED", "", "PYTHONHASHSEED", "warning"),
-        ("PYTHONHASHSEED", "random", "PYTHONHASHSEED", "error"),
-        ("OMP_DYNAMIC", "true", "OMP_DYNAMIC", "warning"),
-        ("CUDA_LAUNCH_BLOCKING", "1", "CUDA_LAUNCH_BLOCKING", "warning"),
+        ("PYTHONHASHSEED", "0", "note"),
+        ("PYTHONHASHSEED", "", "warning"),
+        ("PYTHONHASHSEED", "random", "error"),
+        ("OMP_DYNAMIC", "true", "warning"),
+        # What is for debugging has a row only where it is on.
+        ("CUDA_LAUNCH_BLOCKING", "1", "warning"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "warning"),
+        ("NVIDIA_TF32_OVERRIDE", "0", "warning"),
     ],
 )
 def test_severity(
-    variable: str, value: str, subject: str, severity: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, severity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What certainly differs between runs is an error; what may is a warning."""
+    monkeypatch.delenv(variable, raising=False)
+    always = variable in ("PYTHONHASHSEED", "OMP_DYNAMIC")
+    assert (variable in [each.subject for each in findings()]) == always
     monkeypatch.setenv(variable, value)
-    assert finding(subject).severity == severity
+    found = finding(variable)
+    assert found.severity == severity
+    assert always or found.remedy == f"unset {variable}"
 
 
 ENVIRONMENT = [
@@ -107,22 +97,6 @@ def test_environment(
     assert bad is None or bad in found.state
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("CUDA_LAUNCH_BLOCKING", "1"),
-        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
-        ("NVIDIA_TF32_OVERRIDE", "0"),
-    ],
-)
-def test_only_where_it_is_set(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is for debugging has a row only where it is on."""
-    monkeypatch.delenv(variable, raising=False)
-    assert variable not in subjects()
-    monkeypatch.setenv(variable, value)
-    assert finding(variable).remedy == f"unset {variable}"
-
-
 def test_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both settings count."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
@@ -152,53 +126,18 @@ def test_recurrent_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "incompatibility" in finding(subject).effect
 
 
-PRECISION = """
-import torch
-from detmode.environment.doctor import findings
-def state():
-    print(*[each.state for each in findings() if each.subject == "float32 precision"])
-state()
-torch.set_float32_matmul_precision("high"); state()
-torch.set_float32_matmul_precision("highest"); torch.backends.cudnn.allow_tf32 = False; state()
-if hasattr(torch.backends.cudnn, "conv"):
-    torch.backends.cudnn.conv.fp32_precision = "tf32"; state()
-    torch.backends.cuda.matmul.fp32_precision = "tf32"; state()
-"""
-
-
-def test_precision() -> None:
-    """The older functions and the newer settings are both read, in any mixture.
-
-    In another process: PyTorch does not let them be put back.
-    """
-    printed = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PRECISION], capture_output=True, text=True
-    )
-    assert (
-        printed.stdout.splitlines()
-        == [
-            "matmul float32, convolution tf32, RNN tf32",
-            "matmul tf32, convolution tf32, RNN tf32",
-            "matmul float32, convolution float32, RNN float32",
-            "matmul float32, convolution tf32, RNN float32",
-            "matmul tf32, convolution tf32, RNN float32",
-        ][: 5 if hasattr(torch.backends.cudnn, "conv") else 3]
-    ), printed.stderr
-
-
-def test_reduced_precision_reductions(setting: Callable[..., None]) -> None:
+def test_reduced_precision_reductions() -> None:
     """Each of the settings is named while it is on."""
-    matmul = torch.backends.cuda.matmul
-    for name in (
-        "allow_fp16_reduced_precision_reduction",
-        "allow_bf16_reduced_precision_reduction",
-    ):
-        setting(partial(setattr, matmul, name), getattr(matmul, name), False)
-    assert finding("float16 and bfloat16 matmul").remedy is None
-    matmul.allow_bf16_reduced_precision_reduction = True
-    found = finding("float16 and bfloat16 matmul")
-    assert found.state == "allow_bf16_reduced_precision_reduction"
-    assert found.remedy is not None
+    subject, matmul = "float16 and bfloat16 matmul", torch.backends.cuda.matmul
+    names = [f"allow_{each}_reduced_precision_reduction" for each in ("fp16", "bf16")]
+    with ExitStack() as undo:
+        for name in names:
+            undo.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, False)
+        assert finding(subject).remedy is None
+        setattr(matmul, names[1], True)
+        assert finding(subject).state == names[1]
+        assert finding(subject).remedy is not None
 
 
 def test_tunable_op(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,23 +155,18 @@ def test_tunable_op(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding("TunableOp").remedy is None
 
 
-def test_attention(setting: Callable[..., None]) -> None:
+def test_attention() -> None:
     """CuDNN's backend needs a remedy; without fused ones the effect is that of products."""
-    backends = torch.backends.cuda
-    for write, old in (
-        (backends.enable_cudnn_sdp, backends.cudnn_sdp_enabled()),
-        (backends.enable_flash_sdp, backends.flash_sdp_enabled()),
-        (backends.enable_mem_efficient_sdp, backends.mem_efficient_sdp_enabled()),
-    ):
-        setting(write, old, True)
-    assert "enable_cudnn_sdp(False)" in str(finding("attention backends").remedy)
-    backends.enable_cudnn_sdp(False)
-    assert finding("attention backends").remedy is None
-    assert "outside the mode" in finding("attention backends").effect
-    backends.enable_flash_sdp(False)
-    backends.enable_mem_efficient_sdp(False)
-    assert finding("attention backends").state == "math"
-    assert "products" in finding("attention backends").effect
+    subject = "attention backends"
+    fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *fused]):
+        assert "enable_cudnn_sdp(False)" in str(finding(subject).remedy)
+    with sdpa_kernel(fused):
+        assert finding(subject).remedy is None
+        assert "outside the mode" in finding(subject).effect
+    with sdpa_kernel(SDPBackend.MATH):
+        assert finding(subject).state == "math"
+        assert "products" in finding(subject).effect
 
 
 @pytest.mark.parametrize("fill", [True, False])
@@ -295,26 +229,10 @@ def test_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither the mode" in finding("DataLoader workers").effect
 
 
-@pytest.mark.skipif(os.name != "posix", reason="C's environment is read on POSIX")
-def test_nccl_as_pytorch_sets_it() -> None:
-    """PyTorch sets NCCL_ALGO past Python's os.environ; the row shows it all the same."""
-    code = (
-        "import ctypes; from detmode.doctor import findings; "
-        "ctypes.CDLL(None).setenv(b'NCCL_ALGO', b'^NVLS', 1); "
-        "print(*[each.state for each in findings() if each.subject == 'NCCL_ALGO'])"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "NCCL_ALGO"}
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert printed.stdout.strip() == "^NVLS", printed.stderr
-
-
-def test_threads(setting: Callable[..., None]) -> None:
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is PyTorch's, not the variable's."""
-    threads = torch.get_num_threads()
-    setting(torch.set_num_threads, threads, threads + 1)
-    assert finding("CPU threads").state.startswith(f"{threads + 1} (")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert finding("CPU threads").state.startswith("77 (")
 
 
 def test_pytorch_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,21 +287,52 @@ def test_gpus_without_the_driver_library(monkeypatch: pytest.MonkeyPatch) -> Non
     assert software._gpu_names(2) == ["of unknown model"] * 2
 
 
-def test_looking_imports_nothing_heavy_and_leaves_cuda_alone() -> None:
-    """Neither CUDA's state in PyTorch, nor the start method, nor a heavy module is touched."""
-    code = (
-        "import sys, torch, multiprocessing, detmode; from detmode.doctor import findings; "
-        "before = set(sys.modules); findings(); "
-        "assert not torch.cuda.is_initialized(); "
-        "assert multiprocessing.get_start_method(allow_none=True) is None; "
-        "print(*{name.partition('.')[0] for name in set(sys.modules) - before}, "
-        "*[name for name in set(sys.modules) - before if 'inductor' in name])"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+STARTED = """
+import ctypes, multiprocessing, os, sys, torch, detmode
+from detmode.doctor import findings
+def state(subject):
+    print(*[each.state for each in findings() if each.subject == subject])
+before = set(sys.modules)
+findings()
+print(*[name for name in set(sys.modules) - before if "inductor" in name or "." not in name])
+assert not torch.cuda.is_initialized()
+assert multiprocessing.get_start_method(allow_none=True) is None
+if os.name == "posix":
+    ctypes.CDLL(None).setenv(b"NCCL_ALGO", b"^NVLS", 1)
+    state("NCCL_ALGO")
+subject = "float32 precision"
+state(subject)
+torch.set_float32_matmul_precision("high"); state(subject)
+torch.set_float32_matmul_precision("highest"); torch.backends.cudnn.allow_tf32 = False
+state(subject)
+if hasattr(torch.backends.cudnn, "conv"):
+    torch.backends.cudnn.conv.fp32_precision = "tf32"; state(subject)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"; state(subject)
+"""
+
+
+def test_a_process_of_its_own(run_python: Callable[..., Any]) -> None:
+    """Looking changes neither CUDA's state nor the start method, and imports nothing heavy.
+
+    NCCL_ALGO is read where PyTorch sets it, past Python's os.environ. Of the precision the older
+    functions and the newer settings are both read, in any mixture, which PyTorch does not let be
+    put back.
+    """
+    printed = run_python("-W", "ignore", "-c", STARTED)
     assert printed.returncode == 0, printed.stderr
+    imported, *nccl_and_precision = printed.stdout.splitlines()
     heavy = {"torch._inductor.config", "sympy", "triton"}
     heavy |= set() if torch.cuda.is_available() else {"cupy"}
-    assert heavy.isdisjoint(printed.stdout.split())
+    assert heavy.isdisjoint(imported.split())
+    expected = [
+        "^NVLS",
+        "matmul float32, convolution tf32, RNN tf32",
+        "matmul tf32, convolution tf32, RNN tf32",
+        "matmul float32, convolution float32, RNN float32",
+        "matmul float32, convolution tf32, RNN float32",
+        "matmul tf32, convolution tf32, RNN float32",
+    ][os.name != "posix" : 6 if hasattr(torch.backends.cudnn, "conv") else 4]
+    assert nccl_and_precision == expected
 
 
 def test_precision_before_pytorch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,42 +1,78 @@
 """The example trains under the mode, its kernels simulated, to the same bits for every schedule."""
 
-import json
-import os
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import needs
 import pytest
+import torch
+from cuda_sources import KERNELS
+from selection import PROFILE
+
+from detmode import RUN_TO_RUN, DeterministicMode, Rule, RuleTable, Substitute, default_rules
+from detmode.cuda import launch
+from detmode.table.conditions import argument, on
 
 pytest.importorskip("sklearn")
 
-ROOT = Path(__file__).parent.parent
+EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.py"
 
 
-def train(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "detmode", "run", "--simulate", "cuda", *options),
-            *(str(ROOT / "examples" / "digits.py"), "--steps", "8"),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def racing_index_put(
+    self: torch.Tensor,
+    indices: list[torch.Tensor],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """``index_put`` of rows, each element added by a float atomicAdd: what detmode replaces."""
+    result, width = self.clone(), self.shape[-1]
+    assert len(indices) == 1
+    assert self.dim() == 2
+    flat = (indices[0].reshape(-1, 1) * width + torch.arange(width)).reshape(-1)
+    launch(
+        KERNELS, "naive_scatter<float>", flat.numel(),
+        source=values.reshape(-1), index=flat, output=result, n=len(flat),
+    )  # fmt: skip
+    return result
 
 
-@pytest.mark.thorough
+@pytest.fixture
+def train(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[RuleTable, int | None], str]:
+    """Trains under a schedule; the line with the digest of the weights that it ends with."""
+
+    def run(rules: RuleTable, seed: int | None) -> str:
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--steps", "4"])
+        with DeterministicMode(simulate="cuda", schedule_seed=seed, rules=rules) as mode:
+            runpy.run_path(str(EXAMPLE), run_name="__main__")
+        families = {row.family for row in mode.records if row.action == "substitute"}
+        assert families >= {"upsample", "adaptive_avg_pool", "scatter"}
+        assert ("index" in families) != ("user" in families)
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "sha256" in line)
+        return line
+
+    return run
+
+
 @needs.compiler
-def test_same_weights_for_five_schedules(tmp_path: Path) -> None:
-    """Three families of operators are substituted, in strict mode; the weights' digest is one."""
-    report = tmp_path / "report.json"
-    runs = [train("--report", str(report))]
-    runs += [train("--schedule-seed", str(seed)) for seed in range(1, 5)]
-    assert [run.returncode for run in runs] == [0] * 5, runs[0].stderr
-    assert len({run.stdout for run in runs}) == 1
-    assert "weights sha256" in runs[0].stdout
-    rows = json.loads(report.read_text())["rows"]
-    families = {row["family"] for row in rows if row["action"] == "substitute"}
-    assert families >= {"upsample", "adaptive_avg_pool", "index", "scatter"}
+def test_an_atomic_sum_gives_other_weights(train: Callable[[RuleTable, int | None], str]) -> None:
+    """With one racing kernel in the table, schedules train to different weights; without, to one.
+
+    Without this control, equal digests could mean that the shuffle shows nothing.
+    """
+    racing = default_rules() + [
+        Rule(
+            op="aten::index_put",
+            when=on("cuda") & argument("accumulate", True),
+            action=Substitute(racing_index_put),
+            guarantee=RUN_TO_RUN,
+            because="the negative control: its claim is false",
+        )
+    ]
+    right = {train(default_rules(), seed) for seed in (None, 1, *range(2, 5 * PROFILE.thorough))}
+    wrong = {train(racing, seed) for seed in range(1, 6)}
+    assert len(right) == 1
+    assert len(wrong) > 1

@@ -1,27 +1,17 @@
 """Pages say what the code does: those of docs/rules are the table's, and commands are all named."""
 
 import configparser
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
+import generate_docs
 from variation import NOT_MEASURED, Line, Results
 
 ROOT = Path(__file__).parent.parent
 
 
-def load_tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_rule_pages_are_fresh() -> None:
     """Run `python tools/generate_docs.py` after changing a family, and commit what it writes."""
-    stale = load_tool("generate_docs").stale()
+    stale = generate_docs.stale()
     assert not stale, "\n".join(stale)
 
 
@@ -32,7 +22,7 @@ def test_pages_say_whether_aten_varies(tmp_path: Path) -> None:
         Line("put", "aten::put", name, "float32", 100, 1, n) for name, n in (("a", 1), ("b", 9))
     ]
     Results(provenance, lines).write(tmp_path)
-    pages = load_tool("generate_docs").pages(tmp_path)
+    pages = generate_docs.pages(tmp_path)
     sentence = "varied in 1 of 2 inputs, up to 9 results in 100 repeats (PyTorch 2.11.0)."
     assert f"\n\nATen on Some GPU: {sentence}\n\n" in pages["put.md"]
     assert NOT_MEASURED not in pages["put.md"]

@@ -37,5 +37,6 @@ def test_outcomes(tmp_path, monkeypatch, capsys, claim, outcome):
     monkeypatch.setattr(mutate, "MUTANTS", (mutant,))
     monkeypatch.setattr(mutate, "ROOT", tmp_path)
     monkeypatch.setattr(mutate, "COPIED", ())
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take longer than the tests
     assert mutate.main(["-j", "1", "--limit", "60"]) == (outcome != mutate.KILLED)
     assert capsys.readouterr().out.startswith(outcome)

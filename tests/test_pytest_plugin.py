@@ -2,10 +2,9 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
+import re
 import types
+from fnmatch import fnmatch
 
 import needs
 import pytest
@@ -56,132 +55,189 @@ def suite(pytester, monkeypatch):
 # The marker
 
 
-def test_a_deterministic_test_passes(suite, capsys):
-    """Repeats from the same random state pass, without a warning about what the test returns."""
-    result = suite(
-        """
-        import numpy
-        runs = []
+MARKED = """
+import numpy, unittest
+from detmode.testing.reproducible import assert_reproducible
+deterministic = pytest.mark.deterministic
+seen = []
 
-        @pytest.mark.deterministic
-        def test_random():
-            runs.append(1)
-            return torch.rand(3), {"a": [random.random()], "b": numpy.random.rand(2)}
+@pytest.fixture
+def model():
+    seen.append("set up")
+    yield torch.nn.Linear(2, 2)
+    seen.append("torn down")
 
-        def test_runs():
-            assert len(runs) == 3
-    """.replace("\n        ", "\n")
-    )
-    result.assert_outcomes(passed=2)
+@pytest.fixture
+def weight():
+    return torch.zeros(2)
 
+@deterministic
+def test_random():
+    seen.append("run")
+    return torch.rand(3), {"a": [random.random()], "b": numpy.random.rand(2)}
 
-def test_a_varying_test_fails(suite):
-    """The message says which tensor, how many elements, by how much, and which operator where."""
-    result = suite(
-        """
-@pytest.mark.deterministic(repeats=2)
-def test_it():
-    x = torch.zeros(3) + 1
-    y = vary(x)
-    return {"loss": y.sum(), "x": x}
-"""
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "repeat 1 gave other bits than repeat 0",
-            "*'loss'*: 1 of 1 elements differ (float32*, the largest difference is 1*",
-            "the runs diverge at detmode_plugin_tests::vary.default at *test_inner.py:7",
-            "*the same inputs gave different outputs*",
-            "differing  output 0",
-        ]
-    )
-
-
-def test_what_compare_is_given(suite):
-    """Values given to the fixture are compared, by their names, also those of a loop."""
-    result = suite(
-        """
-@pytest.mark.deterministic
+@deterministic
 def test_same(deterministic_mode):
     for _ in range(2):
         deterministic_mode.compare(a=torch.rand(2), b=[1, "x"])
 
-@pytest.mark.deterministic
-def test_other(deterministic_mode):
-    x = torch.ones(2)
-    deterministic_mode.compare(loss=x)
-    deterministic_mode.compare(loss=vary(x))
-
-def test_unmarked(deterministic_mode):
-    import detmode
-    assert isinstance(deterministic_mode, detmode.DeterministicMode)
-    assert torch.are_deterministic_algorithms_enabled()
-    with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
-        deterministic_mode.compare(a=1)
-
-def test_after():
-    assert not torch.are_deterministic_algorithms_enabled()
-"""
-    )
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["*loss (2): 1 of 2 elements differ*"])
-
-
-def test_nothing_to_compare(suite):
-    """A marked test that gives nothing proves nothing, and fails."""
-    result = suite("@pytest.mark.deterministic\ndef test_it():\n    torch.rand(1)\n")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["the repeats give nothing to compare: return tensors*"])
-
-
-def test_parameters_fixtures_and_classes(suite):
-    """Parameters, fixtures (set up once), classes and the nearest marker work as ever."""
-    result = suite(
-        """
-setups = []
-
-@pytest.fixture
-def model():
-    setups.append(1)
-    yield torch.nn.Linear(2, 2)
-    setups.append(2)
-
-@pytest.mark.deterministic(repeats=4)
+@deterministic(repeats=4)
 class TestClass:
     @pytest.mark.parametrize("n", [1, 2])
     def test_it(self, model, n, deterministic_mode):
         assert deterministic_mode.repeats == 4
         return model(torch.rand(n, 2))
 
-    @pytest.mark.deterministic(2, warn_only=True)
+    @deterministic(2, warn_only=True)
     def test_nearest(self, deterministic_mode):
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert deterministic_mode.repeats == 2
         return 0
 
-def test_setups():
-    assert setups == [1, 2, 1, 2]
-"""
-    )
-    result.assert_outcomes(passed=4)
+def test_unmarked(deterministic_mode):
+    import detmode
+    assert seen == ["run"] * 3 + ["set up", "torn down"] * 2
+    assert isinstance(deterministic_mode, detmode.DeterministicMode)
+    assert torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
+        deterministic_mode.compare(a=1)
 
+@deterministic(repeats=2)
+def test_varies():
+    x = torch.zeros(3) + 1
+    y = vary(x)  # here
+    return {"loss": y.sum(), "x": x}
 
-def test_what_a_fixture_keeps_is_named(suite):
-    """A fixture is set up once: a test that changes it differs, and the message says so."""
-    result = suite(
-        """
-@pytest.fixture
-def weight():
-    return torch.zeros(2)
+@deterministic
+def test_other(deterministic_mode):
+    x = torch.ones(2)
+    deterministic_mode.compare(loss=x)
+    deterministic_mode.compare(loss=vary(x))
 
-@pytest.mark.deterministic
-def test_it(weight):
+@deterministic
+def test_nothing():
+    torch.rand(1)
+
+@deterministic
+def test_changes_a_fixture(weight):
     return weight.add_(1) + 0
+
+def test_by_function():
+    assert_reproducible(vary, torch.zeros(2))
+
+@deterministic
+def test_skip():
+    pytest.skip("not here")
+
+@deterministic
+def test_raises():
+    raise LookupError("planted")
+
+@pytest.mark.xfail(strict=True)
+@deterministic
+def test_expected():
+    return vary(torch.ones(1))
+
+@deterministic
+async def test_async():
+    return 1
+
+async def later():
+    return 1
+
+@deterministic
+def test_awaitable():
+    return later()
+
+class TestCase(unittest.TestCase):
+    @deterministic
+    def test_method(self):
+        pass
+
+@deterministic(repeats=1)
+def test_repeats():
+    return 1
+
+@deterministic(simulate="tpu")
+def test_simulate():
+    return 1
+
+@deterministic(nothing=1)
+def test_option(deterministic_mode):
+    return 1
+
+@deterministic
+def test_object():
+    return object()
+
+def test_after():
+    assert not torch.are_deterministic_algorithms_enabled()
 """
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["look for objects that are created once and changed by each run*"])
+HERE = (HEAD + MARKED).lstrip().partition("# here")[0].count("\n") + 1
+NOT_SUPPORTED = "an async test, or one that yields, is not supported"
+OUTCOMES = {
+    # A test from the same random state passes, without a warning about what it returns.
+    "test_random": ("PASSED", []),
+    "test_same": ("PASSED", []),
+    # Parameters, fixtures (set up once), classes and the nearest marker work as ever.
+    "TestClass::test_it[1]": ("PASSED", []),
+    "TestClass::test_it[2]": ("PASSED", []),
+    "TestClass::test_nearest": ("PASSED", []),
+    "test_unmarked": ("PASSED", []),
+    # Which tensor, how many elements, by how much, and which operator where.
+    "test_varies": (
+        "FAILED",
+        [
+            "repeat 1 gave other bits than repeat 0",
+            "'loss'",
+            ": 1 of 1 elements differ (float32",
+            "the largest difference is 1",
+            "the runs diverge at detmode_plugin_tests::vary.default at ",
+            f"test_inner.py:{HERE}\n",
+            "the same inputs gave different outputs",
+            "differing  output 0",
+        ],
+    ),
+    "test_other": ("FAILED", ["loss (2): 1 of 2 elements differ"]),
+    "test_nothing": ("FAILED", ["the repeats give nothing to compare: return tensors"]),
+    "test_changes_a_fixture": (
+        "FAILED",
+        ["look for objects that are created once and changed by each run"],
+    ),
+    "test_by_function": ("FAILED", ["run 1 gave different bits from run 0"]),
+    # Skipping and raising within a marked test mean what they mean elsewhere.
+    "test_skip": ("SKIPPED", []),
+    "test_raises": ("FAILED", ["LookupError: planted"]),
+    "test_expected": ("XFAIL", []),
+    "test_async": ("ERROR", [NOT_SUPPORTED]),
+    "test_awaitable": ("FAILED", [NOT_SUPPORTED]),
+    "TestCase::test_method": ("ERROR", ["does not reach methods of unittest.TestCase"]),
+    "test_repeats": ("FAILED", ["repeats must be an int of at least 2, got 1"]),
+    "test_simulate": ("FAILED", ["simulate must be 'cuda' or None, got 'tpu'"]),
+    "test_option": ("ERROR", ["unexpected keyword argument 'nothing'"]),
+    "test_object": ("FAILED", ["cannot compare result bit for bit: it is a object"]),
+    "test_after": ("PASSED", []),
+}
+
+
+def test_marked_tests(suite):
+    """Each has the outcome that its kind has, and a message that says why.
+
+    It has neither the source of detmode nor an advice about recordings that are gone.
+    """
+    text = suite(MARKED, "-rA").stdout.str()
+    ended = re.findall(r"^(\w+) (?:\[1\] )?test_inner.py(?:::|:\d+: )(\S*)", text, re.MULTILINE)
+    assert {name: outcome for outcome, name in ended if name in OUTCOMES} == {
+        name: outcome for name, (outcome, _) in OUTCOMES.items() if outcome != "SKIPPED"
+    }
+    assert "SKIPPED [1] test_inner.py" in text
+    _, *sections = re.split(r"^_+ (?:ERROR at setup of )?([\w.]+) _+$", text, flags=re.MULTILINE)
+    messages = dict(zip(sections[::2], sections[1::2]))
+    for name, (_, words) in OUTCOMES.items():
+        for word in words:
+            assert word in messages[name.replace("::", ".")], name
+    for word in ("def assert_reproducible", "--dump", "During handling"):
+        assert word not in text
 
 
 @needs.compiler
@@ -220,105 +276,6 @@ def test_varies():
     result.stdout.fnmatch_lines(["*aten::sin*", "*(schedule_seed None and 1)*"])
 
 
-def test_what_is_not_supported(suite, monkeypatch):
-    """Async tests, generators of them, unittest's methods and wrong arguments fail, saying why."""
-    monkeypatch.setenv("COLUMNS", "80")
-    result = suite(
-        """
-import unittest
-deterministic = pytest.mark.deterministic
-
-@deterministic
-async def test_async():
-    return 1
-
-async def later():
-    return 1
-
-@deterministic
-def test_awaitable():
-    return later()
-
-class TestCase(unittest.TestCase):
-    @deterministic
-    def test_method(self):
-        pass
-
-@deterministic(repeats=1)
-def test_repeats():
-    return 1
-
-@deterministic(simulate="tpu")
-def test_simulate():
-    return 1
-
-@deterministic(nothing=1)
-def test_nothing(deterministic_mode):
-    return 1
-
-@deterministic
-def test_object():
-    return object()
-"""
-    )
-    outcomes = result.parseoutcomes()
-    assert "passed" not in outcomes
-    assert outcomes["failed"] + outcomes.get("errors", 0) == 7
-    text = result.stdout.str()
-    assert text.count("an async test, or one that yields, is not supported") == 2
-    for each in (
-        "does not reach methods of unittest.TestCase",
-        "repeats must be an int of at least 2, got 1",
-        "simulate must be 'cuda' or None, got 'tpu'",
-        "unexpected keyword argument 'nothing'",
-        "cannot compare result bit for bit: it is a object",
-    ):
-        assert each in text
-    assert "During handling" not in text
-
-
-def test_a_failing_assertion_shows_the_test(suite):
-    """What pytest prints is the line of the test and the reason, not the source of detmode."""
-    result = suite(
-        """
-from detmode.testing.reproducible import assert_reproducible
-
-def test_vary():
-    assert_reproducible(vary, torch.zeros(2))
-"""
-    )
-    result.assert_outcomes(failed=1)
-    text = result.stdout.str()
-    assert "run 1 gave different bits from run 0" in text
-    assert "def assert_reproducible" not in text
-    assert "--dump" not in text  # of recordings that are gone
-
-
-def test_skips_and_errors(suite):
-    """Skipping and raising within a marked test mean what they mean elsewhere."""
-    result = suite(
-        """
-@pytest.mark.deterministic
-def test_skip():
-    pytest.skip("not here")
-
-@pytest.mark.deterministic
-def test_raises():
-    raise LookupError("planted")
-
-@pytest.mark.xfail(strict=True)
-@pytest.mark.deterministic
-def test_expected():
-    return vary(torch.ones(1))
-
-def test_after():
-    assert not torch.are_deterministic_algorithms_enabled()
-"""
-    )
-    result.assert_outcomes(skipped=1, failed=1, xfailed=1, passed=1)
-    result.stdout.fnmatch_lines(["E*LookupError: planted"])
-
-
 # The whole suite
 
 OFFENDING = """
@@ -339,21 +296,32 @@ ASK = ("--detmode-override", "aten::sin=error", "--detmode-override", "aten::cos
 BOTH = ("--detmode=error", *ASK)
 
 
-def test_a_suite_under_error(suite):
-    """Tests that make a call that may vary fail; the summary lists the places."""
-    result = suite(OFFENDING, *BOTH)
-    result.assert_outcomes(failed=2, passed=1)
-    result.stdout.fnmatch_lines(["*= detmode =*", "2*aten::sin.default*error*test_inner.py:5*"])
-    result.stdout.fnmatch_lines(["1 place may vary", "0 calls substituted*"])
+@pytest.mark.parametrize(
+    ("action", "outcomes", "lines"),
+    [
+        (
+            "error",
+            {"failed": 2, "passed": 1},
+            [
+                *("*= detmode =*", "2*aten::sin.default*error*test_inner.py:5*"),
+                *("1 place may vary", "0 calls substituted*"),
+            ],
+        ),
+        (
+            "warn",
+            {"passed": 3},
+            ["2*aten::sin.default*warn*", "1*aten::cos.default*warn*", "2 places may vary"],
+        ),
+    ],
+)
+def test_a_suite_under_a_mode(suite, action, outcomes, lines):
+    """With error tests fail, with warn none, not even under -W error; a table has the places."""
+    result = suite(OFFENDING, f"--detmode={action}", *ASK)
+    result.assert_outcomes(**outcomes)
+    found = result.stdout.str().splitlines()
+    for line in lines:
+        assert any(fnmatch(each, line) for each in found), line
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_a_suite_under_warn(suite):
-    """With warn nothing fails, not even under -W error; the table has all places."""
-    result = suite(OFFENDING, "--detmode=warn", *ASK)
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["2*aten::sin.default*warn*", "1*aten::cos.default*warn*"])
-    result.stdout.fnmatch_lines(["2 places may vary"])
 
 
 def test_a_suite_under_strict(suite):
@@ -483,26 +451,15 @@ def test_other_lines_are_untouched(suite):
     result.stdout.no_fnmatch_line("*detmode*")
 
 
-def test_the_plugin_imports_nothing_heavy(tmp_path):
+def test_the_plugin_imports_nothing_heavy(run_python, tmp_path):
     """Loaded and not used, the plugin brings neither PyTorch nor the mode."""
     (tmp_path / "test_it.py").write_text(
         "import sys\ndef test_it():\n    assert 'detmode.testing.pytest_plugin' in sys.modules\n"
         "    assert not {'torch', 'detmode.mode', 'tabulate', 'numpy'} & set(sys.modules)\n"
     )
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "detmode.testing.pytest_plugin",
-            str(tmp_path),
-        ],
-        check=True,
-        timeout=120,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )
+    arguments = ("-m", "pytest", "-q", "-p", "detmode.testing.pytest_plugin")
+    done = run_python(*arguments, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert done.returncode == 0, done.stdout
 
 
 # The file

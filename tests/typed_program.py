@@ -59,14 +59,14 @@ assert_type(detmode.cuda.unavailable("cuda"), str | None)
 assert_type(detmode.testing.VARIED, tuple[str, str, str, str])
 assert_reproducible(decorated, 1, runs=2, vary=["threads"])
 
-DeterministicMode(warn_only="yes")  # type: ignore[arg-type]
-DeterministicMode(rules=[rule])  # type: ignore[arg-type]
-DeterministicMode(simulated="cuda")  # type: ignore[call-arg]
-Rule("aten::put_")  # type: ignore[call-arg]
-Substitute("aten::put_")  # type: ignore[arg-type]
-detmode.allow(torch.histc)  # type: ignore[arg-type]
-detmode.seed_everything("0")  # type: ignore[arg-type]
-assert_reproducible(decorated, 1, runs="2")  # type: ignore[arg-type]
-decorated("1")  # type: ignore[arg-type]
-allowed(torch.ones(3), bins="2")  # type: ignore[arg-type]
-print(detmode.no_such_name)  # type: ignore[attr-defined]
+DeterministicMode(warn_only="yes")  # type: ignore[arg-type]  # to be refused
+DeterministicMode(rules=[rule])  # type: ignore[arg-type]  # to be refused
+DeterministicMode(simulated="cuda")  # type: ignore[call-arg]  # to be refused
+Rule("aten::put_")  # type: ignore[call-arg]  # to be refused
+Substitute("aten::put_")  # type: ignore[arg-type]  # to be refused
+detmode.allow(torch.histc)  # type: ignore[arg-type]  # to be refused
+detmode.seed_everything("0")  # type: ignore[arg-type]  # to be refused
+assert_reproducible(decorated, 1, runs="2")  # type: ignore[arg-type]  # to be refused
+decorated("1")  # type: ignore[arg-type]  # to be refused
+allowed(torch.ones(3), bins="2")  # type: ignore[arg-type]  # to be refused
+print(detmode.no_such_name)  # type: ignore[attr-defined]  # to be refused

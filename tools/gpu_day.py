@@ -267,10 +267,10 @@ def read_timed(run: Run) -> list[Finding]:
 
 def read_host(run: Run) -> list[Finding]:
     """Microseconds of a call's parts on the host."""
-    parts = [part for results in _timings(run) for part in results.host]
+    parts = [part for results in _timings(run) for part in results.host.items()]
     text = ", ".join(
-        f"{part.name} {'-' if isinstance(part.time, str) else f'{part.time.median * 1e6:.1f}'}"
-        for part in parts
+        f"{name} {'-' if isinstance(time, str) else f'{time.median * 1e6:.1f}'}"
+        for name, time in parts
     )
     return _with_end(run, [Finding("a call", OK, f"us: {text}")] if parts else [])
 
@@ -278,7 +278,7 @@ def read_host(run: Run) -> list[Finding]:
 def read_steps(run: Run) -> list[Finding]:
     """By model: a step under detmode over a nondeterministic one."""
     found = []
-    for step in (step for results in _timings(run) for step in results.steps):
+    for step in (step for results in _timings(run) for step in results.steps.values()):
         plain, *others = whole_steps.CAPTURED
         ratios = {side: over(step.times.get(side), step.times.get(plain)) for side in others}
         text = ", ".join(f"{side} {number(each)}" for side, each in ratios.items())
@@ -439,8 +439,8 @@ STAGES = (
         "profile",
         "what bounds the kernels that matter most, by ncu",
         (
-            _profiled("sum_rows", "index", "aten::index_add", "graph_1m_edges_64"),
-            _profiled("cumsum_row", "scan", "aten::cumsum", "row_256m"),
+            _profiled("sorted_rows", "index", "aten::index_add", "graph_1m_edges_64"),
+            _profiled("scan_row", "scan", "aten::cumsum", "row_256m"),
             _profiled(
                 *("grid_sampler_scatter", "grid_sampler"),
                 *("aten::grid_sampler_2d_backward", "spatial_transformer"),

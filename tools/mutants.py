@@ -52,7 +52,7 @@ _FUZZ = "tests/rules/test_{}_fuzz.py".format
 KERNELS = (
     *_of(
         _ROWS + "assign.cu",
-        _FUZZ("index_copy"),
+        _FUZZ("index"),
         (
             "if (place + 1 < rows && sorted[place + 1] == position) continue;",
             "if (place > 0 && sorted[place - 1] == position) continue;",
@@ -64,7 +64,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "owner.cuh",
-        _FUZZ("index_copy"),
+        "tests/rules/test_bits.py -k race --family index_copy",
         ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
     ),
     *_of(
@@ -120,7 +120,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "adaptive_max_pool/kernels.cu",
-        _FUZZ("max_pools"),
+        _FUZZ("pools"),
         ("in.quotient((i + 1) * out - 1) + 1", "in.quotient((i + 1) * out - 1)"),
     ),
     *_of(
@@ -130,8 +130,8 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "chosen_windows.cuh",
-        _FUZZ("max_pools"),
-        ("found[j] == position ?", "found[j] >= position ?"),
+        _FUZZ("pools"),
+        ("found[j] == own.position ?", "found[j] >= own.position ?"),
     ),
     *_of(
         _RULES + "fractional_max_pool/kernels.cu",
@@ -140,7 +140,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "embedding_bag/kernels.cu",
-        _FUZZ("embedding_bag"),
+        _FUZZ("embedding"),
         ("row >= 0 && row != padding_idx &&", "row >= 0 &&"),
     ),
     *_of(
@@ -205,6 +205,10 @@ KERNELS = (
         _RULES + "grid_sampler/kernels.cu",
         _FUZZ("grid_sampler"),
         ("y.index[j] >= 0 && z.index[k] >= 0;", "y.index[j] >= 0;"),
+    ),
+    *_of(
+        _INCLUDE + "sum_to_zeros.cuh",
+        _FUZZ("grid_sampler"),
         ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
     ),
     *_of(
@@ -228,8 +232,8 @@ KERNELS = (
         ("other == label && j < position ? 1 : 0", "other == label && j <= position ? 1 : 0"),
     ),
     *_of(
-        _ROWS + "reductions.cu",
-        _FUZZ("index_reduce"),
+        _ROWS + "extrema.cu",
+        _FUZZ("index"),
         ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
     ),
 )
@@ -263,17 +267,6 @@ TABLE = (
         ),
         ("functional_signature(functional) == functional_signature(func)", "True"),
     ),
-    *_of(
-        "detmode/table/variants.py",
-        "tests/mode/test_variants.py tests/rules/test_written.py",
-        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
-        ("return start < last and first < end", "return start <= first < end"),
-        (
-            "            targets[0].copy_(result)\n        return targets[0]",
-            "        return targets[0]",
-        ),
-        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
-    ),
 )
 
 STATE = (
@@ -293,7 +286,7 @@ STATE = (
     *_of(
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
-        ("return holding(FILL, False, is_wish=True)", "return holding(FILL, False)"),
+        ("(holding, FILL, False, is_wish=True)", "(holding, FILL, False)"),
     ),
     *_of(
         "detmode/environment/seeding.py",
@@ -311,13 +304,24 @@ STATE = (
     *_of(
         "detmode/sites/forward_memory.py",
         "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
-        ("return self._notes.of(number - 1)", "return self._notes.of(number)"),
+        (" - node.name().endswith(_COPY_SLICES)", ""),
         ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
         ("if all(patterns in note.allowed for note in notes)", "if True"),
     ),
 )
 
 MODE = (
+    *_of(
+        "detmode/mode/substitution.py",
+        "tests/mode/test_variants.py tests/rules/test_written.py",
+        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
+        ("return start < last and first < end", "return start <= first < end"),
+        (
+            "            targets[0].copy_(result)\n        return targets[0]",
+            "        return targets[0]",
+        ),
+        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
+    ),
     *_of(
         "detmode/mode/decide.py",
         "tests/mode/test_decide.py",

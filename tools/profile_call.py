@@ -1,6 +1,6 @@
 """Run one input of the benchmarks under the mode: what a profiler is given to watch.
 
-``ncu --kernel-name regex:cumsum_row python tools/profile_call.py scan aten::cumsum row_256m``.
+``ncu --kernel-name regex:scan_row python tools/profile_call.py scan aten::cumsum row_256m``.
 Without a GPU the host runner runs it; the samples of the tests are small enough for that.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,11 +17,10 @@ from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.intercepted_call import InterceptedCall
-from detmode.table.names import Overrides
+from detmode.table.call import InterceptedCall
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, resolve
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _NODES = 1 << 18
@@ -71,40 +69,15 @@ class Audit(DeterministicMode):
     runs, and the results are those of the CPU.
 
     Args:
-        warn_only: like the other arguments, as in :class:`~detmode.DeterministicMode`; the audit
-            reports what a mode with these arguments would do.
-        strict: as above.
-        substitute: as above.
-        rules: as above.
-        overrides: as above.
-        fill_uninitialized_memory: as above.
-        log: as above.
+        warn_only: as in :class:`~detmode.DeterministicMode`; the audit reports what a mode with
+            these arguments would do.
+        options: the other arguments of a mode, except ``simulate`` and ``schedule_seed``.
     """
 
     _told = ()
 
-    def __init__(
-        self,
-        warn_only: bool = False,
-        *,
-        strict: bool = False,
-        substitute: bool = True,
-        rules: RuleTable | None = None,
-        overrides: Overrides | None = None,
-        fill_uninitialized_memory: bool | None = None,
-        log: logging.Logger | int | str | None = None,
-    ) -> None:
-        super().__init__(
-            warn_only,
-            strict=strict,
-            substitute=substitute,
-            rules=rules,
-            overrides=overrides,
-            fill_uninitialized_memory=fill_uninitialized_memory,
-            simulate="cuda",
-            compile=False,
-            log=log,
-        )
+    def __init__(self, warn_only: bool = False, **options: Any) -> None:
+        super().__init__(warn_only, simulate="cuda", compile=False, **options)
 
     def _begin(self) -> None:
         super()._begin()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.runs.difference import SPARSE_PARTS
-from detmode.table.call import Signature, tensors_in
+from detmode.table.call import tensors_in
 from detmode.table.overload_info import OverloadInfo
 
 # In-place operators that do not read what they write, besides those that draw random numbers.
@@ -44,13 +44,12 @@ _CHOOSING = frozenset(
 class Floor:
     """The arguments and results that an overload reads and writes."""
 
-    __slots__ = ("_chooses", "_overload", "_read", "_results", "_signature", "_still")
+    __slots__ = ("_chooses", "_overload", "_read", "_results", "_still")
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema, tags = func._schema, func.tags
         namespace, _, name = schema.name.partition("::")
         self._overload = OverloadInfo(func)
-        self._signature = Signature(func)
         # zeros_like and new_zeros use only the shape and the dtype of their tensor.
         shaped = namespace == "aten" and (name.startswith("new_") or name.endswith("_like"))
         overwrites = schema.name in _OVERWRITING or self._overload.seeded
@@ -84,7 +83,7 @@ class Floor:
         """
         if self._still:
             return 0
-        bound = self._signature.bind(args, kwargs)
+        bound = self._overload.signature.bind(args, kwargs)
         read = tensors_in(bound[name] for name in self._read)
         results = result if len(self._results) > 1 else (result,)
         made = tensors_in(value for new, value in zip(self._results, results) if new)

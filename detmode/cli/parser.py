@@ -63,6 +63,111 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+_Option = tuple[tuple[str, ...], dict[str, Any]]
+"""What ``add_argument`` takes. A list of them is options of which one at most may be given."""
+
+
+def _option(*names: str, **settings: Any) -> _Option:
+    return names, settings
+
+
+def _flag(name: str, about: str, **settings: Any) -> _Option:
+    return (name,), {"action": "store_true", "help": about, **settings}
+
+
+def _several(name: str, metavar: str, about: str) -> _Option:
+    return (name,), {"action": "append", "default": [], "metavar": metavar, "help": about}
+
+
+def _number(name: str, about: str, **settings: Any) -> _Option:
+    return (name,), {"type": int, "metavar": "N", "help": about, **settings}
+
+
+def _path(*names: str, metavar: str, **settings: Any) -> _Option:
+    return names, {"type": Path, "metavar": metavar, **settings}
+
+
+_MODE = (
+    _flag("--warn-only", "warn instead of raising"),
+    _flag("--strict", "also raise on calls that may vary and on which PyTorch is silent"),
+    _flag("--no-substitute", "PyTorch's behaviour: native path, warn, raise"),
+    _several(
+        "--override",
+        "OP=ACTION",
+        "an operator, overload or glob to allow, warn, error, native or substitute, e.g. "
+        "aten::histc=allow; repeatable",
+    ),
+)
+_DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
+_SIMULATION = (
+    _option(
+        "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
+    ),
+    _number("--schedule-seed", "with --simulate: shuffle blocks and threads"),
+)
+_PROGRAM = (
+    [
+        _flag("-m", "run a module", dest="is_module"),
+        _flag("-c", "run code", dest="is_code"),
+    ],
+    # Unlike other positionals this one keeps every "--" of the program's own.
+    _option(
+        "program",
+        nargs=argparse.PARSER,
+        metavar="script.py",
+        help="the script, '-' for standard input, the module or the code; then its own arguments: "
+        "options for detmode stand before it",
+    ),
+)
+_REPORT = _path("--report", metavar="FILE.json", help="write the report there too; '-': stdout")
+_FILES = (
+    _path("--html", metavar="FILE.html", help="write the report there too, as a page"),
+    _path("--sarif", metavar="FILE.sarif", help="write it there too, for code scanning"),
+)
+_FORMAT = _option("--format", choices=["table", "json"], default="table", help="default: table")
+_SHOWN = [
+    _flag("--quiet", "print the verdict alone"),
+    _flag("--long", "print all that is known of each row"),
+    _FORMAT,
+]
+
+_RECORDING = (
+    _path("-o", "--output", required=True, metavar="RUN", help="a folder to make"),
+    _several(
+        "--dump",
+        "OPERATOR@INDEX",
+        "write the tensors of that call of the operator too, e.g. aten::addmm.default@3; "
+        "repeatable",
+    ),
+)
+_RUNS = (
+    _path("first", metavar="RUN", help="what 'detmode record' wrote"),
+    _path("second", metavar="RUN"),
+)
+_PROBING = (
+    _number("--repeats", "repeats of each call (default: 3)", default=3),
+    _several("--skip", "OP", "pass over an operator, or a glob; repeatable"),
+)
+_ROWS = (
+    _flag("--long", "a paragraph a row, with the reason"),
+    _option("--torch", metavar="VERSION", help="only rows that hold for that PyTorch"),
+    _option(
+        "--op",
+        metavar="GLOB",
+        help="only rows of these operators, or of the name in PyTorch's message",
+    ),
+)
+_VERIFYING = (
+    _option(
+        "--device",
+        choices=["cuda", "host"],
+        help="the GPU, or the host runner; default: a GPU if any",
+    ),
+    _option("--family", "--room", metavar="NAME", help="only this family"),
+    _number("--repeats", "runs of each sample (default: 20)", default=20),
+)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="detmode", description="Run PyTorch programs bitwise reproducibly, and prove it."
@@ -70,173 +175,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"detmode {detmode.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def add(name: str, command: _Command, about: str, *options: _Parser) -> _Parser:
+    def add(command: _Command, about: str, *options: _Option | list[_Option]) -> None:
         whole = f"{about[:1].upper()}{about[1:]}."
-        added = commands.add_parser(name, help=about, description=whole, parents=options)
+        added = commands.add_parser(command.__name__, help=about, description=whole)
         added.set_defaults(command=command)
-        return added
-
-    program, simulation, under, inside = _program(), _simulation(), _mode(), _deterministic()
-    files, report, form, shown = _files(), _report(), _format(), _shown()
+        for option in options:
+            choices = option if isinstance(option, list) else [option]
+            place = added.add_mutually_exclusive_group() if len(choices) > 1 else added
+            for names, settings in choices:
+                place.add_argument(*names, **settings)
 
     about = "run an unchanged script or module under the mode"
-    add("run", programs.run, about, under, simulation, shown, report, files, program)
-
+    add(programs.run, about, *_MODE, *_SIMULATION, _SHOWN, _REPORT, *_FILES, *_PROGRAM)
     about = "run a script on the CPU and report what it would meet on CUDA"
-    add("audit", programs.audit, about, under, shown, files, program)
-
+    add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)
     about = "run a script and record every call, for diff"
-    record = add("record", programs.record, about, inside, simulation, program)
-    record.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="RUN", help="a folder to make"
-    )
-    record.add_argument(
-        "--dump",
-        action="append",
-        default=[],
-        metavar="OPERATOR@INDEX",
-        help="write the tensors of that call of the operator too, e.g. aten::addmm.default@3; "
-        "repeatable",
-    )
-
-    diff = add("diff", tables.diff, "where two recorded runs diverge", form, files)
-    diff.add_argument("first", type=Path, metavar="RUN", help="what 'detmode record' wrote")
-    diff.add_argument("second", type=Path, metavar="RUN")
-
+    add(programs.record, about, _DETERMINISTIC, *_SIMULATION, *_PROGRAM, *_RECORDING)
+    add(tables.diff, "where two recorded runs diverge", _FORMAT, *_FILES, *_RUNS)
     about = "run a script, each operator several times, and list those that vary"
-    probe = add("probe", programs.probe, about, inside, simulation, report, files, program)
-    probe.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="repeats of each call (default: 3)"
-    )
-    probe.add_argument(
-        "--skip",
-        action="append",
-        default=[],
-        metavar="OP",
-        help="pass over an operator, or a glob; repeatable",
-    )
-
-    rules = add("rules", tables.rules, "print the rule table", form)
-    rules.add_argument("--long", action="store_true", help="a paragraph a row, with the reason")
-    rules.add_argument("--torch", metavar="VERSION", help="only rows that hold for that PyTorch")
-    rules.add_argument(
-        "--op",
-        metavar="GLOB",
-        help="only rows of these operators, or of the name in PyTorch's message",
-    )
-
-    about = "what in this environment can break or slow reproducibility"
-    add("doctor", tables.doctor, about, form)
-
+    probing = (_DETERMINISTIC, *_SIMULATION, _REPORT, *_FILES, *_PROGRAM, *_PROBING)
+    add(programs.probe, about, *probing)
+    add(tables.rules, "print the rule table", _FORMAT, *_ROWS)
+    add(tables.doctor, "what in this environment can break or slow reproducibility", _FORMAT)
     about = "run every family's samples on this machine and check what is claimed"
-    verify = add("verify", tables.verify, about, form)
-    verify.add_argument(
-        "--device",
-        choices=["cuda", "host"],
-        help="the GPU, or the host runner; default: a GPU if any",
-    )
-    verify.add_argument("--family", "--room", metavar="NAME", help="only this family")
-    verify.add_argument(
-        "--repeats", type=int, default=20, metavar="N", help="runs of each sample (default: 20)"
-    )
+    add(tables.verify, about, _FORMAT, *_VERIFYING)
     return parser
-
-
-# Options that several commands have
-
-
-def _mode() -> _Parser:
-    options = _Parser(add_help=False)
-    options.add_argument("--warn-only", action="store_true", help="warn instead of raising")
-    options.add_argument(
-        "--strict",
-        action="store_true",
-        help="also raise on calls that may vary and on which PyTorch is silent",
-    )
-    options.add_argument(
-        "--no-substitute", action="store_true", help="PyTorch's behaviour: native path, warn, raise"
-    )
-    options.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        metavar="OP=ACTION",
-        help="an operator, overload or glob to allow, warn, error, native or substitute, e.g. "
-        "aten::histc=allow; repeatable",
-    )
-    return options
-
-
-def _deterministic() -> _Parser:
-    options = _Parser(add_help=False)
-    options.add_argument(
-        "--deterministic", action="store_true", help="run it under the mode, as 'detmode run' does"
-    )
-    return options
-
-
-def _simulation() -> _Parser:
-    options = _Parser(add_help=False)
-    options.add_argument(
-        "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
-    )
-    options.add_argument(
-        "--schedule-seed", type=int, metavar="N", help="with --simulate: shuffle blocks and threads"
-    )
-    return options
-
-
-def _program() -> _Parser:
-    options = _Parser(add_help=False)
-    kind = options.add_mutually_exclusive_group()
-    kind.add_argument("-m", dest="is_module", action="store_true", help="run a module")
-    kind.add_argument("-c", dest="is_code", action="store_true", help="run code")
-    # Unlike other positionals this one keeps every "--" of the program's own.
-    options.add_argument(
-        "program",
-        nargs=argparse.PARSER,
-        metavar="script.py",
-        help="the script, '-' for standard input, the module or the code; then its own arguments: "
-        "options for detmode stand before it",
-    )
-    return options
-
-
-def _report() -> _Parser:
-    options = _Parser(add_help=False)
-    options.add_argument(
-        "--report", type=Path, metavar="FILE.json", help="write the report there too; '-': stdout"
-    )
-    return options
-
-
-def _files() -> _Parser:
-    options = _Parser(add_help=False)
-    options.add_argument(
-        "--html", type=Path, metavar="FILE.html", help="write the report there too, as a page"
-    )
-    options.add_argument(
-        "--sarif", type=Path, metavar="FILE.sarif", help="write it there too, for code scanning"
-    )
-    return options
-
-
-def _format() -> _Parser:
-    options = _Parser(add_help=False)
-    _add_format(options)
-    return options
-
-
-def _shown() -> _Parser:
-    options = _Parser(add_help=False)
-    how = options.add_mutually_exclusive_group()
-    how.add_argument("--quiet", action="store_true", help="print the verdict alone")
-    how.add_argument("--long", action="store_true", help="print all that is known of each row")
-    _add_format(how)
-    return options
-
-
-def _add_format(options: argparse._ActionsContainer) -> None:
-    options.add_argument(
-        "--format", choices=["table", "json"], default="table", help="default: table"
-    )

@@ -4,7 +4,7 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 """
 
 from detmode.cuda import host
-from detmode.cuda.accumulator import accumulator_buffers, headroom
+from detmode.cuda.accumulator import accumulator_buffers, headroom, sum_to_zeros
 from detmode.cuda.launch import (
     ctype,
     empty,
@@ -31,5 +31,6 @@ __all__ = [
     "launch",
     "launch_blocks",
     "magic_numbers",
+    "sum_to_zeros",
     "unavailable",
 ]

@@ -1,11 +1,14 @@
-"""The Python half of include/accumulator.cuh: the buffers and the headroom of a launch."""
+"""The Python half of include/accumulator.cuh and sum_to_zeros.cuh: buffers, headroom, launches."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["accumulator_buffers", "headroom"]
+from detmode.cuda.launch import ctype, launch
+from detmode.cuda.source import Source
+
+__all__ = ["accumulator_buffers", "headroom", "sum_to_zeros"]
 
 _MAX_HEADROOM = 36
 
@@ -41,3 +44,30 @@ def accumulator_buffers(
     keys = torch.zeros(destinations * components, dtype=torch.int32, device=device)
     sums = torch.zeros(destinations * components * limbs, dtype=torch.int64, device=device)
     return keys, sums
+
+
+def sum_to_zeros(
+    source: Source,
+    entry: str,
+    threads: int,
+    /,
+    result: Tensor,
+    addends: int,
+    **arguments: object,
+) -> None:
+    """Fill ``result`` with sums of what a kernel passes to ``observe_or_add``, in any order.
+
+    Args:
+        source: the file with the kernel, which also has the entry ``finish_sums<dtype>``.
+        entry: the kernel, which takes ``keys``, ``sums`` and ``headroom``; it is launched twice.
+        threads: of the kernel.
+        result: contiguous.
+        addends: an upper bound of the number of addends of any element of ``result``.
+        arguments: the kernel's other arguments.
+    """
+    n, bits = result.numel(), headroom(addends)
+    keys, sums = accumulator_buffers(n, result.dtype, result.device)
+    for totals in (None, sums):
+        launch(source, entry, threads, keys=keys, sums=totals, headroom=bits, **arguments)
+    finish = f"finish_sums<{ctype(result.dtype)}>"
+    launch(source, finish, n, keys=keys, sums=sums, result=result, n=n, headroom=bits)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import device as gpu
 from detmode.cuda import host
+from detmode.cuda.dtypes import CTYPES
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
@@ -31,24 +32,6 @@ MAX_GRID = 65536
 # What a kernel may count in 32 bits: three of them added have less than 32.
 SHORT = 1 << 29
 
-_CTYPES = {
-    torch.float16: "half",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.complex64: "complex<float>",
-    torch.complex128: "complex<double>",
-    torch.bool: "bool",
-    torch.uint8: "uint8_t",
-    torch.int8: "int8_t",
-    torch.int16: "int16_t",
-    torch.int32: "int32_t",
-    torch.int64: "int64_t",
-    torch.uint16: "uint16_t",
-    torch.uint32: "uint32_t",
-    torch.uint64: "uint64_t",
-}
-
 
 def ctype(dtype: torch.dtype) -> str:
     """The name of `dtype` in CUDA code: `torch.float16` is `"half"`.
@@ -57,7 +40,7 @@ def ctype(dtype: torch.dtype) -> str:
         TypeError: the CUDA code has no such type (complex32, quantized and 8-bit floats).
     """
     try:
-        return _CTYPES[dtype]
+        return CTYPES[dtype]
     except KeyError:
         raise TypeError(f"detmode's CUDA kernels do not support {dtype}") from None
 

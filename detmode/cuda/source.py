@@ -11,7 +11,6 @@ import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
 
@@ -165,12 +164,6 @@ def _expand(path: Path, seen: set[Path], lines: list[str]) -> None:
         lines.append(f'#line {number + 1} "{path.name}"')
 
 
-def _nvrtc() -> Any:
-    from cupy.cuda import nvrtc
-
-    return nvrtc
-
-
 def compile_for(source: Source, arch: str, entries: Sequence[str] | None = None) -> bytes:
     """Compiles entries of `source` with NVRTC for one GPU architecture. Needs no GPU, no driver.
 
@@ -194,11 +187,12 @@ def compile_entries(
     source: Source, arch: str, entries: Sequence[str]
 ) -> tuple[bytes, dict[str, str]]:
     """Compile like `compile_for`, and also return each entry's name in the machine code."""
+    from cupy.cuda import nvrtc
+
     if not re.fullmatch(r"(sm|compute)_\d+[a-z]?", arch):
         raise ValueError(f"arch must be like 'sm_90' or 'compute_90', but got {arch!r}")
     for entry in entries:
         source.position(entry)
-    nvrtc = _nvrtc()
     program = nvrtc.createProgram(source.text, source.path.name, (), ())
     try:
         for entry in entries:

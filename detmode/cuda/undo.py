@@ -24,27 +24,32 @@ _get_thread = threading.get_ident
 
 
 class Lock:
-    """A reentrant lock that is free in a forked child and that no interrupt leaves locked."""
+    """A reentrant lock that is free in a forked child and that no interrupt leaves locked.
+
+    Attributes:
+        held: for :meth:`run`, and for what cannot spare a call.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.held = threading.RLock()
         _locks.add(self)
 
     def run(self, section: Callable[..., R], *args: Any) -> R:
         """Call ``section(*args)`` while holding the lock."""
         # On one line, so that a debugger or profiler that raises at line events cannot raise
         # between acquiring and the call, or before the release.
-        with self._lock: return section(*args)  # fmt: skip  # noqa: E701
+        with self.held: return section(*args)  # fmt: skip  # noqa: E701
 
     def _forked(self) -> None:
         # The thread that held it does not exist in the child.
-        self._lock = threading.RLock()
+        self.held = threading.RLock()
 
 
 class Undo:
     """The steps that undo a block's changes; each may run twice, or without its change.
 
-    A step is noted before the change that it undoes.
+    A step is noted before the change that it undoes. A subclass with an ``__enter__`` is a block
+    itself, to be entered once.
 
     Attributes:
         thread: the thread that entered the block.
@@ -75,6 +80,15 @@ class Undo:
         for step in reversed(self._steps):
             step()
 
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        """The end of the ``with`` statement that looks it up."""
+        # A partial has no frame. A function's frame, ended by an interrupt, would stay in the
+        # traceback with its arguments.
+        exit = functools.partial(_undo, self)
+        self._end = weakref.ref(exit, self._run_in_its_thread)
+        return exit
+
     def run_at_end_of(self, exit: Any) -> None:
         """Run when ``exit``, which a ``with`` statement holds, is dropped, unless already run."""
         self._end = weakref.ref(exit, self._run_in_its_thread)
@@ -83,6 +97,12 @@ class Undo:
         # Only the thread that entered a block may leave it.
         if _get_thread() == self.thread:
             self.run()
+
+
+def _undo(undo: Undo, *error: BaseException | None) -> None:
+    # The garbage collector may drop a generator's objects before it closes the generator.
+    if not undo.is_done:
+        undo.run()
 
 
 class _Latest(threading.local):
@@ -107,8 +127,6 @@ class leaving:
     def __get__(self, block: Any, owner: type) -> Callable[..., None]:
         if block is None:
             return self._leave
-        # A partial has no frame. A function's frame, ended by an interrupt, would stay in the
-        # traceback with its arguments.
         exit = functools.partial(_leave, self._leave, block, [])
         _latest.exit = weakref.ref(exit)
         return exit
@@ -117,7 +135,6 @@ class leaving:
 def _leave(
     leave: Callable[..., None], block: object, undo: list[Undo], *error: BaseException | None
 ) -> None:
-    # The garbage collector may drop a generator's objects before it closes the generator.
     if not (undo and undo[0].is_done):
         leave(block, *error)
 
@@ -145,36 +162,38 @@ class _Call(weakref.ref["functools.partial[Any]"]):
 
 
 class Calls:
-    """Calls in progress, in all threads."""
+    """Calls in progress, in all threads.
+
+    Attributes:
+        ongoing: the calls.
+    """
 
     def __init__(self) -> None:
-        self._calls: set[_Call] = set()
+        self.ongoing: set[_Call] = set()
         _registries.add(self)
 
     def made(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return ``function``, to be called at once: in progress until it is dropped."""
         call = functools.partial(function)
         # The set's own method is in C, where no signal handler runs.
-        known = _Call(call, self._calls.discard)
+        known = _Call(call, self.ongoing.discard)
         known.thread = _get_thread()
-        self._calls.add(known)
+        self.ongoing.add(known)
         return call
 
     def here(self) -> bool:
         """Return whether the current thread is in one of the calls."""
         thread = _get_thread()
-        return any(call.thread == thread for call in tuple(self._calls))
+        return any(call.thread == thread for call in tuple(self.ongoing))
 
     def elsewhere(self) -> bool:
         """Return whether another thread is in one of the calls."""
-        if not self._calls:
-            return False
         thread = _get_thread()
-        return any(call.thread != thread for call in tuple(self._calls))
+        return any(call.thread != thread for call in tuple(self.ongoing))
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.
-        self._calls = {call for call in self._calls if call.thread == _get_thread()}
+        self.ongoing = {call for call in self.ongoing if call.thread == _get_thread()}
 
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()

@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.cuda.undo import Undo
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 # The two halves of resolve_views, for who cannot spare a call in Python.
@@ -58,7 +58,6 @@ class autocast_inside(Undo):
     def __enter__(self) -> None:
         if _thread.is_cast or not torch.is_inference_mode_enabled():
             return
-        undone_at_end(self, self)
         # The state in which the program made the call.
         with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types
             keys = [key for name, key in _AUTOCAST.items() if torch.is_autocast_enabled(name)]
@@ -69,8 +68,3 @@ class autocast_inside(Undo):
         for key in keys:
             self.note(functools.partial(_set_excluded, key, True))
             _set_excluded(key, False)
-
-    def _leave(self, *error: object) -> None:
-        self.run()
-
-    __exit__ = leaving(_leave)

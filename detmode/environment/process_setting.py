@@ -1,4 +1,4 @@
-"""One setting of the process, of which several threads may need different values at once.
+"""Settings of the process, of which several threads may need different values at once.
 
 A *block* (an entered mode) chooses a value for as long as it is open. A *call* may hold another
 value while it runs: an allowed call runs with the flag off, a native one needs it on. Calls of two
@@ -14,12 +14,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from detmode.cuda.undo import Calls, Lock, Undo, leaving, undone_at_end
+import torch
+
+from detmode.cuda.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
+
+_get_flag = torch._C._get_deterministic_algorithms
+_get_warn_only = torch._C._get_deterministic_algorithms_warn_only
+_set_flag = torch._C._set_deterministic_algorithms
 
 PATIENCE = 60.0
 """The seconds that a call waits for calls of other threads that need another value."""
@@ -173,7 +178,7 @@ class Setting(Generic[T]):
             ):
                 return True
         disturbs = self._needed != hold.value and self._read() != hold.value
-        return disturbs and native_calls.elsewhere()
+        return disturbs and bool(native_calls.ongoing) and native_calls.elsewhere()
 
     def _drop(self, hold: holding[T]) -> None:
         if hold in self._waiting:
@@ -231,15 +236,13 @@ class holding(Undo, Generic[T]):
         self.is_wish = is_wish
 
     def __enter__(self) -> None:
-        undone_at_end(self, self)
-        setting = self._setting
-        if setting._lock.run(setting._take, self):
+        if self._taken():
             return
         if self.is_wish:
             self.run()
             return
-        patient_until = time.monotonic() + PATIENCE
-        while not setting._lock.run(setting._take, self):
+        setting, patient_until = self._setting, time.monotonic() + PATIENCE
+        while not self._taken():
             if time.monotonic() > patient_until:
                 self.run()
                 raise ConflictError(
@@ -249,18 +252,13 @@ class holding(Undo, Generic[T]):
                 )
             time.sleep(1e-4)
 
+    def _taken(self) -> bool:
+        setting = self._setting
+        # As in Lock.run, without its call.
+        with setting._lock.held: return setting._take(self)  # fmt: skip  # noqa: E701
+
     def _run(self) -> None:
         self._setting._lock.run(self._setting._drop, self)
-
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.run()
-
-    __exit__ = leaving(_leave)
 
 
 def _after_fork() -> None:
@@ -271,3 +269,18 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     # After the locks: functions registered later run later.
     os.register_at_fork(after_in_child=_after_fork)
+
+# The C setters also work where torch.backends is frozen.
+FLAG: Setting[tuple[bool, bool]] = Setting(
+    "PyTorch's deterministic flag",
+    lambda: (_get_flag(), _get_warn_only()),
+    lambda pair: _set_flag(pair[0], warn_only=pair[1]),
+    choose=lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
+    needed=(True, False),
+)
+FILL = Setting(
+    "the filling of uninitialized memory",
+    torch._C._get_deterministic_fill_uninitialized_memory,
+    torch._C._set_deterministic_fill_uninitialized_memory,
+    needed=True,
+)

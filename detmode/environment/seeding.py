@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import get_worker_info
 
 _LARGEST = 2**32 - 1
@@ -108,7 +109,8 @@ def rng_state() -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy_random = _numpy_random()
     if numpy_random is not None:
-        state["numpy"] = _plain(numpy_random.get_state(legacy=False))
+        numpy_state = numpy_random.get_state(legacy=False)
+        state["numpy"] = tree_map(lambda each: getattr(each, "tolist", lambda: each)(), numpy_state)
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
@@ -136,17 +138,16 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"state must be what rng_state() gives: it lacks {missing} and has {unknown}"
         )
-    if "numpy" in state:
-        _check_numpy(state["numpy"])
+    numpy_random = _numpy_for(state["numpy"]) if "numpy" in state else None
     on_cuda = state.get("cuda", ())
     if len(on_cuda) > torch.cuda.device_count():
         raise ValueError(
             f"state holds generators of {len(on_cuda)} CUDA devices, but this process sees "
             f"{torch.cuda.device_count()}; make more visible, or delete state['cuda']"
         )
-    numpy_random = _numpy_random()
-    if "numpy" in state and numpy_random is not None:
-        numpy_random.set_state(_with_arrays(state["numpy"]))
+    if numpy_random is not None:
+        state_of = tree_map(_as_array, state["numpy"], is_leaf=lambda each: isinstance(each, list))
+        numpy_random.set_state(state_of)
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     torch.set_rng_state(state["torch"].cpu())
@@ -171,7 +172,7 @@ def _checked(seed: int) -> int:
     return value
 
 
-def _check_numpy(state: Mapping[str, Any]) -> None:
+def _numpy_for(state: Mapping[str, Any]) -> ModuleType:
     numpy_random = _numpy_random()
     if numpy_random is None:
         raise ValueError(
@@ -184,6 +185,7 @@ def _check_numpy(state: Mapping[str, Any]) -> None:
             f"state holds NumPy's global generator of kind {state['bit_generator']}, but here it "
             f"is {here}; call numpy.random.set_bit_generator as before, or delete state['numpy']"
         )
+    return numpy_random
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -201,17 +203,7 @@ def _numpy_random() -> ModuleType | None:
         return None
 
 
-def _plain(value: Any) -> Any:
-    """Convert a NumPy state to plain types."""
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _with_arrays(value: Any) -> Any:
-    """Convert the lists back to arrays; bit generators convert them to their own word size."""
-    if isinstance(value, Mapping):
-        return {name: _with_arrays(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return importlib.import_module("numpy").array(value, dtype="uint64")
-    return value
+def _as_array(value: Any) -> Any:
+    """Convert a list back to an array; bit generators convert it to their own word size."""
+    is_list = isinstance(value, list)
+    return importlib.import_module("numpy").array(value, dtype="uint64") if is_list else value

@@ -13,29 +13,18 @@ import torch
 from torch.utils import _python_dispatch
 
 from detmode.cuda.undo import Undo
-from detmode.environment.process_setting import Setting, holding, native_calls
+from detmode.environment.process_setting import FILL, FLAG, Setting, holding, native_calls
 
 R = TypeVar("R")
 
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
-_set_flag = torch._C._set_deterministic_algorithms
-_get_fill = torch._C._get_deterministic_fill_uninitialized_memory
-_set_fill = torch._C._set_deterministic_fill_uninitialized_memory
 _get_benchmark = torch._C._get_cudnn_benchmark
 
 
 def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
     """Hold PyTorch's deterministic flag at ``mode``, without ``warn_only``, while a call runs."""
     return holding(FLAG, (mode, False))
-
-
-def no_memory_fill() -> holding[bool]:
-    """Turn off the filling of uninitialised memory, for substitutes, which write every element.
-
-    This is a wish: if a native call of another thread needs the filling, it stays on.
-    """
-    return holding(FILL, False, is_wish=True)
 
 
 def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
@@ -91,15 +80,13 @@ def _inductor_is_local() -> bool:
     return isinstance(getattr(entry, "user_override", None), ContextVar)
 
 
+no_memory_fill = functools.partial(holding, FILL, False, is_wish=True)
+"""Turns off the filling of new memory, for substitutes, which write every element.
+
+It is a wish: if a native call of another thread needs the filling, it stays on.
+"""
+
 # The C setters also work where torch.backends is frozen.
-FLAG: Setting[tuple[bool, bool]] = Setting(
-    "PyTorch's deterministic flag",
-    lambda: (_get_flag(), _get_warn_only()),
-    lambda pair: _set_flag(pair[0], warn_only=pair[1]),
-    choose=lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
-    needed=(True, False),
-)
-FILL = Setting("the filling of uninitialized memory", _get_fill, _set_fill, needed=True)
 CUDNN_DETERMINISTIC = Setting(
     "cuDNN's choice of deterministic algorithms",
     torch._C._get_cudnn_deterministic,

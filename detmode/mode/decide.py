@@ -9,7 +9,7 @@ import torch
 
 from detmode import cuda
 from detmode.mode import messages
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.table.rule import Allow, Native, Rule, Substitute
 
 _get_mode = torch._C._get_dispatch_mode
@@ -91,7 +91,7 @@ def decide(
 def launcher_missing(call: InterceptedCall) -> str | None:
     """Return why the call's substitute cannot be launched, with the remedy; ``None`` if it can."""
     action = call.row.rule.action if call.row else None
-    if call.launches_on is None or not isinstance(action, Substitute) or not action.launches:
+    if not isinstance(action, Substitute) or not action.launches or call.launches_on is None:
         return None
     if _get_mode(_PROXY) is not None:
         return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."

@@ -30,54 +30,26 @@ Meets = Callable[[str], bool]
 """Given the caller name of torchvision's alert: whether a mode meets the operator itself."""
 
 
-def _interpolate(input: torch.Tensor, *args: Any) -> Any:
-    names = {4: "upsample_bilinear2d", 5: "upsample_trilinear3d"}
-    return getattr(torch._C._nn, names[input.dim()])(input, *args)
+Plain = tuple[Callable[..., Any] | None, str]
+"""A plain operator, and the name of its backward."""
 
 
-def _interpolate_backward(input: torch.Tensor, *args: Any) -> str:
-    names = {4: "aten::upsample_bilinear2d_backward", 5: "aten::upsample_trilinear3d_backward"}
-    return names.get(input.dim(), "")
+def _nn(name: str) -> Plain:
+    return getattr(torch._C._nn, name, None), f"aten::{name}_backward"
 
 
-def _bicubic(input: torch.Tensor, *args: Any) -> Any:
-    return torch._C._nn.upsample_bicubic2d(input, *args)
+_LINEAR = {4: "upsample_bilinear2d", 5: "upsample_trilinear3d"}
 
-
-def _bicubic_backward(*args: Any) -> str:
-    return "aten::upsample_bicubic2d_backward"
-
-
-def _replicate(input: torch.Tensor, padding: Any) -> Any:
-    return torch._C._nn.pad(input, padding, "replicate")
-
-
-def _replicate_backward(input: torch.Tensor, padding: Any) -> str:
-    return f"aten::replication_pad{len(padding) // 2}d_backward"
-
-
-def _max_pool3d(input: torch.Tensor, *args: Any) -> Any:
-    return torch._C._nn.max_pool3d_with_indices(input, *args)
-
-
-def _max_pool3d_backward(*args: Any) -> str:
-    return "aten::max_pool3d_with_indices_backward"
-
-
-_DETOURS: dict[str, tuple[Callable[..., Any], Callable[..., str]]] = {
-    "_upsample_linear_vec": (_interpolate, _interpolate_backward),
-    "upsample_bicubic2d_vec": (_bicubic, _bicubic_backward),
-    "_replication_pad": (_replicate, _replicate_backward),
-    "max_pool3d_with_indices": (_max_pool3d, _max_pool3d_backward),
+_DETOURS: dict[str, Callable[..., Plain]] = {
+    "_upsample_linear_vec": lambda input, *_: _nn(_LINEAR.get(input.dim(), "")),
+    "upsample_bicubic2d_vec": lambda *_: _nn("upsample_bicubic2d"),
+    "_replication_pad": lambda input, padding: _nn(f"replication_pad{len(padding) // 2}d"),
+    "max_pool3d_with_indices": lambda *_: _nn("max_pool3d_with_indices"),
 }
 
 
-def _roi_align(input: torch.Tensor, *args: Any) -> Any:
-    return torch.ops.torchvision.roi_align(input, *args)
-
-
-def _roi_align_backward(*args: Any) -> str:
-    return "torchvision::_roi_align_backward"
+def _roi_align(*_: Any) -> Plain:
+    return torch.ops.torchvision.roi_align, "torchvision::_roi_align_backward"
 
 
 class Detours:
@@ -113,12 +85,12 @@ class Detours:
     def _look(cls) -> None:
         if not cls._users:
             return
-        for name, (plain, backward) in _DETOURS.items():
-            cls._install("torch._decomp.decompositions", name, _stand_in, plain, backward)
+        for name, plain in _DETOURS.items():
+            cls._install("torch._decomp.decompositions", name, _stand_in, plain)
         cls._install("torch._prims_common", "alert_not_deterministic", _quiet)
         vision = "torchvision.ops.roi_align"
         if vision in sys.modules and hasattr(torch.ops.torchvision, "roi_align"):
-            cls._install(vision, "_roi_align", _stand_in, _roi_align, _roi_align_backward)
+            cls._install(vision, "_roi_align", _stand_in, _roi_align)
 
     @classmethod
     def _install(cls, module_name: str, name: str, make: Callable[..., Any], *how: Any) -> None:
@@ -141,13 +113,13 @@ class Detours:
         Detours._installed.clear()
 
 
-def _stand_in(
-    original: Callable[..., Any], plain: Callable[..., Any], backward: Callable[..., str]
-) -> Callable[..., Any]:
+def _stand_in(original: Callable[..., Any], plain: Callable[..., Plain]) -> Callable[..., Any]:
     @functools.wraps(original)
     def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and Detours._wants(backward(input, *args), input):
-            return plain(input, *args)
+        if not kwargs:
+            function, backward = plain(input, *args)
+            if function is not None and Detours._wants(backward, input):
+                return function(input, *args)
         result = original(input, *args, **kwargs)
         # torchvision's puts a compiled one in its own place.
         Detours.look_again()

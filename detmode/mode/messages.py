@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detmode.table.rule import CUBLAS, Rule, Substitute
+from detmode.table.rule import CUBLAS, Rule
 
 _ERROR = (
     "{caller} does not have a deterministic implementation, but you set "
@@ -48,43 +48,3 @@ def with_place(text: str, site: str, module: str | None, remedy: str | None) -> 
     """Return the whole message, PyTorch's text first, so that code that matches it still does."""
     where = f"{site} ({module})" if module else site
     return f"{text}\n  at {where}\n  {remedy}"
-
-
-def remedy(
-    name: str,
-    action: str,
-    rule: Rule | None,
-    *,
-    silent: bool,
-    overridden: str | None,
-    unavailable: str | None,
-) -> str | None:
-    """Return advice on a row; ``None`` if its calls need nothing.
-
-    Args:
-        name: the operator.
-        action: the action for its calls.
-        rule: the rule that matches them, if any.
-        silent: PyTorch gives no alert, so that only ``strict=True`` makes it an error.
-        overridden: the action that ``overrides`` give it.
-        unavailable: why the rule's substitute cannot run here.
-    """
-    substitute_exists = rule is not None and isinstance(rule.action, Substitute)
-    if action == "allow":
-        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "warns about it"
-        return f"allowed by name; without the allow region or the override detmode {otherwise}"
-    if action == "substitute" or (action == "native" and overridden is None):
-        return None
-    if overridden is not None:
-        return f"overrides asks for it: {overridden!r}"
-    if unavailable is not None:
-        return f"detmode has a deterministic kernel for it, but cannot run it here: {unavailable}"
-    if substitute_exists:
-        return "detmode has a deterministic kernel for it: leave substitute=True to run it"
-    allow = f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
-    if action == "warn":
-        return f"To accept it without a warning, backward included: {allow}"
-    return (
-        f"To let it run as it is, backward included: {allow}; "
-        f"to get warnings instead of errors: {'strict=False' if silent else 'warn_only=True'}"
-    )

@@ -28,9 +28,14 @@ def check_arguments(
 ) -> None:
     """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
-    for name, value in (("strict", strict), ("substitute", substitute), ("compile", compile)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be bool, not {type(value).__name__}")
+    for name, value, optional in (
+        ("strict", strict, ""),
+        ("substitute", substitute, ""),
+        ("compile", compile, ""),
+        ("fill_uninitialized_memory", fill_uninitialized_memory, " or None"),
+    ):
+        if not isinstance(value, bool) and not (optional and value is None):
+            raise TypeError(f"{name} must be bool{optional}, not {type(value).__name__}")
     if warn_only and strict:
         raise ValueError(
             "warn_only=True asks for warnings and strict=True for errors; leave one of them out"
@@ -39,11 +44,6 @@ def check_arguments(
         raise TypeError(
             f"rules must be a RuleTable, not {type(rules).__name__}; "
             "to add rules: rules=default_rules() + [Rule(...)]"
-        )
-    if not (fill_uninitialized_memory is None or isinstance(fill_uninitialized_memory, bool)):
-        raise TypeError(
-            "fill_uninitialized_memory must be bool or None, not "
-            f"{type(fill_uninitialized_memory).__name__}"
         )
     if simulate not in (None, "cuda"):
         raise ValueError(f"simulate must be 'cuda' or None, got {simulate!r}")

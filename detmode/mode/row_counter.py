@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from detmode.environment.settings import FLAG
-from detmode.mode import messages
+from detmode.environment.process_setting import FLAG
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
-from detmode.table.intercepted_call import InterceptedCall
-from detmode.table.rule import Native, Rule
+from detmode.table.call import InterceptedCall
+from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
 """How many calls of a row are logged."""
@@ -29,15 +27,13 @@ class RowCounter:
 
     Args:
         logger: gets a DEBUG line for each call, up to ten for each row.
-        when_new: called after each new row.
 
     Attributes:
         paths: those of the modules in which calls are made.
     """
 
-    def __init__(self, logger: logging.Logger, when_new: Callable[[], object]) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._when_new = when_new
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         self._first_calls: list[tuple[ReportRow, str | None]] = []
@@ -72,7 +68,6 @@ class RowCounter:
                 remedy=remedy_for(call, decision),
                 outer_site=outer_site(site, self.paths),
             )
-            self._when_new()
         if repetition.now:
             return is_new
         record.count += 1
@@ -92,8 +87,8 @@ class RowCounter:
                 *(record.overload, record.action, record.site),
             )
             return
-        shapes = [_describe(tensor) for tensor in call.tensors]
         assert call.site is not None
+        shapes = [_describe(tensor) for tensor in call.tensors]
         fields = {
             "call": self._calls,
             "overload": record.overload,
@@ -106,23 +101,39 @@ class RowCounter:
             "reason": decision.why,
         }
         self._logger.debug(
-            "%d %s %s [%s] %s at %s: %s",
-            *(self._calls, record.overload, record.action, record.family),
-            *(", ".join(shapes), record.site, decision.why),
+            "%(call)d %(overload)s %(action)s [%(family)s] %(shapes)s at %(site)s: %(reason)s",
+            {**fields, "shapes": ", ".join(shapes)},
             extra=fields,
         )
 
 
 def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
-    """Return advice on a call, or on the row that it starts."""
+    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
     rule = call.row.rule if call.row else None
-    return messages.remedy(
-        call.func._schema.name,
-        decision.action,
-        rule,
-        silent=rule is None or rule.alert is None or not FLAG.chosen()[0],
-        overridden=call.overload.override,
-        unavailable=decision.unavailable,
+    name, overridden = call.func._schema.name, call.overload.override
+    substitute_exists = rule is not None and isinstance(rule.action, Substitute)
+    if decision.action == "allow":
+        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "warns about it"
+        return f"allowed by name; without the allow region or the override detmode {otherwise}"
+    if decision.action == "substitute" or (decision.action == "native" and overridden is None):
+        return None
+    if overridden is not None:
+        return f"overrides asks for it: {overridden!r}"
+    if decision.unavailable is not None:
+        return (
+            "detmode has a deterministic kernel for it, but cannot run it here: "
+            f"{decision.unavailable}"
+        )
+    if substitute_exists:
+        return "detmode has a deterministic kernel for it: leave substitute=True to run it"
+    allow = f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
+    if decision.action == "warn":
+        return f"To accept it without a warning, backward included: {allow}"
+    # Where PyTorch gives no alert, only strict=True makes it an error.
+    is_silent = rule is None or rule.alert is None or not FLAG.chosen()[0]
+    return (
+        f"To let it run as it is, backward included: {allow}; "
+        f"to get warnings instead of errors: {'strict=False' if is_silent else 'warn_only=True'}"
     )
 
 

@@ -7,6 +7,10 @@ import torch
 from detmode.mode.deterministic_mode import DeterministicMode, current_mode
 from detmode.mode.options import check_bool
 
+are_deterministic_algorithms_enabled = torch.are_deterministic_algorithms_enabled
+is_deterministic_algorithms_warn_only_enabled = torch.is_deterministic_algorithms_warn_only_enabled
+get_deterministic_debug_mode = torch.get_deterministic_debug_mode
+
 _switched_on: DeterministicMode | None = None
 
 
@@ -43,16 +47,6 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
         torch.use_deterministic_algorithms(False)
 
 
-def are_deterministic_algorithms_enabled() -> bool:
-    """As :func:`torch.are_deterministic_algorithms_enabled`."""
-    return torch.are_deterministic_algorithms_enabled()
-
-
-def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """As :func:`torch.is_deterministic_algorithms_warn_only_enabled`."""
-    return torch.is_deterministic_algorithms_warn_only_enabled()
-
-
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:
     """As :func:`torch.set_deterministic_debug_mode`: "default" or 0, "warn" or 1, "error" or 2.
 
@@ -75,8 +69,3 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
             f"invalid value of debug_mode, expected 0, 1, or 2, but got {debug_mode}"
         )
     use_deterministic_algorithms(debug_mode != 0, warn_only=debug_mode == 1)
-
-
-def get_deterministic_debug_mode() -> int:
-    """As :func:`torch.get_deterministic_debug_mode`: 0, 1 or 2."""
-    return torch.get_deterministic_debug_mode()

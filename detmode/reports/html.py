@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -30,9 +31,7 @@ _environment.filters["code"] = _code
 
 def to_html(page: Page) -> str:
     """The page; it is the same for the same report: it names versions, and no time."""
-    counts: dict[str, int] = {group.name: 0 for group in page.groups}
-    for row in page.table.rows:
-        counts[row.group] += 1
+    counts = Counter(row.group for row in page.table.rows)
     return _environment.get_template("page.html").render(
         page=page, counts=counts, detmode=detmode.__version__, torch=torch.__version__
     )

@@ -259,12 +259,10 @@ def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
     rows: dict[tuple[str, str, str], ReportRow] = {}
     for record in records:
         key = (record.overload, record.action, record.site)
-        known = rows.get(key)
-        if known is None:
-            rows[key] = record
-            continue
-        modules = Counter(known.modules) + Counter(record.modules)
-        rows[key] = replace(known, count=known.count + record.count, modules=modules)
+        if key in rows:
+            modules = Counter(rows[key].modules) + Counter(record.modules)
+            record = replace(rows[key], count=rows[key].count + record.count, modules=modules)
+        rows[key] = record
     return list(rows.values())
 
 

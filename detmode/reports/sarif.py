@@ -24,21 +24,20 @@ def to_sarif(page: Page) -> str:
     lies in the repository. Its site is a related location. Files in the working directory are named
     relative to it, as ``%SRCROOT%``.
     """
-    rules = {row.rule: index for index, row in reversed(list(enumerate(page.table.rows)))}
+    rules = {row.rule: row for row in reversed(page.table.rows)}
     names = sorted(rules)
-    positions = {name: position for position, name in enumerate(names)}
     run = {
         "tool": {
             "driver": {
                 "name": "detmode",
                 "version": detmode.__version__,
-                "rules": [_rule(page, page.table.rows[rules[name]]) for name in names],
+                "rules": [_rule(page, rules[name]) for name in names],
             }
         },
         "results": [
             {
                 "ruleId": row.rule,
-                "ruleIndex": positions[row.rule],
+                "ruleIndex": names.index(row.rule),
                 "level": page.level(row.group),
                 "message": {"text": row.message},
                 "locations": _locations(row.outer_site or row.site, row.modules),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 _BINS = 240
 _LANES = 40
 NO_MODULE = "(no module)"
+
+_Cells = defaultdict[str, defaultdict[int, Counter[int]]]
+"""For each module: of each bin how many calls of each group, by the group's rank."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +71,12 @@ class TimelineBuilder:
         self._groups = tuple(groups)
         self._rank = {name: rank for rank, name in enumerate(groups)}
         self._bins = min(_BINS, self._total)
-        # For each module: of each bin how many calls of each group.
-        self._cells: dict[str, dict[int, list[int]]] = {}
+        self._cells: _Cells = defaultdict(lambda: defaultdict(Counter))
 
     def add(self, place: int, module: str | None, group: str, count: int = 1) -> None:
         """Add calls at a place between 0 and ``total``."""
-        bins = self._cells.setdefault(module or NO_MODULE, {})
         where = min(place * self._bins // self._total, self._bins - 1)
-        counts = bins.get(where)
-        if counts is None:
-            counts = bins[where] = [0] * len(self._groups)
-        counts[self._rank[group]] += count
+        self._cells[module or NO_MODULE][where][self._rank[group]] += count
 
     def timeline(self, unit: str) -> Timeline:
         """Return the timeline of the calls so far."""
@@ -85,12 +84,10 @@ class TimelineBuilder:
         calls = sum(count for lane in lanes for _, count in lane.counts)
         return Timeline(lanes, calls, unit)
 
-    def _lane(self, name: str, bins: dict[int, list[int]]) -> Lane:
-        def worst(counts: list[int]) -> int:
-            return next(rank for rank, count in enumerate(counts) if count)
-
+    def _lane(self, name: str, bins: Mapping[int, Counter[int]]) -> Lane:
         spans = []
-        filled = ((where, worst(counts), sum(counts)) for where, counts in sorted(bins.items()))
+        places = sorted(bins.items())
+        filled = ((where, min(counts), sum(counts.values())) for where, counts in places)
         # Bins that follow each other and show the same group differ from their number by the same.
         for (_, rank), run in groupby(
             enumerate(filled), lambda each: (each[1][0] - each[0], each[1][1])
@@ -99,12 +96,12 @@ class TimelineBuilder:
             begin, end = members[0][0], members[-1][0] + 1
             calls = sum(count for _, _, count in members)
             spans.append(Span(begin / self._bins, end / self._bins, self._groups[rank], calls))
-        totals = [sum(column) for column in zip(*bins.values())]
-        counts = tuple((group, count) for group, count in zip(self._groups, totals) if count)
+        totals = sum(bins.values(), Counter[int]())
+        counts = tuple((self._groups[rank], count) for rank, count in sorted(totals.items()))
         return Lane(name, tuple(spans), counts)
 
 
-def _merged(cells: dict[str, dict[int, list[int]]]) -> dict[str, dict[int, list[int]]]:
+def _merged(cells: _Cells) -> _Cells:
     """Merge the deepest modules into their parents until there are few enough lanes."""
     deepest = max((name.count(".") + 1 for name in cells), default=1)
 
@@ -116,13 +113,10 @@ def _merged(cells: dict[str, dict[int, list[int]]]) -> dict[str, dict[int, list[
 
     # A module may be a thousand deep: not every depth is tried.
     depth = max(bisect_left(range(1, deepest + 1), True, key=too_many), 1)
-    names = {name: lane_of(name, depth) for name in cells}
-    merged: dict[str, dict[int, list[int]]] = {}
+    merged: _Cells = defaultdict(lambda: defaultdict(Counter))
     for name, bins in cells.items():
-        lane = merged.setdefault(names[name], {})
         for where, counts in bins.items():
-            known = lane.get(where)
-            lane[where] = counts if known is None else [a + b for a, b in zip(known, counts)]
+            merged[lane_of(name, depth)][where].update(counts)
     return merged
 
 

@@ -8,7 +8,9 @@ anchors. Between two anchors, calls are aligned by kind.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 Pair = tuple[int | None, int | None]
 """Positions of a call in both runs; None if a run did not make it."""
@@ -18,7 +20,9 @@ _WINDOW = 16
 _EDITS = 1000
 """Unmatched calls up to which a shortest edit script is searched for."""
 _FAR = 1 << 16
-
+_NOWHERE = (-1, None)
+_Link: TypeAlias = "tuple[tuple[int, int], _Link | None]"
+_Runs: TypeAlias = "tuple[range, int, _Runs | None]"
 
 Sequences = tuple[Sequence[int], Sequence[int]]
 
@@ -53,35 +57,27 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 def _anchors(one: Sequence[int], other: Sequence[int], begin: int) -> list[tuple[int, int]]:
     """Return a longest chain of calls that occur once in each run, in the same order in both."""
     places = [_once(sequence, begin) for sequence in (one, other)]
-    shared = [(i, places[1][token]) for token, i in places[0].items() if token in places[1]]
-    shared.sort()
-    tails: list[int] = []
-    last: list[int] = []
-    before: list[int] = []
-    for number, (_, j) in enumerate(shared):
-        length = bisect_left(tails, j)
-        before.append(last[length - 1] if length else -1)
-        if length == len(tails):
-            tails.append(j)
-            last.append(number)
-        else:
-            tails[length], last[length] = j, number
+    shared = sorted((i, places[1][token]) for token, i in places[0].items() if token in places[1])
+    # By length of a chain: the smallest second position that ends one, and that chain's links.
+    ends: list[int] = []
+    chains: list[_Link | None] = [None]
+    for i, j in shared:
+        length = bisect_left(ends, j)
+        ends[length : length + 1] = [j]
+        chains[length + 1 : length + 2] = [((i, j), chains[length])]
     chain = []
-    number = last[-1] if last else -1
-    while number >= 0:
-        chain.append(shared[number])
-        number = before[number]
+    link = chains[-1]
+    while link is not None:
+        pair, link = link
+        chain.append(pair)
     return chain[::-1]
 
 
 def _once(sequence: Sequence[int], begin: int) -> dict[int, int]:
     """Return the tokens that occur once from ``begin`` on, with their positions."""
-    places: dict[int, int] = {}
-    for position in range(begin, len(sequence)):
-        token = sequence[position]
-        if token:
-            places[token] = -1 if token in places else position
-    return {token: position for token, position in places.items() if position >= 0}
+    rest = sequence[begin:]
+    counts = Counter(rest)
+    return {token: place for place, token in enumerate(rest, begin) if token and counts[token] == 1}
 
 
 def _between(
@@ -113,36 +109,27 @@ def _shortest(
 ) -> list[tuple[int, int]] | None:
     """Return the pairs of a shortest edit script (Myers, 1986), and ``end``; None if too long."""
     n, m = end[0] - begin[0], end[1] - begin[1]
-    furthest = {1: 0}
-    history: list[dict[int, int]] = []
+    # For each diagonal, how far it is reached, and the runs of equal calls on the way there.
+    furthest: dict[int, tuple[int, _Runs | None]] = {1: (0, None)}
     for edits in range(_EDITS + 1):
-        history.append(dict(furthest))
         for k in range(-edits, edits + 1, 2):
-            left, above = furthest.get(k - 1, -1), furthest.get(k + 1, -1)
-            x = above if k == -edits or (k != edits and left < above) else left + 1
-            y = x - k
-            while x < n and y < m and a[begin[0] + x] == b[begin[1] + y]:
-                x, y = x + 1, y + 1
-            furthest[k] = x
-            if x >= n and y >= m:
-                return [*_walk_back(history, n, m, begin), end]
+            left, above = furthest.get(k - 1, _NOWHERE), furthest.get(k + 1, _NOWHERE)
+            down = k == -edits or (k != edits and left[0] < above[0])
+            x, runs = above if down else (left[0] + 1, left[1])
+            run = x
+            while x < n and x - k < m and a[begin[0] + x] == b[begin[1] + x - k]:
+                x += 1
+            furthest[k] = x, (range(run, x), k, runs)
+            if x >= n and x - k >= m:
+                return [*_pairs(furthest[k][1], begin), end]
     return None
 
 
-def _walk_back(
-    history: list[dict[int, int]], x: int, y: int, begin: tuple[int, int]
-) -> list[tuple[int, int]]:
+def _pairs(runs: _Runs | None, begin: tuple[int, int]) -> list[tuple[int, int]]:
     pairs = []
-    for edits in range(len(history) - 1, -1, -1):
-        furthest, k = history[edits], x - y
-        left, above = furthest.get(k - 1, -1), furthest.get(k + 1, -1)
-        down = k == -edits or (k != edits and left < above)
-        before = above if down else left
-        from_x = before if down else before + 1
-        while x > from_x and x > 0 and y > 0:
-            x, y = x - 1, y - 1
-            pairs.append((begin[0] + x, begin[1] + y))
-        x, y = before, before - (k + 1 if down else k - 1)
+    while runs is not None:
+        along, k, runs = runs
+        pairs += [(begin[0] + x, begin[1] + x - k) for x in reversed(along)]
     return pairs[::-1]
 
 

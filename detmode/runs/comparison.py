@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from detmode.reports.page import (
@@ -280,26 +279,27 @@ def _described(divergence: Divergence) -> str:
         ("operator", call.overload),
         ("site", shortened(call.site)),
         ("module", call.module or "-"),
-        ("number", " and ".join("-" if c is None else str(c.number) for c in _both(divergence))),
-        *((("differing", ", ".join(divergence.differing)),) if divergence.differing else ()),
-        *(
-            (f"{name} {n}", form)
-            for name, side in (("input", call.inputs), ("output", call.outputs))
-            for n, form in enumerate(side.forms)
+        (
+            "number",
+            " and ".join("-" if c is None else str(c.number) for c in _both(divergence)),
         ),
+        *((("differing", ", ".join(divergence.differing)),) if divergence.differing else ()),
+        *((name, form) for name, form, _ in call.tensors() if not name.startswith("mutated")),
+        *_advice(divergence),
     ]
-    if divergence.kind in _BY_ITSELF:
-        rows.append(("rule", _rule_for(call)))
-    if divergence.generators:
-        rows.append(("generators", _about_generators(divergence)))
     return listed(rows)
 
 
-def _about_generators(divergence: Divergence) -> str:
-    names = ", ".join(divergence.generators)
-    return (
-        f"{names}: different states when recording began; detmode.seed_everything(seed) seeds all"
-    )
+def _advice(divergence: Divergence) -> Iterator[tuple[str, str]]:
+    if divergence.kind in _BY_ITSELF:
+        yield "rule", _rule_for(divergence.call)
+    if divergence.generators:
+        names = ", ".join(divergence.generators)
+        yield (
+            "generators",
+            f"{names}: different states when recording began; detmode.seed_everything(seed) seeds "
+            "all",
+        )
 
 
 def _both(divergence: Divergence) -> tuple[TraceCall | None, TraceCall | None]:
@@ -313,11 +313,8 @@ def _opened(title: str, divergence: Divergence) -> Opened:
         Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
         for name in dict.fromkeys(name for side in sides for name in side)
     )
-    details = []
-    if divergence.kind in _BY_ITSELF:
-        details.append(f"Rule for this operator: {_rule_for(divergence.call)}.")
-    if divergence.generators:
-        details.append(f"Generators: {_about_generators(divergence)}.")
+    heads = {"rule": "Rule for this operator", "generators": "Generators"}
+    details = (f"{heads[name]}: {text}." for name, text in _advice(divergence))
     return Opened(title, tuple(facts), tuple(details))
 
 
@@ -342,10 +339,8 @@ def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
     yield "arguments", call.arguments or "-"
     if call.generator is not None:
         yield "generator", call.generator.hex()
-    sides = (("input", call.inputs), ("output", call.outputs), ("mutated", call.mutated))
-    for name, side in sides:
-        for position, (form, digest) in enumerate(zip(side.forms, side.digests)):
-            yield f"{name} {position}", f"{form}, digest {digest.hex()}"
+    for name, form, digest in call.tensors():
+        yield name, f"{form}, digest {digest.hex()}"
 
 
 def _as_data(divergence: Divergence | None) -> dict[str, Any] | None:
@@ -357,10 +352,10 @@ def _as_data(divergence: Divergence | None) -> dict[str, Any] | None:
         "overload": call.overload,
         "site": call.site,
         "module": call.module,
-        "first": None if divergence.first is None else divergence.first.number,
-        "second": None if divergence.second is None else divergence.second.number,
+        "first": divergence.first and divergence.first.number,
+        "second": divergence.second and divergence.second.number,
         "differing": list(divergence.differing),
         "generators": list(divergence.generators),
-        "forms": list(chain(call.inputs.forms, call.outputs.forms, call.mutated.forms)),
+        "forms": [form for _, form, _ in call.tensors()],
         "rule": _rule_for(call),
     }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from array import array
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from detmode.reports.progress import progress
-from detmode.reports.timeline import Timeline, TimelineBuilder
+from detmode.reports.timeline import TimelineBuilder
 from detmode.runs.align import align
 from detmode.runs.comparison import (
     DIFFERENT,
@@ -29,7 +29,6 @@ from detmode.runs.trace_file import (
     DIGEST_BYTES,
     UNDEFINED,
     Reader,
-    Tensors,
     TraceCall,
     TraceError,
     split,
@@ -51,6 +50,7 @@ _SHARING = frozenset(
     )
 )
 """Collectives that give all ranks of their group the same result."""
+_NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 _MOST_NAMED = 1 << 26
 """Characters of all lines of a run, since reports contain them."""
@@ -68,10 +68,10 @@ class _Tally:
 
     def __init__(self, one: _Run, other: _Run) -> None:
         self._one, self._other = one, other
-        self._builder = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
-        self._lines: dict[tuple[str, str, str | None], dict[str, int]] = {}
+        self.timeline = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
+        self._lines: defaultdict[tuple[str, str, str | None], Counter[str]] = defaultdict(Counter)
         self._place = 0
-        self.totals = dict.fromkeys(_SEVEREST_FIRST, 0)
+        self.totals: Counter[str] = Counter()
 
     def add(self, i: int | None, j: int | None, group: str) -> None:
         """Count a call of both runs, or of one."""
@@ -82,23 +82,16 @@ class _Tally:
             assert j is not None
             line = self._other.lines[self._other.line_of[j]]
         self.totals[group] += 1
-        self._builder.add(self._place, line[2], group)
-        counts = self._lines.get(line)
-        if counts is None:
-            counts = self._lines[line] = dict.fromkeys(_SEVEREST_FIRST, 0)
-        counts[group] += 1
+        self.timeline.add(self._place, line[2], group)
+        self._lines[line][group] += 1
 
     def lines(self) -> tuple[Line, ...]:
         """Return the lines whose calls are not all the same, in the order of their first call."""
         return tuple(
-            Line(overload, site, module, tuple(counts[group.name] for group in GROUPS))
-            for (overload, site, module), counts in self._lines.items()
-            if any(counts[group.name] for group in GROUPS if group is not SAME)
+            Line(*line, tuple(counts[name] for name in _SEVEREST_FIRST))
+            for line, counts in self._lines.items()
+            if counts.keys() != {SAME.name}
         )
-
-    def timeline(self) -> Timeline:
-        """Return the timeline of all calls."""
-        return self._builder.timeline("calls, at their positions in the first run")
 
 
 class _Run:
@@ -157,11 +150,7 @@ class _Run:
                 self.first_draws.setdefault(name, len(self.kinds))
             if shape.overload in _SHARING:
                 self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
-            elif (
-                is_rank
-                and shape.sides[2]
-                and shape.sides[0][: len(shape.sides[2])] == shape.sides[2]
-            ):
+            elif is_rank and shape.in_place:
                 n = len(shape.sides[2]) * DIGEST_BYTES
                 if UNDEFINED not in split(digests[:n]):
                     self.updates[len(self.kinds)] = hash(digests[:n]), hash(digests[end - n : end])
@@ -204,12 +193,13 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     dumps = dumps_of(one.reader.path), dumps_of(other.reader.path)
     dumped_numbers = {dump.number for dump in dumps[0]}
     aligned: dict[int, int] = {}
-    divergence: tuple[int | None, int | None] | None = None
-    outputs: tuple[int, int] | None = None
-    drift: tuple[int, int] | None = None
+    # For each of a comparison's divergences, the first pair of calls.
+    firsts: dict[str, tuple[int | None, int | None]] = {}
     ranks = _ranks(one.reader, other.reader)
     tally = _Tally(one, other)
-    for i, j in progress(_aligned(one, other), "comparing", "calls"):
+    anchors = (one.anchors, other.anchors)
+    pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors)
+    for i, j in progress(pairs_of_calls, "comparing", "calls"):
         if i is None or j is None:
             group = ONLY_SECOND if i is None else ONLY_FIRST
         else:
@@ -218,46 +208,46 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
                 aligned[i] = j
         tally.add(i, j, group.name)
         if i is None or j is None:
-            divergence = divergence or (i, j)
+            firsts.setdefault("divergence", (i, j))
         elif group is DIFFERENT:
             same_inputs = one.inputs[i] == other.inputs[j]
             # Ranks have their own data; the results of such collectives must be the same.
             if ranks is None or same_inputs or one.shared.get(i) != other.shared.get(j):
-                divergence = divergence or (i, j)
+                firsts.setdefault("divergence", (i, j))
             if same_inputs:
-                outputs = outputs or (i, j)
+                firsts.setdefault("outputs", (i, j))
             elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
-                drift = drift or (i, j)
+                firsts.setdefault("drift", (i, j))
     different, only_first, only_second, same = (tally.totals[name] for name in _SEVEREST_FIRST)
-    wanted = [pair for pair in (divergence, outputs, drift) if pair is not None]
-    calls = one.calls_at({i for i, _ in wanted if i is not None})
-    others = other.calls_at({j for _, j in wanted if j is not None})
+    calls = one.calls_at({i for i, _ in firsts.values() if i is not None})
+    others = other.calls_at({j for _, j in firsts.values() if j is not None})
     # Ranks are seeded differently.
     reseeded = () if ranks else _reseeded(one.reader, other.reader)
 
-    def divergence_at(pair: tuple[int | None, int | None] | None) -> Divergence | None:
-        if pair is None:
+    def divergence_of(name: str) -> Divergence | None:
+        if name not in firsts:
             return None
-        i, j = pair
+        i, j = firsts[name]
         # An earlier call drew the same numbers from it: the program had seeded it by then.
         suspects = tuple(
             name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
         )
-        found = _divergence(
-            None if i is None else calls[i], None if j is None else others[j], suspects, ranks
-        )
+        mine, theirs = (None if i is None else calls[i]), (None if j is None else others[j])
+        found = _divergence(mine, theirs, suspects, ranks)
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # An extra step shows first as different data.
             return replace(found, kind="calls")
         return found
 
-    named = divergence_at(divergence), divergence_at(outputs), divergence_at(drift)
+    named = divergence_of("divergence"), divergence_of("outputs"), divergence_of("drift")
     dumped = list(pairs(*dumps, aligned))
     known = {(mine.number, theirs.number) for mine, theirs in dumped}
+    # The calls whose tensors explain the divergence better than seeds do.
+    explaining = (each for each in named[:2] if each and each.kind not in _NOT_BY_TENSORS)
     unseen = [
-        (one.name_of(i), other.name_of(j))
-        for i, j in dict.fromkeys(_with_other_tensors(*named[:2]))
-        if (i, j) not in known
+        (one.name_of(mine.number), other.name_of(theirs.number))
+        for mine, theirs in dict.fromkeys((each.first, each.second) for each in explaining)
+        if mine and theirs and (mine.number, theirs.number) not in known
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
     return Comparison(
@@ -268,30 +258,12 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         only_second,
         tuple(cut),
         tally.lines(),
-        tally.timeline(),
+        tally.timeline.timeline("calls, at their positions in the first run"),
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
         _started(one.reader, other.reader),
     )
-
-
-def _with_other_tensors(*divergences: Divergence | None) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the calls whose tensors explain the divergence better than seeds do."""
-    for divergence in divergences:
-        if divergence is not None and divergence.kind not in (
-            "seed",
-            "generator",
-            "arguments",
-            "calls",
-        ):
-            assert divergence.first is not None
-            assert divergence.second is not None
-            yield divergence.first.number, divergence.second.number
-
-
-def _aligned(one: _Run, other: _Run) -> Iterator[tuple[int | None, int | None]]:
-    return align((one.kinds, other.kinds), (one.whole, other.whole), (one.anchors, other.anchors))
 
 
 def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
@@ -338,13 +310,17 @@ def _divergence(
 ) -> Divergence:
     if first is None or second is None:
         return Divergence("calls", first, second)
-    results = _differing("output", first.outputs, second.outputs)
-    results += _differing("mutated", first.mutated, second.mutated)
+    differing = [
+        name
+        for (name, _, mine), (_, _, theirs) in zip(first.tensors(), second.tensors())
+        if mine != theirs
+    ]
+    inputs = tuple(name for name in differing if name.startswith("input"))
+    results = tuple(differing[len(inputs) :])
     if ranks is not None and first.overload in _SHARING:
         return Divergence("replica", first, second, results)
     # Unless a process seeds them, Python's and NumPy's generators start in a different state.
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
-    inputs = _differing("input", first.inputs, second.inputs)
     if inputs and ranks is not None:
         return Divergence("drift", first, second, inputs + results)
     if inputs:
@@ -355,11 +331,6 @@ def _divergence(
         kind = "seed" if seeded else "generator"
         return Divergence(kind, first, second, ("generator",), reseeded)
     if first.arguments != second.arguments:
-        differing = (f"({first.arguments})", f"({second.arguments})")
-        return Divergence("arguments", first, second, differing, reseeded)
+        both = (f"({first.arguments})", f"({second.arguments})")
+        return Divergence("arguments", first, second, both, reseeded)
     return Divergence("outputs", first, second, results)
-
-
-def _differing(name: str, one: Tensors, other: Tensors) -> tuple[str, ...]:
-    pairs = zip(one.digests, other.digests)
-    return tuple(f"{name} {position}" for position, (a, b) in enumerate(pairs) if a != b)

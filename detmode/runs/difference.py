@@ -49,24 +49,19 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
     differing = [each for each in found if each is not None]
     if not differing:
         return None
-    sizes = [each.largest for each in differing]
+    largest = largest_of(*(each.largest for each in differing))
+    return Difference(sum(each.elements for each in differing), largest)
+
+
+def largest_of(*sizes: float | None) -> float | None:
+    """Return the largest size; ``None`` if one of them is undefined."""
     known = [size for size in sizes if size is not None]
-    return Difference(
-        sum(each.elements for each in differing), max(known) if len(known) == len(sizes) else None
-    )
+    return max(known) if len(known) == len(sizes) else None
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Return whether dtype, shape and bytes are the same (see :func:`difference`)."""
-    ours, others = parts(one), parts(other)
-    return (
-        (one.dtype, one.shape) == (other.dtype, other.shape)
-        and ours.keys() == others.keys()
-        and all(
-            ours[name].shape == others[name].shape and unequal(ours[name], others[name]) is None
-            for name in ours
-        )
-    )
+    return one.dtype == other.dtype and difference(one, other) is None
 
 
 def parts(tensor: Tensor) -> dict[str, Tensor]:

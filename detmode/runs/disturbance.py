@@ -32,11 +32,17 @@ class Disturbance:
         """
         names: list[str] = []
         with ExitStack() as stack:
-            stack.enter_context(_quiet())
+            # No warning is repeated, or raised by a filter. catch_warnings would make Python forget
+            # which lines have already warned.
+            stack.callback(setattr, warnings, "filters", warnings.filters)
+            warnings.filters = [("ignore", None, Warning, None, 0)]
             busy = repeat > 0 and self._load(devices)
             other = repeat > 0 and not busy and not on_host
             if other:
-                stack.enter_context(_threads(repeat))
+                n = torch.get_num_threads()
+                stack.callback(torch.set_num_threads, n)
+                others = sorted({1, 2, n // 2} - {0, n})
+                torch.set_num_threads(others[(repeat - 1) % len(others)])
             # The first repeat runs in program order, not in the program's own schedule.
             stack.enter_context(host.schedule(repeat or None))
             try:
@@ -65,26 +71,3 @@ class Disturbance:
                         for _ in range(_LOAD_LAUNCHES):
                             data.add_(1)
         return bool(gpus)
-
-
-@contextmanager
-def _threads(repeat: int) -> Iterator[None]:
-    n = torch.get_num_threads()
-    others = sorted({1, 2, n // 2} - {0, n})
-    torch.set_num_threads(others[(repeat - 1) % len(others)])
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress warnings, so that none is repeated or raised by a filter."""
-    # catch_warnings would make Python forget which lines have already warned.
-    saved = warnings.filters
-    warnings.filters = [("ignore", None, Warning, None, 0)]
-    try:
-        yield
-    finally:
-        warnings.filters = saved

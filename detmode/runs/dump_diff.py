@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.reports.page import listed
 from detmode.runs.difference import gaps, unequal
-from detmode.runs.dump_file import Array, CallName, DumpReader
+from detmode.runs.dump_file import CallName, DumpReader
 
 OTHER_SIGN = "other sign"
 NOT_FINITE = "NaN or Inf"
 
 _BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _BITS |= {torch.float32: torch.int32, torch.float64: torch.int64}
-_PAIR_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32}
-_PAIR_OF |= {torch.complex128: torch.float64}
 # The largest distance of each row: 0, 1, 2, 4, 8, ...
 _BOUNDS = torch.tensor([0, *(1 << power for power in range(63)), (1 << 63) - 1])
 
@@ -160,92 +158,59 @@ def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
     Raises:
         TraceError: a file does not match the dump's description.
     """
-    same, differing = [], []
     with _disable_current_modes(), torch.no_grad():
-        for name, (_, array) in one.arrays.items():
-            if name not in other.arrays:
-                continue
-            found = _difference(one, other, name, (array, other.arrays[name][1]))
-            if found is None:
-                same.append(name)
-            else:
-                differing.append(found)
-    missing = one.arrays.keys() ^ other.arrays.keys()
-    return CallDifference(
-        one.call, other.call, tuple(same), tuple(differing), tuple(sorted(missing))
-    )
+        found = {name: _difference(one, other, name) for name in one.arrays if name in other.arrays}
+    same = tuple(name for name, difference in found.items() if difference is None)
+    differing = tuple(difference for difference in found.values() if difference is not None)
+    missing = tuple(sorted(one.arrays.keys() ^ other.arrays.keys()))
+    return CallDifference(one.call, other.call, same, differing, missing)
 
 
-def _difference(
-    one: DumpReader, other: DumpReader, name: str, arrays: tuple[Array, Array]
-) -> ArrayDifference | None:
-    forms = (arrays[0].form, arrays[1].form)
+def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifference | None:
+    arrays = (one.arrays[name][1], other.arrays[name][1])
     chunks = zip(one.chunks(name), other.chunks(name))
+    found = ArrayDifference(name, (arrays[0].form, arrays[1].form))
     if (arrays[0].dtype, arrays[0].shape) != (arrays[1].dtype, arrays[1].shape):
-        return ArrayDifference(name, forms)
+        return found
     shape = arrays[0].shape
-    found = _Found()
+    found = replace(found, elements=0, size=math.prod(shape))
+    counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64)
     begin = 0
     for mine, theirs in chunks:
-        found.add(mine, theirs, begin, shape)
-        begin += len(mine)
-    if found.elements == 0:
-        return None
-    return ArrayDifference(
-        name,
-        forms,
-        found.elements,
-        math.prod(shape),
-        found.first,
-        found.last,
-        tuple(zip(found.low, found.high)),
-        found.largest,
-        tuple(found.rows()),
-    )
-
-
-class _Found:
-    """The differences in the chunks compared so far."""
-
-    def __init__(self) -> None:
-        self.elements = 0
-        self.first: tuple[int, ...] | None = None
-        self.last: tuple[int, ...] | None = None
-        self.low: list[int] = []
-        self.high: list[int] = []
-        self.largest: float | int | None = None
-        self._counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64)
-
-    def add(self, one: Tensor, other: Tensor, begin: int, shape: tuple[int, ...]) -> None:
-        """Compare two chunks that start at element ``begin`` of tensors of ``shape``."""
-        where = unequal(one, other)
-        self._add_ulps(one, other, where is None)
-        if where is None:
-            return
-        self.elements += int(where.sum())
-        positions = where.nonzero()[:, 0].numpy() + begin
-        places = np.unravel_index(positions, shape) if shape else ()
-        if self.first is None:
-            self.first = tuple(int(along[0]) for along in places)
-            self.low, self.high = list(self.first), list(self.first)
-        self.last = tuple(int(along[-1]) for along in places)
-        self.low = [min(low, int(along.min())) for low, along in zip(self.low, places)]
-        self.high = [max(high, int(along.max())) for high, along in zip(self.high, places)]
-        largest = _largest(one, other, where)
-        if largest is not None:
-            self.largest = largest if self.largest is None else max(self.largest, largest)
-
-    def rows(self) -> Iterator[Count]:
-        """Yield the rows of the histogram that are not empty."""
-        yield from (row for row in zip(_labels(), self._counts.tolist()) if row[1])
-
-    def _add_ulps(self, one: Tensor, other: Tensor, same: bool) -> None:
-        dtype = _PAIR_OF.get(one.dtype, one.dtype)
+        where = unequal(mine, theirs)
+        dtype = mine.dtype.to_real()
         if dtype in _BITS:
-            one, other = one.view(dtype), other.view(dtype)
-            self._counts[0] += len(one)
-            if not same:
-                self._counts += _ulps(one, other)
+            counts[0] += mine.view(dtype).numel()
+            if where is not None:
+                counts += _ulps(mine.view(dtype), theirs.view(dtype))
+        if where is not None:
+            positions = where.nonzero()[:, 0].numpy() + begin
+            found = _joined(found, positions, shape, _largest(mine, theirs, where))
+        begin += len(mine)
+    rows = tuple(row for row in zip(_labels(), counts.tolist()) if row[1])
+    return replace(found, ulps=rows) if found.elements else None
+
+
+def _joined(
+    found: ArrayDifference,
+    positions: np.ndarray[Any, Any],
+    shape: tuple[int, ...],
+    largest: float | int | None,
+) -> ArrayDifference:
+    """Join what was found so far with the elements that differ in the next chunk."""
+    places = np.unravel_index(positions, shape) if shape else ()
+    spans = [(int(along.min()), int(along.max())) for along in places]
+    known = spans if found.region is None else found.region
+    sizes = [size for size in (found.largest, largest) if size is not None]
+    first = tuple(int(along[0]) for along in places)
+    return replace(
+        found,
+        elements=(found.elements or 0) + len(positions),
+        first=first if found.first is None else found.first,
+        last=tuple(int(along[-1]) for along in places),
+        region=tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, spans)),
+        largest=max(sizes, default=None),
+    )
 
 
 def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 from tabulate import tabulate
@@ -109,6 +109,7 @@ class PassedOver:
     count: int
 
 
+@dataclass(eq=False, repr=False)
 class ProbeReport(Shown):
     """The report of a probe.
 
@@ -119,17 +120,13 @@ class ProbeReport(Shown):
         repeats: the number of repeats of each call.
     """
 
-    def __init__(
-        self,
-        rows: Iterable[ProbeRow],
-        probed: int,
-        passed_over: Iterable[PassedOver],
-        repeats: int,
-    ) -> None:
-        self.rows = tuple(rows)
-        self.probed = probed
-        self.passed_over = tuple(passed_over)
-        self.repeats = repeats
+    rows: tuple[ProbeRow, ...]
+    probed: int
+    passed_over: tuple[PassedOver, ...]
+    repeats: int
+
+    def __post_init__(self) -> None:
+        self.rows, self.passed_over = tuple(self.rows), tuple(self.passed_over)
 
     @property
     def varied(self) -> bool:
@@ -172,23 +169,15 @@ class ProbeReport(Shown):
     def _times(self) -> str:
         return "once" if self.repeats == 1 else f"{self.repeats} times"
 
-    def _passed_over(self) -> dict[str, int]:
-        totals: dict[str, int] = {}
+    def _passed_over(self) -> Counter[str]:
+        totals: Counter[str] = Counter()
         for each in self.passed_over:
-            totals[each.reason] = totals.get(each.reason, 0) + each.count
+            totals[each.reason] += each.count
         return totals
 
     def to_json(self) -> str:
         """Return a JSON object with ``rows``, ``probed``, ``passed_over`` and ``repeats``."""
-        return json.dumps(
-            {
-                "rows": [asdict(row) for row in self.rows],
-                "probed": self.probed,
-                "passed_over": [asdict(each) for each in self.passed_over],
-                "repeats": self.repeats,
-            },
-            indent=2,
-        )
+        return json.dumps(asdict(self), indent=2)
 
 
 def _row(row: ProbeRow) -> TableRow:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.environment.dispatch import resolve_views
-from detmode.mode.higher_order import register_passthrough
 from detmode.mode.options import check_operator
 from detmode.rules import default_rules
-from detmode.runs.difference import Difference, difference
+from detmode.runs.difference import Difference, difference, largest_of
 from detmode.runs.disturbance import Disturbance
+from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
-from detmode.runs.tensors import has_data, is_capturing, is_foreign
-from detmode.sites.call_sites import CallSites
-from detmode.sites.observers import Observer, repeated
+from detmode.runs.tensors import has_data, is_capturing
+from detmode.sites.observers import repeated
 from detmode.table.call import Call, Signature, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
@@ -39,7 +39,18 @@ _REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
 """Operators that give a tensor different memory."""
 
 
-class Probe(Observer):
+class _Probed(NamedTuple):
+    """A call, which ``run(*args, **kwargs)`` makes."""
+
+    func: torch._ops.OpOverload
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    run: Callable[..., Any]
+    place: CallSite
+
+
+class Probe(RunObserver):
     """Runs each operator of a block again on the same inputs, and compares the bytes.
 
     The program continues with the first result of each call; its arguments and random generators
@@ -53,8 +64,6 @@ class Probe(Observer):
         TypeError, ValueError: an argument of the wrong type, less than one repeat, or a name that
             is not an operator.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, repeats: int = 3, *, skip: Iterable[str] = ()) -> None:
         super().__init__()
@@ -75,37 +84,19 @@ class Probe(Observer):
         self._overloads: dict[Any, tuple[OverloadInfo, str | None]] = {}
         self._disturbance = Disturbance()
         self._probed = 0
-        self._passed_over: dict[tuple[str, str], int] = {}
+        self._passed_over: Counter[tuple[str, str]] = Counter()
         # By overload and site: the number of probed calls, and the row once one has varied.
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._rows: dict[tuple[str, str], ProbeRow] = {}
-
-    def __enter__(self) -> Probe:
-        register_passthrough(type(self))
-        self._places = CallSites()
-        TorchDispatchMode.__enter__(self)
-        return self
 
     def report(self) -> ProbeReport:
         """Return the results so far."""
-        rows = [replace(row, count=self._counts[key]) for key, row in self._rows.items()]
-        passed_over = [PassedOver(*key, count) for key, count in self._passed_over.items()]
+        rows = tuple(replace(row, count=self._counts[key]) for key, row in self._rows.items())
+        passed_over = tuple(PassedOver(*key, count) for key, count in self._passed_over.items())
         return ProbeReport(rows, self._probed, passed_over, self._repeats)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        resolve_views()
-        if self._thread.is_inside:
-            return func(*args, **kwargs)
-        if not isinstance(func, torch._ops.OpOverload):
-            self._pass_over(str(func), "higher-order operators")
-            return func(*args, **kwargs)
-        if any(is_foreign(cls) for cls in types):
-            # A subclass desugars first; the operators that it runs are probed.
-            return NotImplemented
-        return self.observe(func, args, kwargs, func)
+    def _meet_higher_order(self, func: Any) -> None:
+        self._pass_over(str(func), "higher-order operators")
 
     def _observe(
         self,
@@ -114,75 +105,62 @@ class Probe(Observer):
         kwargs: dict[str, Any],
         run: Callable[..., Any],
     ) -> Any:
-        inputs = tensors_in((*args, *kwargs.values()))
+        values = (*args, *kwargs.values())
+        inputs = tensors_in(values)
         with self._lock:
             known = self._overloads.get(func)
             if known is None:
                 known = self._overloads[func] = OverloadInfo(func), self._why_never(func)
             overload, reason = known
-            place = self._places.of_call(inputs)
-            reason = reason or _why_not(overload, inputs, (*args, *kwargs.values()))
+            call = _Probed(func, overload.name, args, kwargs, run, self._places.of_call(inputs))
+            reason = reason or _why_not(overload, inputs, values)
             if reason is not None:
-                self._pass_over(overload.name, reason)
+                self._pass_over(call.name, reason)
         if reason is not None:
             # Without the lock: a collective may wait for a call of another thread.
             return run(*args, **kwargs)
         with self._lock:
-            return self._probe(func, overload, place, args, kwargs, run)
+            return self._probe(call)
 
-    def _probe(
-        self,
-        func: torch._ops.OpOverload,
-        overload: OverloadInfo,
-        place: CallSite,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[..., Any],
-    ) -> Any:
+    def _probe(self, call: _Probed) -> Any:
         """Make a call, and repeat it if possible."""
+        values = (*call.args, *call.kwargs.values())
         try:
             with _disable_current_modes():
                 # Operators outside ATen may use more than their schema says.
-                others = func.namespace != "aten"
-                generators = Generators((*args, *kwargs.values()), python=others)
+                others = call.func.namespace != "aten"
+                generators = Generators(values, python=others)
                 before = generators.save()
-                reads_around = func._schema.name.startswith("aten::as_strided")
-                snapshot = Snapshot(args, kwargs, whole=others or reads_around)
+                reads_around = call.func._schema.name.startswith("aten::as_strided")
+                snapshot = Snapshot(call.args, call.kwargs, whole=others or reads_around)
         except (CannotCopyError, RuntimeError) as error:
-            _logger.debug("%s is not copied: %r", overload.name, error)
-            self._pass_over(overload.name, "not copied")
-            return run(*args, **kwargs)
+            _logger.debug("%s is not copied: %r", call.name, error)
+            self._pass_over(call.name, "not copied")
+            return call.run(*call.args, **call.kwargs)
         try:
-            result = run(*args, **kwargs)
+            result = call.run(*call.args, **call.kwargs)
         except BaseException:
-            self._pass_over(overload.name, "raised")
+            self._pass_over(call.name, "raised")
             raise
         with _disable_current_modes():
             after = generators.save()
         try:
-            self._repeat(func, overload, place, (args, kwargs, result), run, snapshot, before)
+            self._repeat(call, result, snapshot, before)
         finally:
             with _disable_current_modes():
                 _set(after)
         return result
 
     def _repeat(
-        self,
-        func: torch._ops.OpOverload,
-        overload: OverloadInfo,
-        place: CallSite,
-        made: tuple[tuple[Any, ...], dict[str, Any], Any],
-        run: Callable[..., Any],
-        snapshot: Snapshot,
-        before: list[Callable[[], object]],
+        self, call: _Probed, result: Any, snapshot: Snapshot, before: list[Callable[[], object]]
     ) -> None:
         """Repeat a call that was made, and count it."""
         with _disable_current_modes():
-            expected = _data_of(func, *made)
+            expected = _data_of(call.func, call.args, call.kwargs, result)
         if not expected:
-            return self._pass_over(overload.name, "no outputs")
+            return self._pass_over(call.name, "no outputs")
         if any(not has_data(tensor) for tensor in expected.values()):
-            return self._pass_over(overload.name, "no data")
+            return self._pass_over(call.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
         found: dict[str, Difference] = {}
         conditions: dict[str, None] = {}
@@ -193,70 +171,60 @@ class Probe(Observer):
                     args, kwargs = snapshot.copy()
                     _set(before)
                 with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
-                    result = run(*args, **kwargs)
+                    result = call.run(*args, **kwargs)
                 on_host |= "schedule" in names
                 with _disable_current_modes():
-                    differing = _compare(expected, _data_of(func, args, kwargs, result))
+                    differing = _compare(expected, _data_of(call.func, args, kwargs, result))
             except Exception as error:
-                _logger.debug("%s is not repeated: %r", overload.name, error)
+                _logger.debug("%s is not repeated: %r", call.name, error)
                 if not found:
-                    return self._pass_over(overload.name, "not repeated")
+                    return self._pass_over(call.name, "not repeated")
                 break
             if differing:
                 conditions.update(dict.fromkeys(names))
                 _merge(found, differing)
-        self._count(func, overload, place, made, found, tuple(conditions))
+        self._count(call, found, tuple(conditions))
         return None
 
     def _count(
-        self,
-        func: torch._ops.OpOverload,
-        overload: OverloadInfo,
-        place: CallSite,
-        made: tuple[tuple[Any, ...], dict[str, Any], Any],
-        found: dict[str, Difference],
-        conditions: tuple[str, ...],
+        self, call: _Probed, found: dict[str, Difference], conditions: tuple[str, ...]
     ) -> None:
-        key = (overload.name, place.site.text)
+        site, module = call.place.site.text, call.place.module
+        key = (call.name, site)
         self._probed += 1
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self._counts[key] += 1
         if not found:
             return
         row = self._rows.get(key)
         if row is None:
             with _disable_current_modes():
-                family, action = _rule_of(func, made[0], made[1])
-            row = self._rows[key] = ProbeRow(
-                overload.name, 0, 0, (), (), 0, 0.0, place.site.text, None, family, action
-            )
+                family, action = _rule_of(call)
+            row = ProbeRow(call.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
+            self._rows[key] = row
         row.varied += 1
-        if place.module is not None:
-            row.modules[place.module] = row.modules.get(place.module, 0) + 1
+        if module is not None:
+            row.modules[module] = row.modules.get(module, 0) + 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *found)))
         row.elements = max(row.elements, *(each.elements for each in found.values()))
-        row.largest = _larger(row.largest, *(each.largest for each in found.values()))
+        row.largest = largest_of(row.largest, *(each.largest for each in found.values()))
 
     def _pass_over(self, name: str, reason: str) -> None:
-        key = (name, reason)
-        self._passed_over[key] = self._passed_over.get(key, 0) + 1
+        self._passed_over[name, reason] += 1
 
     def _why_never(self, func: torch._ops.OpOverload) -> str | None:
         """Return the reason why no call of an overload is probed; ``None`` if calls are probed."""
         schema = func._schema
-        if matches(names_of(func, ()), self._skip):
-            return "skipped"
-        if func.namespace in _COLLECTIVES:
-            return "collectives"
-        if OverloadInfo(func).allocates:
-            return "allocations"
-        if schema.name in _REBINDING or torch.Tag.inplace_view in func.tags:
-            return "views"
-        if schema.is_mutable:
-            return None
-        if not schema.returns:
-            return "no outputs"
-        return "views" if all(each.alias_info is not None for each in schema.returns) else None
+        returns_views = all(each.alias_info is not None for each in schema.returns)
+        rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
+        reasons = {
+            "skipped": matches(names_of(func, ()), self._skip),
+            "collectives": func.namespace in _COLLECTIVES,
+            "allocations": OverloadInfo(func).allocates,
+            "no outputs": not (rebinds or schema.is_mutable or schema.returns),
+            "views": rebinds or (returns_views and not schema.is_mutable),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def probe(
@@ -319,48 +287,35 @@ def _data_of(
     given.sort(key=lambda item: item[0] not in declared)
     arguments: dict[int, tuple[str, Tensor]] = {}
     for name, value in given:
-        if isinstance(value, Tensor):
-            arguments.setdefault(id(value), (f"mutated {name}", value))
-        elif isinstance(value, (list, tuple)):
-            for position, each in enumerate(value):
-                if isinstance(each, Tensor):
-                    arguments.setdefault(id(each), (f"mutated {name}[{position}]", each))
-    written = dict(arguments.values())
+        for label, each in _elements(f"mutated {name}", value):
+            if isinstance(each, Tensor):
+                arguments.setdefault(id(each), (label, each))
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
     undefined = UNDEFINED_OUTPUTS.get(func._schema.name, ())
     for position, value in enumerate(results):
-        if position in undefined:
-            continue
-        for number, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
-            name = f"output {position}"
-            if isinstance(value, (list, tuple)):
-                name += f"[{number}]"
+        for label, each in () if position in undefined else _elements(f"output {position}", value):
             if isinstance(each, Tensor) and id(each) not in arguments:
-                outputs[name] = each
+                outputs[label] = each
             elif isinstance(each, (bool, int, float, complex)):
-                outputs[name] = torch.tensor(each, dtype=_WIDEST[type(each)])
-    return {**outputs, **written} if outputs or func._schema.is_mutable else {}
+                outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
+    return {**outputs, **dict(arguments.values())} if outputs or func._schema.is_mutable else {}
 
 
-_WIDEST = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-    complex: torch.complex128,
-}
+def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value, or each element of a list, with its name."""
+    if isinstance(value, (list, tuple)):
+        yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
+    else:
+        yield name, value
 
 
 def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, Difference]:
     differing = {}
     for name in dict.fromkeys((*expected, *found)):
-        one, other = expected.get(name), found.get(name)
-        if one is None or other is None:
-            given = one if one is not None else other
-            assert given is not None
-            each: Difference | None = Difference(given.numel(), None)
-        else:
-            each = difference(one, other)
+        given = [side[name] for side in (expected, found) if name in side]
+        one_only = Difference(given[0].numel(), None)
+        each = difference(*given) if len(given) == 2 else one_only
         if each is not None:
             differing[name] = each
     return differing
@@ -368,17 +323,9 @@ def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str,
 
 def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
     for name, each in more.items():
-        known = found.get(name)
-        if known is not None:
-            elements = max(known.elements, each.elements)
-            each = Difference(elements, _larger(known.largest, each.largest))
-        found[name] = each
-
-
-def _larger(*sizes: float | None) -> float | None:
-    """Return the largest size; ``None`` if one of them is undefined."""
-    known = [size for size in sizes if size is not None]
-    return max(known) if len(known) == len(sizes) else None
+        known = found.get(name, each)
+        elements = max(known.elements, each.elements)
+        found[name] = Difference(elements, largest_of(known.largest, each.largest))
 
 
 def _set(states: list[Callable[[], object]]) -> None:
@@ -386,15 +333,13 @@ def _set(states: list[Callable[[], object]]) -> None:
         each()
 
 
-def _rule_of(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str | None, str | None]:
+def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
-    rows = default_rules().get(func)
-    if not rows:
-        return None, None
-    call = Call(func, Signature(func).bind(args, kwargs), "cuda")
-    for row in rows:
-        if row.rule.when(call):
-            return row.family, type(row.rule.action).__name__.lower()
+    rows = default_rules().get(probed.func)
+    if rows:
+        arguments = Signature(probed.func).bind(probed.args, probed.kwargs)
+        call = Call(probed.func, arguments, "cuda")
+        for row in rows:
+            if row.rule.when(call):
+                return row.family, type(row.rule.action).__name__.lower()
     return None, None

@@ -17,17 +17,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.environment.dispatch import resolve_views
-from detmode.mode.higher_order import register_passthrough
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
-from detmode.runs.tensors import form_of, has_data, is_capturing, is_foreign
+from detmode.runs.observer import RunObserver
+from detmode.runs.tensors import form_of, has_data, is_capturing
 from detmode.runs.trace_file import Writer
-from detmode.sites.call_sites import CallSites
-from detmode.sites.observers import Observer
 from detmode.table.call import tensors_in
 from detmode.table.overload_info import OverloadInfo
 
@@ -49,7 +46,7 @@ _Added: TypeAlias = tuple[list[int], list[int]]
 """For each tensor, the number of its form in the trace, and the number of its digest."""
 
 
-class record(Observer):
+class record(RunObserver):
     """Records every call of a block to a folder, for ``detmode diff``.
 
     Args:
@@ -61,8 +58,6 @@ class record(Observer):
         TraceError: the folder cannot be written, or is not empty.
         TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(self, path: str | os.PathLike[str], *, dump: Iterable[str] = ()) -> None:
         super().__init__()
@@ -86,10 +81,8 @@ class record(Observer):
         self._running = 0
 
     def __enter__(self) -> record:
-        register_passthrough(type(self))
         self._writer = Writer(self._path, _about())
-        self._places = CallSites()
-        TorchDispatchMode.__enter__(self)
+        super().__enter__()
         return self
 
     @property
@@ -108,15 +101,12 @@ class record(Observer):
             if not self._is_inherited:
                 undo.callback(self._writer.close, error is None)
                 undo.callback(self._flush)
-                undo.callback(self._complete, self._waited_for())
+                pending = chain.from_iterable(self._pending.values())
+                undo.callback(self._complete, [result for _, result, waited in pending if waited])
             undo.callback(super().__exit__, kind, error, traceback)
         if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
-
-    def _waited_for(self) -> list[Tensor]:
-        entries = chain.from_iterable(self._pending.values())
-        return [result for _, result, waited_for in entries if waited_for]
 
     def _flush(self) -> None:
         assert self._writer is not None
@@ -129,18 +119,6 @@ class record(Observer):
             for address, storage in self._undefined.items()
             if not storage.expired()
         }
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if any(is_foreign(cls) for cls in types):
-            # A subclass desugars first; the operators that it runs are recorded.
-            return NotImplemented
-        resolve_views()
-        if self._thread.is_inside or not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **kwargs)
-        return self.observe(func, args, kwargs, func)
 
     def _observe(
         self,
@@ -179,7 +157,9 @@ class record(Observer):
             if before is None:
                 self._complete(inputs)
                 before = self._add(inputs)
-            outputs = [tensor for tensor in tensors_in((result,)) if not _among(tensor, written)]
+            outputs = [
+                tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
+            ]
             if self._undefined or plan.allocates:
                 self._note_written(written, plan.allocates)
                 # Returning a view of an input does not write it.
@@ -361,10 +341,6 @@ def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
             generator = torch.default_generator
     state: Tensor = generator.get_state()
     return state
-
-
-def _among(tensor: Tensor, tensors: list[Tensor]) -> bool:
-    return any(tensor is other for other in tensors)
 
 
 def _about() -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
 
 from detmode.runs.difference import SPARSE_PARTS
 from detmode.table.call import tensors_in
@@ -21,19 +21,6 @@ _ALIGNMENT = 512
 
 class CannotCopyError(Exception):
     """A tensor of a kind that cannot be copied exactly."""
-
-
-@dataclass(frozen=True)
-class _View:
-    """The position of a tensor's elements in the copy of its storage."""
-
-    storage: int
-    dtype: torch.dtype
-    offset: int
-    shape: torch.Size
-    stride: tuple[int, ...]
-    is_conj: bool
-    is_neg: bool
 
 
 class _Span:
@@ -80,9 +67,12 @@ class Snapshot:
     def __init__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False
     ) -> None:
-        self._args, self._kwargs = _frozen(args), {k: _frozen(v) for k, v in kwargs.items()}
+        # Lists are new ones, since the caller may change its own.
+        self._call: tuple[Any, Any] = tree_map(lambda value: value, (args, kwargs))
         # By identity: an argument passed twice is one tensor in the copy too.
-        self._views: dict[int, _View] = {}
+        # Of each tensor: its storage, its offset in the copy, and a view, since the call may resize
+        # the tensor itself.
+        self._views: dict[int, tuple[int, int, Tensor]] = {}
         self._sparse: dict[int, Tensor] = {}
         together: dict[int, list[Tensor]] = {}
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -92,57 +82,37 @@ class Snapshot:
                 raise CannotCopyError(f"{tensor.layout} tensor of {tensor.dtype}")
             elif not tensor._is_zerotensor():
                 together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-        self._spans = {
-            storage: _Span(tensors, whole=whole) for storage, tensors in together.items()
-        }
+        self._spans: dict[int, _Span] = {}
         for storage, tensors in together.items():
-            span = self._spans[storage]
+            span = self._spans[storage] = _Span(tensors, whole=whole)
             for tensor in tensors:
                 offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
-                self._views[id(tensor)] = _View(
-                    storage,
-                    tensor.dtype,
-                    offset,
-                    tensor.shape,
-                    tuple(map(int, tensor.stride())),
-                    tensor.is_conj(),
-                    tensor.is_neg(),
-                )
+                self._views[id(tensor)] = storage, offset, tensor.detach()
 
     def copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as they were, in new memory."""
         storages = {number: span.copy() for number, span in self._spans.items()}
         made: dict[int, Tensor] = {}
 
-        def copied(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                if id(value) not in made:
-                    made[id(value)] = self._tensor(value, storages)
-                return made[id(value)]
-            if isinstance(value, (list, tuple)):
-                return type(value)(copied(each) for each in value)
-            return value
+        def copied(tensor: Tensor) -> Tensor:
+            if id(tensor) not in made:
+                made[id(tensor)] = self._tensor(tensor, storages)
+            return made[id(tensor)]
 
-        kwargs = {name: copied(value) for name, value in self._kwargs.items()}
-        return tuple(copied(value) for value in self._args), kwargs
+        args, kwargs = tree_map_only(Tensor, copied, self._call)
+        return args, kwargs
 
     def _tensor(self, tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
         sparse = self._sparse.get(id(tensor))
         if sparse is not None:
             return sparse.clone()
-        view = self._views.get(id(tensor))
-        if view is None:
+        if id(tensor) not in self._views:
             return tensor  # zeros without memory: nothing can be written there
-        storage = storages[view.storage]
-        new = torch.empty(0, dtype=view.dtype, device=storage.device)
-        new.set_(storage, view.offset, view.shape, view.stride)
-        new = torch._conj(new) if view.is_conj else new
-        return torch._neg_view(new) if view.is_neg else new
-
-
-def _frozen(value: Any) -> Any:
-    """Copy a list or tuple, since the caller may change its own."""
-    return type(value)(value) if type(value) in (list, tuple) else value
+        number, offset, view = self._views[id(tensor)]
+        new = torch.empty(0, dtype=view.dtype, device=view.device)
+        new.set_(storages[number], offset, view.shape, view.stride())
+        new = torch._conj(new) if view.is_conj() else new
+        return torch._neg_view(new) if view.is_neg() else new
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,6 +68,13 @@ class TraceCall:
     arguments: str
     generator: bytes | None
 
+    def tensors(self) -> Iterator[tuple[str, str, bytes]]:
+        """Yield the name ("input 0"), the form and the digest of each tensor."""
+        sides = {"input": self.inputs, "output": self.outputs, "mutated": self.mutated}
+        for name, side in sides.items():
+            for position, (form, digest) in enumerate(zip(side.forms, side.digests)):
+                yield f"{name} {position}", form, digest
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -104,22 +111,16 @@ class Shape:
             ValueError, TypeError, LookupError: the line is not a line of a trace.
         """
         overload, site, module, *sides, random = numbers
-        left = _MOST_TEXT_A_CALL
-
-        def text(number: Any) -> str:
-            nonlocal left
-            if type(number) is not int or number < 0:
-                raise ValueError
-            left -= len(texts[number])
-            if left < 0:
-                raise ValueError
-            return texts[number]
-
         if len(sides) != 3 or type(random) is not int or random not in (0, 1):
             raise ValueError
-        forms = tuple(tuple(text(number) for number in side) for side in sides)
-        module = None if module is None else text(module)
-        return cls(text(overload), text(site), module, forms, sum(map(len, forms)) + random)
+        named = [overload, site, *(() if module is None else (module,)), *chain(*sides)]
+        if any(type(number) is not int or number < 0 for number in named):
+            raise ValueError
+        if sum(len(texts[number]) for number in named) > _MOST_TEXT_A_CALL:
+            raise ValueError
+        forms = tuple(tuple(texts[number] for number in side) for side in sides)
+        name = None if module is None else texts[module]
+        return cls(texts[overload], texts[site], name, forms, sum(map(len, forms)) + random)
 
 
 class Writer:
@@ -319,17 +320,10 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> TraceCall:
-    each = list(split(digests))
-    ends = list(accumulate(len(side) for side in shape.sides))
-    inputs, outputs, mutated = (
-        Tensors(side, tuple(each[begin:end]))
-        for side, begin, end in zip(shape.sides, (0, *ends), ends)
-    )
-    generator = each[-1] if len(each) > ends[-1] else None
-    return TraceCall(
-        number, shape.overload, shape.site, shape.module, inputs, outputs, mutated, arguments,
-        generator,
-    )  # fmt: skip
+    each = split(digests)
+    ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)
+    place = (shape.overload, shape.site, shape.module)
+    return TraceCall(number, *place, ins, outs, mutated, arguments, next(each, None))
 
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:

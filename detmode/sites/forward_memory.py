@@ -17,10 +17,11 @@ from typing import Generic, TypeVar
 import torch
 
 from detmode.cuda.undo import Undo
-from detmode.sites.lines import backward_site, here
+from detmode.sites.graphs import GENERATED, place_of
+from detmode.sites.lines import backward_site, own_line, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
+from detmode.table.call import InterceptedCall
 from detmode.table.call_site import CallSite, Note
-from detmode.table.intercepted_call import InterceptedCall
 from detmode.table.names import matches
 
 T = TypeVar("T")
@@ -80,20 +81,26 @@ class ByNode(Generic[T]):
                 del values[oldest]
         values[number] = value
 
-    def of(self, number: int) -> list[T]:
+    def of(self, node: torch.autograd.graph.Node) -> list[T]:
         """Return the candidates for a node's value: one, or two if numbers repeat."""
+        # Writing to a view: the node of the copy is made right after the one of the operator.
+        number = node._sequence_nr() - node.name().endswith(_COPY_SLICES)
         return list(filter(None, (self._own.get(number), self.foreign.get(number))))
 
 
 class ForwardMemory:
-    """The memory of one thread: forward calls, and open and past allow regions."""
+    """The memory of one thread: forward calls, and open and past allow regions.
+
+    Attributes:
+        had_regions: true once the thread has entered an allow region.
+    """
 
     def __init__(self) -> None:
         self._notes: ByNode[Note] = ByNode()
         # Separate from the notes, which decide what is allowed: observers must not change those.
         self._places: ByNode[CallSite] = ByNode()
         self._active: list[Region] = []
-        self._had_regions = False
+        self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
@@ -101,7 +108,7 @@ class ForwardMemory:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
         region = Region(block, patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._remember, region))
-        self._had_regions = True
+        self.had_regions = True
         self._active.append(region)
 
     def close_region(self, block: object) -> None:
@@ -129,11 +136,10 @@ class ForwardMemory:
 
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
         """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
-        number, name = node._sequence_nr(), node.name()
+        name, notes = node.name(), self._notes.of(node)
         if name.endswith(_COPY_SLICES):
-            # Writing to a view: this node is made right after the one of the operator itself.
-            return self._notes.of(number - 1)
-        return [note for note in self._notes.of(number) if _may_be_made_by(note.names[0], name)]
+            return notes
+        return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
     def find_site(
         self, call: InterceptedCall, paths: ModulePaths, *, in_backward: bool = True
@@ -148,7 +154,18 @@ class ForwardMemory:
         node = _current_node()
         if call.notes is None:
             call.notes = [] if node is None else self._notes_of(node)
-        site = here(paths)
+        user, modules = surroundings(innermost=True)
+        site = None
+        if user is not None:
+            # A module that a model has at several places is shown where it was first called.
+            path = paths.known.get(id(modules[-1])) if modules else None
+            if modules and path is None and (modules := surroundings()[1]):
+                path = paths.of(modules, recomputed=node is not None)
+            site = CallSite(site_of(user), path)
+            if user.f_code.co_filename.startswith(GENERATED):
+                site = place_of(user, path, paths) or site
+            if site.site.text not in paths.own_lines:
+                paths.own_lines[site.site.text] = own_line(user)
         if call.notes and (site is None or site.module is None):
             forward = call.notes[0].site
             # A Python function's backward, or a hook, belongs to the module of the forward call.
@@ -207,11 +224,7 @@ class ForwardMemory:
         node = _current_node()
         if node is None:
             return None
-        number = node._sequence_nr()
-        if node.name().endswith(_COPY_SLICES):
-            # Writing to a view: this node is made right after the one of the operator itself.
-            number -= 1
-        places = self._places.of(number)
+        places = self._places.of(node)
         if places:
             return places[0]
         notes = self._notes_of(node)
@@ -219,8 +232,6 @@ class ForwardMemory:
 
     def allows(self, call: InterceptedCall) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
-        if not self._had_regions:
-            return False
         names = call.overload.names
         active = [region.patterns for region in self._active]
         if matches(names, chain(*active)):

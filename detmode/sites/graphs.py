@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from detmode.sites.files import is_own, is_users
+from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import CallSite, Site
 from detmode.table.names import overload_name
 from detmode.table.variants import variant_of
@@ -24,8 +25,23 @@ _SELF = "L['self']"
 _SITES = 1 << 14
 
 
-def node_of(frame: FrameType) -> torch.fx.Node | None:
-    """Return the node behind a line of a graph's generated code, if its user's line is known."""
+def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> CallSite | None:
+    """Return the user's place behind a line of a graph's generated code, if it is known.
+
+    Args:
+        frame: of the generated code.
+        root: the path of the module that runs the graph.
+        paths: take the program's own line.
+    """
+    node = _node_at(frame)
+    if node is None:
+        return None
+    place, outer, _ = site_from(text_of(node, root))
+    paths.own_lines.setdefault(place.site.text, outer)
+    return place
+
+
+def _node_at(frame: FrameType) -> torch.fx.Node | None:
     graph = frame.f_locals.get("self")
     if not isinstance(graph, torch.fx.GraphModule) or graph._lineno_map is None:
         return None

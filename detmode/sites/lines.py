@@ -13,9 +13,8 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
-from detmode.sites.graphs import GENERATED, node_of, site_from, text_of
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite, Site
+from detmode.table.call_site import Site
 
 _current_node = torch._C._current_autograd_node
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
@@ -25,49 +24,11 @@ _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 _sites: ById[dict[int, Site]] = ById()
 
 
-def here(paths: ModulePaths) -> CallSite | None:
-    """Return where the user's code makes a call; ``None`` in a backward that autograd runs.
-
-    To be fast, it reads the stack only up to the innermost module being called, which may be below
-    or above the user's line. A module that occurs at several places of the model has the path under
-    which it was first called.
-    """
-    user: FrameType | None = None
-    module: torch.nn.Module | None = None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code is _MODULE_CALL:
-            if module is None:
-                module = frame.f_locals["self"]
-            if user is not None:
-                break
-        elif code is _ENGINE_CALL:
-            break
-        elif user is None and is_users(code.co_filename):
-            user = frame
-            if module is not None:
-                break
-        frame = frame.f_back
-    if user is None:
-        return None
-    path = None
-    if module is not None:
-        path = paths.known.get(id(module))
-        if path is None and (modules := surroundings()[1]):
-            path = paths.of(modules, recomputed=_current_node() is not None)
-    if user.f_code.co_filename.startswith(GENERATED) and (node := node_of(user)) is not None:
-        place, outer, _ = site_from(text_of(node, path))
-        paths.own_lines.setdefault(place.site.text, outer)
-        return place
-    site = site_of(user)
-    if site.text not in paths.own_lines:
-        paths.own_lines[site.text] = own_line(user)
-    return CallSite(site, path)
-
-
 def own_line(frame: FrameType | None) -> str | None:
-    """Return the program's own nearest line, from a frame outwards, as "file:line"."""
+    """Return the program's own nearest line, from a frame outwards, as "file:line".
+
+    The outermost one would be the line of every call in a program that begins with ``main()``.
+    """
     while frame is not None:
         if is_own(frame.f_code.co_filename):
             return site_of(frame).text
@@ -82,18 +43,22 @@ def outer_site(site: Site, paths: ModulePaths) -> str | None:
     return paths.own_lines.get(site.text)
 
 
-def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
+def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[torch.nn.Module]]:
     """Return the nearest frame of the user's code, and the modules being called, outermost first.
 
     In a backward, only modules that the backward itself calls: a recomputed forward, or the
     backward of a Python function. The stack is read because hooks would change the program: global
     module hooks apply to all threads, send every module call through another path, and are visible
     to other tools.
+
+    Args:
+        innermost: of the modules, the last one is enough, which may be called below or above the
+            user's line; the stack is read no further.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and not (innermost and user and modules):
         code = frame.f_code
         if code is _MODULE_CALL:
             modules.append(frame.f_locals["self"])
@@ -102,7 +67,9 @@ def surroundings() -> tuple[FrameType | None, list[torch.nn.Module]]:
         elif user is None and is_users(code.co_filename):
             user = frame
         frame = frame.f_back
-    modules = [module for module in reversed(modules) if not _is_compilers(module)]
+    modules.reverse()
+    if not innermost:
+        modules = [module for module in modules if not _is_compilers(module)]
     return user, modules
 
 

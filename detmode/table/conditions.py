@@ -16,7 +16,7 @@ from detmode.cuda.dtypes import FLOATING as FLOATING
 from detmode.cuda.dtypes import INTEGRAL as INTEGRAL
 from detmode.cuda.dtypes import REDUCED as REDUCED
 from detmode.environment import nccl
-from detmode.environment.settings import FILL, FLAG
+from detmode.environment.process_setting import FILL, FLAG
 from detmode.table.call import Call
 from detmode.table.values import Value, check_name
 
@@ -125,15 +125,24 @@ def on(*device_types: str) -> Condition:
     )
 
 
+def _of_tensors(condition: str, names: tuple[str, ...], holds: Callable[..., bool]) -> Condition:
+    """Return the condition that all arguments ``names`` are tensors and that ``holds`` of them."""
+
+    def hold(call: Call) -> bool:
+        tensors = [call.arguments.get(name) for name in names]
+        return all(isinstance(tensor, torch.Tensor) for tensor in tensors) and holds(*tensors)
+
+    return Condition(f"{condition}({', '.join(map(repr, names))})", hold, names)
+
+
 @_pickled_by_name
 def requires_grad(name: str) -> Condition:
     """The tensor argument ``name`` requires grad, and grad mode is on."""
-
-    def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and tensor.requires_grad and torch.is_grad_enabled()
-
-    return Condition(f"requires_grad({name!r})", holds, (name,))
+    return _of_tensors(
+        "requires_grad",
+        (name,),
+        lambda tensor: tensor.requires_grad and torch.is_grad_enabled(),
+    )
 
 
 @_pickled_by_name
@@ -197,34 +206,23 @@ def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
 @_pickled_by_name
 def nonempty(name: str) -> Condition:
     """The tensor argument ``name`` has elements."""
-
-    def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and decided(tensor.numel() > 0, otherwise=True)
-
-    return Condition(f"nonempty({name!r})", holds, (name,))
+    return _of_tensors(
+        "nonempty", (name,), lambda tensor: decided(tensor.numel() > 0, otherwise=True)
+    )
 
 
 @_pickled_by_name
 def single(name: str) -> Condition:
     """The tensor argument ``name`` has one element."""
-
-    def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and decided(tensor.numel() == 1, otherwise=False)
-
-    return Condition(f"single({name!r})", holds, (name,))
+    return _of_tensors(
+        "single", (name,), lambda tensor: decided(tensor.numel() == 1, otherwise=False)
+    )
 
 
 @_pickled_by_name
 def quantized(name: str) -> Condition:
     """The tensor argument ``name`` is quantized."""
-
-    def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return isinstance(tensor, torch.Tensor) and tensor.is_quantized
-
-    return Condition(f"quantized({name!r})", holds, (name,))
+    return _of_tensors("quantized", (name,), lambda tensor: tensor.is_quantized)
 
 
 def has_strides(tensor: torch.Tensor) -> bool:
@@ -236,16 +234,10 @@ def has_strides(tensor: torch.Tensor) -> bool:
 def row_major(name: str) -> Condition:
     """The tensor argument ``name`` is contiguous, and not quantized."""
 
-    def holds(call: Call) -> bool:
-        tensor = call.arguments.get(name)
-        return (
-            isinstance(tensor, torch.Tensor)
-            and has_strides(tensor)
-            and not tensor.is_quantized
-            and tensor.is_contiguous()
-        )
+    def holds(tensor: torch.Tensor) -> bool:
+        return has_strides(tensor) and not tensor.is_quantized and tensor.is_contiguous()
 
-    return Condition(f"row_major({name!r})", holds, (name,))
+    return _of_tensors("row_major", (name,), holds)
 
 
 @_pickled_by_name
@@ -253,11 +245,8 @@ def sparse(*names: str) -> Condition:
     """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
 
     def holds(call: Call) -> bool:
-        for name in names:
-            tensor = call.arguments.get(name)
-            if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
-                return True
-        return False
+        values = [call.arguments.get(name) for name in names]
+        return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
     return Condition(f"sparse({', '.join(map(repr, names))})", holds, names)
 
@@ -302,39 +291,31 @@ def fill_uninitialized_memory(value: bool) -> Condition:
 def uneven_windows(name: str, output: str) -> Condition:
     """One of the last three sizes of ``name`` is not a multiple of that of ``output``."""
 
-    def holds(call: Call) -> bool:
-        tensor, pooled = call.arguments.get(name), call.arguments.get(output)
-        if not isinstance(tensor, torch.Tensor) or not isinstance(pooled, torch.Tensor):
-            return False
-        if not has_strides(tensor) or not has_strides(pooled):
-            return False
-        return any(
+    def holds(tensor: torch.Tensor, pooled: torch.Tensor) -> bool:
+        return (has_strides(tensor) and has_strides(pooled)) and any(
             decided(small > 0, otherwise=True) and decided(large % small != 0, otherwise=True)
             for large, small in zip(tensor.shape[-3:], pooled.shape[-3:])
         )
 
-    return Condition(f"uneven_windows({name!r}, {output!r})", holds, (name, output))
+    return _of_tensors("uneven_windows", (name, output), holds)
 
 
 @_pickled_by_name
 def bias_of(name: str, matrix: str) -> Condition:
     """``name`` is a contiguous vector that is added to each row of a product with ``matrix``."""
 
-    def holds(call: Call) -> bool:
-        vector, mat = call.arguments.get(name), call.arguments.get(matrix)
-        if not isinstance(vector, torch.Tensor) or not isinstance(mat, torch.Tensor):
-            return False
-        if not has_strides(vector) or not has_strides(mat):
-            return False
+    def holds(vector: torch.Tensor, mat: torch.Tensor) -> bool:
         return (
-            vector.dim() == 1
+            has_strides(vector)
+            and has_strides(mat)
+            and vector.dim() == 1
             and mat.dim() == 2
             and vector.is_contiguous()
             and decided(vector.shape[0] == mat.shape[1], otherwise=False)
             and all(decided(size > 1, otherwise=False) for size in mat.shape)
         )
 
-    return Condition(f"bias_of({name!r}, {matrix!r})", holds, (name, matrix))
+    return _of_tensors("bias_of", (name, matrix), holds)
 
 
 @_pickled_by_name

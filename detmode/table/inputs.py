@@ -9,9 +9,17 @@ from typing import Any
 import torch
 
 from detmode.table.maker import Maker
+from detmode.table.rule_table import resolve
 
 Arguments = dict[str, Any]
 """Of one call, by schema name."""
+
+
+def of_schema(op: str, known: Arguments) -> Arguments:
+    """Those of ``known`` that the operator takes; all of them where no loaded library has it."""
+    func = resolve(op)
+    names = known if func is None else [each.name for each in func._schema.arguments]
+    return {name: known[name] for name in names if name in known}
 
 
 def back_to_front(tensor: torch.Tensor) -> torch.Tensor:

@@ -94,9 +94,9 @@ class OverloadInfo:
         func: the overload.
         rows: its chain in the table; empty if none of its calls may vary.
         override: the action that the mode's ``overrides`` give it.
-        twin: the operator that compiled code calls instead of it, if that one was called.
 
     Attributes:
+        twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
         undefined: the positions of outputs that are partly unwritten.
         asynchronous: true for a collective, whose results are complete only after a wait.
@@ -108,13 +108,12 @@ class OverloadInfo:
         func: torch._ops.OpOverload,
         rows: tuple[FamilyRule, ...] = (),
         override: str | None = None,
-        twin: torch._ops.OpOverload | None = None,
     ) -> None:
         schema = func._schema
         self.func = func
         self.rows = rows
         self.override = override
-        self.twin = twin
+        self.twin: torch._ops.OpOverload | None = None
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from detmode.environment.versions import parse_version
-from detmode.table.names import misnamed
+from detmode.table.names import misnamed, overloads_of
 from detmode.table.rule import Rule
 from detmode.table.values import Value
 from detmode.table.variants import functional_signature, variant_of
@@ -198,11 +198,9 @@ def resolve(op: str) -> torch._ops.OpOverload | None:
     """Return the overload by name, or ``None`` if no loaded library has it."""
     if not op.isascii():
         return None  # PyTorch does not accept every text
-    namespace, _, name = _overload_name(op).partition("::")
-    name, _, overload = name.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    # Namespaces have attributes that are not operators.
-    if not isinstance(packet, torch._ops.OpOverloadPacket) or overload not in packet.overloads():
+    base, _, overload = _overload_name(op).partition(".")
+    if overload not in overloads_of(base):
         return None
-    func: torch._ops.OpOverload = getattr(packet, overload)
+    namespace, _, name = base.partition("::")
+    func: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     return func

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,6 +113,40 @@ def sample(
 ) -> Sample:
     """A :class:`Sample`, on one line; families bind ``op`` and ``dtypes`` by ``partial``."""
     return Sample(name=name, op=op, make=make, covers=covers, **more)
+
+
+def samples_of(make: Callable[..., dict[str, Any]], **shared: Any) -> Callable[..., Sample]:
+    """A function that makes samples of one kind of call.
+
+    ::
+
+        _case = samples_of(_call, op="aten::histc", dtypes=FLOATING)
+        _case("few_bins", (300,), 3, covers="collisions", form=strided)
+
+    Args:
+        make: given a :class:`Maker` and what a sample says of its call, the arguments by name.
+        shared: fields that all the samples have, unless one says otherwise.
+
+    Returns:
+        A function of a sample's name and what it says of its call. By name it also takes the
+        fields of a :class:`Sample`, ``covers`` as words, and ``form``, which changes the call.
+    """
+    own = {each.name for each in fields(Sample)}
+
+    def case(
+        name: str,
+        *sizes: Any,
+        covers: str = "",
+        form: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        **more: Any,
+    ) -> Sample:
+        given = shared | {key: more.pop(key) for key in own & more.keys()}
+        made = partial(make, **more)
+        return Sample(
+            name=name, make=lambda m: form(made(m, *sizes)), covers=tuple(covers.split()), **given
+        )
+
+    return case
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

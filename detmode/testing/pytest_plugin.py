@@ -168,7 +168,8 @@ class _Suite:
         self._mode: SuiteMode | None = None
         self._records: list[ReportRow] = []
         self._written = ""
-        self._keys: dict[tuple[str, str], Key] = {}
+        # A refused call may occur in every step of a test, and the file may be edited meanwhile.
+        self._key = functools.cache(functools.partial(baseline.key_of, root=config.rootpath))
         self._update: bool = config.getoption("--detmode-update-baseline")
         self._warns = asked == "warn" or self._update
         self._strict = asked == "strict"
@@ -194,16 +195,6 @@ class _Suite:
         """True if this process distributes the tests to workers of pytest-xdist."""
         dist = getattr(self._config.option, "dist", "no")
         return dist != "no" and not hasattr(self._config, "workerinput")
-
-    def _key(self, overload: str, site: str) -> Key:
-        from detmode.testing import baseline
-
-        # A refused call may occur in every step of a test, and the file may be edited meanwhile.
-        key = self._keys.get((overload, site))
-        if key is None:
-            key = baseline.key_of(overload, site, self._config.rootpath)
-            self._keys[overload, site] = key
-        return key
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:

@@ -104,13 +104,9 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
         yield f"{path}.{name}" if name else path, whole.to("cpu", copy=True).contiguous()
 
 
+@_disable_current_modes()
 def differences(first: Snapshot, second: Snapshot) -> list[str]:
     """Return a line for each of the first few values that are not bitwise identical."""
-    with _disable_current_modes():
-        return _differences(first, second)
-
-
-def _differences(first: Snapshot, second: Snapshot) -> list[str]:
     lines = [
         f"{path}: only in one of the runs"
         for path in (*first, *second)

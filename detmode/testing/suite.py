@@ -9,7 +9,7 @@ from typing import Any
 
 from detmode import cuda
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.table.intercepted_call import InterceptedCall
+from detmode.table.call import InterceptedCall
 from detmode.testing.repeats import (
     Snapshot,
     differences,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
@@ -16,10 +17,7 @@ from detmode.rules import default_rules, families
 from detmode.table.call import Call, Signature
 from detmode.table.rule import Guarantee, Substitute
 from detmode.table.rule_table import FamilyRule, resolve
-from detmode.table.samples import Sample, Samples
-
-Prepare = Callable[[dict[str, Any]], None]
-"""Changes a sample's arguments before the call."""
+from detmode.table.samples import Maker, Sample, Samples
 
 
 class NotSubstitutedError(AssertionError):
@@ -68,20 +66,29 @@ def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
     return next((row for row in default_rules().get(func) if row.rule.when(bound)), None)
 
 
+def prepared(sample: Sample, prepare: Callable[[dict[str, Any]], None]) -> Sample:
+    """Return a sample whose arguments ``prepare`` changes before the call."""
+
+    def make(maker: Maker) -> dict[str, Any]:
+        arguments = sample.make(maker)
+        prepare(arguments)
+        return arguments
+
+    return replace(sample, make=make)
+
+
 @cache
 def cases(family: str | None = None) -> tuple[Case, ...]:
     """Return every sample and dtype, of one family or of all, that matches a substitute on CUDA."""
-    return tuple(case for name in families() if family in (None, name) for case in _cases_of(name))
-
-
-def _cases_of(family: str) -> Iterator[Case]:
-    for sample in samples_of(family).cases:
-        if sample.device != "cuda":
-            continue
-        for dtype in sample.dtypes:
-            row = matching_row(sample, dtype)
-            if row is not None and isinstance(row.rule.action, Substitute):
-                yield Case(row.family, sample, dtype, row.rule.guarantee)
+    return tuple(
+        Case(row.family, sample, dtype, row.rule.guarantee)
+        for name in families()
+        if family in (None, name)
+        for sample in samples_of(name).cases
+        if sample.device == "cuda"
+        for dtype in sample.dtypes
+        if (row := matching_row(sample, dtype)) and isinstance(row.rule.action, Substitute)
+    )
 
 
 def run_substituted(
@@ -90,7 +97,6 @@ def run_substituted(
     device: str = "host",
     *,
     schedule_seed: int | None = None,
-    prepare: Prepare | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Run the sample under the mode, substituted, and return the resulting tensors.
 
@@ -99,14 +105,11 @@ def run_substituted(
         dtype: the dtype they are made in.
         device: ``"cuda"`` or ``"host"``.
         schedule_seed: the host runner's schedule.
-        prepare: changes the arguments before the call.
 
     Raises:
         NotSubstitutedError: the mode ran the ATen kernel.
     """
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
-    if prepare is not None:
-        prepare(arguments)
     on_host = device != "cuda"
     mode = DeterministicMode(
         simulate="cuda" if on_host else None, schedule_seed=schedule_seed if on_host else None
@@ -121,16 +124,10 @@ def run_substituted(
 
 
 def run_aten(
-    sample: Sample,
-    dtype: torch.dtype,
-    device: str = "host",
-    *,
-    prepare: Prepare | None = None,
+    sample: Sample, dtype: torch.dtype, device: str = "host"
 ) -> tuple[torch.Tensor, ...] | None:
     """Return ATen's result in the same dtype; ``None`` if ATen has no kernel for it."""
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
-    if prepare is not None:
-        prepare(arguments)
     try:
         with deterministic_flag(False):
             return tensors_of(call(sample, arguments))
@@ -141,18 +138,9 @@ def run_aten(
         raise
 
 
-def run_truth(
-    family: str,
-    sample: Sample,
-    dtype: torch.dtype,
-    *,
-    prepare: Prepare | None = None,
-) -> tuple[torch.Tensor, ...]:
+def run_truth(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """Return the result in float64 or complex128, of the family's reference or ATen on the CPU."""
-    arguments = sample.arguments(dtype)
-    if prepare is not None:
-        prepare(arguments)
-    wide = {name: _widened(value) for name, value in arguments.items()}
+    wide = tree_map_only(torch.Tensor, widened, sample.arguments(dtype))
     reference = _reference(family, sample)
     if reference is not None:
         func = resolve(sample.op)
@@ -162,9 +150,7 @@ def run_truth(
         return tensors_of(call(sample, wide))
 
 
-def run_assigned(
-    family: str, sample: Sample, dtype: torch.dtype, *, prepare: Prepare | None = None
-) -> torch.Tensor | None:
+def run_assigned(family: str, sample: Sample, dtype: torch.dtype) -> torch.Tensor | None:
     """Return an assignment's result when the last source of each destination stays, bit for bit.
 
     ``None`` for an operator that the family's ``assignments`` do not name, or that adds here. ATen
@@ -174,10 +160,7 @@ def run_assigned(
     func = resolve(sample.op)
     if places is None or func is None:
         return None
-    arguments = sample.arguments(dtype)
-    if prepare is not None:
-        prepare(arguments)
-    assigned = places(**Signature(func).bind((), arguments))
+    assigned = places(**Signature(func).bind((), sample.arguments(dtype)))
     return None if assigned is None else last_stays(*assigned)
 
 
@@ -222,14 +205,11 @@ def tensors_of(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(each for each in results if isinstance(each, torch.Tensor))
 
 
-def _widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if value.is_complex():
-            return value.to(torch.complex128)
-        return value.to(torch.float64) if value.is_floating_point() else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(_widened(each) for each in value)
-    return value
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in float64 or complex128; one of integers as it is."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def name_of(dtype: torch.dtype) -> str:

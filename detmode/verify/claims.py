@@ -8,11 +8,13 @@ run uses a separate stream while the current one is under load.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from detmode.cuda import host
 from detmode.environment.settings import deterministic_flag
@@ -25,6 +27,7 @@ from detmode.verify.cases import (
     call,
     has_reference,
     name_of,
+    prepared,
     run_assigned,
     run_aten,
     run_substituted,
@@ -136,7 +139,7 @@ def check_truth(case: Case, device: str = "host") -> Errors:
         return Errors(0.0, None)
     aten = run_aten(case.sample, case.dtype, device)
     truth = run_truth(case.family, case.sample, case.dtype)
-    magnitudes = run_truth(case.family, case.sample, case.dtype, prepare=_take_magnitudes)
+    magnitudes = run_truth(case.family, prepared(case.sample, _take_magnitudes), case.dtype)
     _check_form(case, ours, aten, truth)
     worst = Errors(0.0, None if aten is None else 0.0)
     for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
@@ -158,10 +161,8 @@ def check_truth(case: Case, device: str = "host") -> Errors:
                 f"{allowed:.3g} is allowed; check the order and the dtype of the additions in "
                 f"detmode/rules/{case.family}"
             )
-        if errors.aten is not None and worst.aten is not None:
-            worst = Errors(max(worst.ours, errors.ours), max(worst.aten, errors.aten))
-        else:
-            worst = Errors(max(worst.ours, errors.ours), None)
+        largest_of_aten = difference.largest_of(worst.aten, errors.aten)
+        worst = Errors(max(worst.ours, errors.ours), largest_of_aten)
     return worst
 
 
@@ -205,7 +206,7 @@ def _check_form(
 
 def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
     """Return meta results by PyTorch's shape rules; ``None`` if there are none."""
-    arguments = {name: _to_meta(value) for name, value in case.sample.arguments(case.dtype).items()}
+    arguments = tree_map_only(torch.Tensor, _to_meta, case.sample.arguments(case.dtype))
     try:
         with deterministic_flag(False):
             return tensors_of(call(case.sample, arguments))
@@ -213,12 +214,8 @@ def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
         return None
 
 
-def _to_meta(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_meta(each) for each in value)
-    return value
+def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _form(tensor: torch.Tensor) -> str:
@@ -232,9 +229,7 @@ def _strides(tensor: torch.Tensor) -> list[int]:
 
 def _take_magnitudes(arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            arguments[name] = value.abs()
-        elif isinstance(value, torch.Tensor) and value.is_complex():
+        if isinstance(value, torch.Tensor) and not _counts(value):
             arguments[name] = value.abs().to(value.dtype)
 
 
@@ -258,16 +253,14 @@ def compare_errors(
     if aten is not None:
         # Where ATen overflows in an intermediate value, a substitute may, but need not.
         finite &= torch.isfinite(aten) | torch.isfinite(ours)
-    mine = torch.where(finite, ours.to(wide), 0)
-    true = torch.where(finite, truth.to(wide), 0)
-    error = _largest((mine - true).abs())
-    error_of_aten = None
-    if aten is not None:
-        finite &= torch.isfinite(aten)
-        theirs = torch.where(finite, aten.to(wide), 0)
-        error_of_aten = _largest((theirs - torch.where(finite, truth.to(wide), 0)).abs())
+
+    def error_of(result: torch.Tensor, compared: torch.Tensor) -> float:
+        return _largest(torch.where(compared, result.to(wide) - truth.to(wide), 0).abs())
+
+    error = error_of(ours, finite)
+    error_of_aten = None if aten is None else error_of(aten, finite & torch.isfinite(aten))
     scale = _largest(torch.where(torch.isfinite(magnitude), magnitude.abs(), 0))
-    scale = max(scale, _largest(true.abs()))
+    scale = max(scale, _largest(torch.where(finite, truth, 0).abs()))
     roundings = ROUNDINGS_OF_REFERENCE if limit.bits == 64 else ROUNDINGS
     rounding = roundings * limit.eps * scale + limit.smallest_normal * limit.eps
     return Errors(error, error_of_aten), FACTOR * (error_of_aten or 0.0) + rounding
@@ -294,25 +287,17 @@ def special_difference(
     """
     if _counts(ours):
         return None
-
-    def first(differs: torch.Tensor, what: str) -> str:
-        place = int(differs.reshape(-1).nonzero()[0])
-        mine, theirs = ours.reshape(-1)[place].item(), aten.reshape(-1)[place].item()
-        return f"{what} at element {place}: {mine} where ATen gives {theirs}"
-
-    differs = torch.isnan(ours) != torch.isnan(aten)
-    if differs.any():
-        return first(differs, "NaN differs")
-    if ours.is_complex():
-        return None
-    # Where ATen overflows in an intermediate value, a substitute need not.
-    differs = torch.isinf(ours) & (ours != aten)
-    if differs.any():
-        return first(differs, "an infinity differs")
-    if zeros:
-        differs = (ours == 0) & (aten == 0) & (torch.signbit(ours) != torch.signbit(aten))
+    found = {"NaN differs": torch.isnan(ours) != torch.isnan(aten)}
+    if not ours.is_complex():
+        # Where ATen overflows in an intermediate value, a substitute need not.
+        found["an infinity differs"] = torch.isinf(ours) & (ours != aten)
+        signs = torch.signbit(ours) != torch.signbit(aten)
+        found["the sign of a zero differs"] = zeros & (ours == 0) & (aten == 0) & signs
+    for what, differs in found.items():
         if differs.any():
-            return first(differs, "the sign of a zero differs")
+            place = int(differs.reshape(-1).nonzero()[0])
+            mine, theirs = ours.reshape(-1)[place].item(), aten.reshape(-1)[place].item()
+            return f"{what} at element {place}: {mine} where ATen gives {theirs}"
     return None
 
 
@@ -327,18 +312,14 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
         raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
     where = "cuda" if device == "cuda" else "cpu"
-    expected = _exception(lambda: call(sample, sample.arguments(dtype, where)))
+    expected = _exception(sample, dtype, where, nullcontext())
     if expected is None:
         raise ClaimError(
             f"{what}: ATen accepts these inputs; move the sample from errors to cases in "
             f"detmode/rules/{family}/samples.py"
         )
-
-    def run() -> None:
-        with DeterministicMode(simulate=None if where == "cuda" else "cuda"):
-            call(sample, sample.arguments(dtype, where))
-
-    got = _exception(run)
+    mode = DeterministicMode(simulate=None if where == "cuda" else "cuda")
+    got = _exception(sample, dtype, where, mode)
     if type(got) is not type(expected):
         seen = "nothing" if got is None else f"{type(got).__name__} ({got})"
         raise ClaimError(
@@ -347,10 +328,12 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
         )
 
 
-def _exception(run: Callable[[], object]) -> Exception | None:
+def _exception(
+    sample: Sample, dtype: torch.dtype, device: str, context: AbstractContextManager[object]
+) -> Exception | None:
     try:
-        with deterministic_flag(False):
-            run()
+        with deterministic_flag(False), context:
+            call(sample, sample.arguments(dtype, device))
     except Exception as error:
         return error
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ import torch
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.verify.cases import (
     Case,
-    Prepare,
     name_of,
+    prepared,
     run_assigned,
     run_aten,
     run_substituted,
@@ -131,24 +132,25 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
                 plant(argument, generator)
                 planted += 1
 
-    prepare(case.sample.arguments(case.dtype))
+    case = replace(case, sample=prepared(case.sample, prepare))
+    case.sample.arguments(case.dtype)
     if not planted:
         raise NotCheckedError(f"no argument of the dtype has 1 to {_MOST} elements")
-    assigned = run_assigned(case.family, case.sample, case.dtype, prepare=prepare)
+    assigned = run_assigned(case.family, case.sample, case.dtype)
     if assigned is not None:
-        ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
+        ours = run_substituted(case.sample, case.dtype, device)
         check_last_stays(case, ours, assigned, f" with {value},")
         return
     try:
-        aten = run_aten(case.sample, case.dtype, device, prepare=prepare)
+        aten = run_aten(case.sample, case.dtype, device)
     except (RuntimeError, ValueError) as error:
-        _check_refused(case, value, device, prepare, error)
+        _check_refused(case, value, device, error)
         return
     if aten is None:
         where = "CUDA" if device == "cuda" else "CPU"
         raise NotCheckedError(f"ATen has no {where} kernel for {name_of(case.dtype)}")
-    ours = run_substituted(case.sample, case.dtype, device, prepare=prepare)
-    truth = run_truth(case.family, case.sample, case.dtype, prepare=prepare)
+    ours = run_substituted(case.sample, case.dtype, device)
+    truth = run_truth(case.family, case.sample, case.dtype)
     for mine, theirs, true in zip(ours, aten, truth):
         if mine.dtype not in (*FLOATING, *COMPLEX):
             continue
@@ -167,12 +169,10 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
             )
 
 
-def _check_refused(
-    case: Case, value: str, device: str, prepare: Prepare, expected: Exception
-) -> None:
+def _check_refused(case: Case, value: str, device: str, expected: Exception) -> None:
     """Check that inputs that ATen rejects, such as an infinite range, raise the same type."""
     try:
-        run_substituted(case.sample, case.dtype, device, prepare=prepare)
+        run_substituted(case.sample, case.dtype, device)
     except type(expected):
         return
     raise ClaimError(

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import families
 import host_cost
 import models
+import provenance
 import pytest
 import torch
 import whole_steps
-from host_cost import Part
 from results import Results
 from sides import n_bytes
 from timing import Clock, Spread, Timed
@@ -23,6 +23,7 @@ from detmode.cuda.digest import SOURCE
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
     pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated"),
+    pytest.mark.usefixtures("clock"),
 ]
 
 
@@ -37,7 +38,6 @@ def run(folder: Path, *options: str) -> Results:
     return Results.read(path)
 
 
-@pytest.mark.usefixtures("clock")
 def test_one_command_measures_prints_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,10 +49,10 @@ def test_one_command_measures_prints_and_writes(
     assert {row.contention for row in found.rows if row.family == "put"} == {
         *("", "distinct", "zipf", "one")
     }
-    assert [step.model for step in found.steps] == ["gpt"]
-    assert found.steps[0].failure is None
+    assert [*found.steps] == ["gpt"]
+    assert found.steps["gpt"].failure is None
     names = map(whole_steps.captured_name, whole_steps.CAPTURED)
-    assert {found.steps[0].times[name] for name in names} == {"needs a GPU"}
+    assert {found.steps["gpt"].times[name] for name in names} == {"needs a GPU"}
     assert found.provenance["commit"] == "abc"
     assert found.provenance["gpu"] is None
     said = capsys.readouterr()
@@ -66,62 +66,55 @@ def test_one_command_measures_prints_and_writes(
     assert lines[4].startswith("5 of at most 8, about 0 min left: put-float32-put-")
 
 
-@pytest.mark.usefixtures("clock")
 def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No line begins after them, what is measured is written, and --resume measures the rest."""
+    """No line begins after them, and what is measured is written.
+
+    With --resume only what the file has not is measured; what it has stays to the byte.
+    """
     chosen = ("--part", "operators", "--family", "put", "--dtype", "float32", "--commit", "abc")
     passed = iter((0.0, 0.0, 61.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(families.time, "monotonic", lambda: next(passed))
+        patch.setattr(provenance.time, "monotonic", lambda: next(passed))
         found = run(tmp_path, *chosen, "--minutes", "1")
     assert len(found.rows) == 1
     assert "stopped after 1.0 minutes; --resume goes on\n" in capsys.readouterr().err
     rest = run(tmp_path, *chosen, "--resume", "--minutes", "10")
     assert rest.rows[0] == found.rows[0]
     assert [row.contention for row in rest.rows] == ["", "distinct", "zipf", "one"]
-
-
-@pytest.mark.usefixtures("clock")
-def test_what_targets_name_comes_first(tmp_path: Path) -> None:
-    """Then the other operators, then the other dtypes; of each the largest first."""
-    asked = families.parser().parse_args(
-        ["--family", "put", "--family", "upsample", "--output", "x"]
-    )
-    measured = families.Benchmark(Results({"gpu": None}, 1e9, 2), asked, Clock())
-    inputs = measured._inputs()
-    kinds = [
-        (each.first and each.family == "upsample", each.first, n_bytes(each.sample))
-        for each in inputs
-    ]
-    assert kinds == sorted(kinds, reverse=True)
-    assert {each.family for each in inputs} == {"put", "upsample"}
-
-
-@pytest.mark.usefixtures("clock")
-def test_what_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --resume only what the file has not is measured; what it has stays to the byte."""
-    chosen = ("--part", "operators", "--dtype", "float32", "--commit", "abc")
-    first = run(tmp_path, *chosen, "--family", "avg_pool3d")
-    capsys.readouterr()
-    both = run(tmp_path, *chosen, "--family", "avg_pool3d", "--family", "max_pool3d", "--resume")
-    assert both.rows[: len(first.rows)] == first.rows
-    assert {row.family for row in both.rows} == {"avg_pool3d", "max_pool3d"}
-    assert "avg_pool3d-" not in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("1 of at most 4: put-float32-put-")
+    assert len(run(tmp_path, *chosen, "--resume").rows) == 4
+    assert "put-float32-" not in capsys.readouterr().err
     assert families.main(["--output", str(tmp_path), "--resume", "--commit", "abd"]) == 2
     assert "is of another commit or machine; move it away" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("clock")
-def test_one_part_alone(tmp_path: Path) -> None:
-    """Only what is asked for runs."""
-    found = run(tmp_path, "--part", "host")
-    assert (found.rows, found.steps) == ([], [])
-    assert [part.name for part in found.host] == [
-        *("dispatch", "look up", "bind", "match", "record", "validate", *host_cost.LAUNCHES)
+def test_what_targets_name_comes_first(tmp_path: Path) -> None:
+    """Then the other operators, then the other dtypes; of each the largest first."""
+    asked = families.parser().parse_args(["--family", "put", "--family", "upsample"])
+    measured = families.Benchmark(Results({"gpu": None}, 1e9, 2), asked, Clock())
+    inputs = measured._inputs()
+    kinds = [
+        (each.first and each.case.family == "upsample", each.first, n_bytes(each.case.sample))
+        for each in inputs
     ]
+    assert kinds == sorted(kinds, reverse=True)
+    assert {each.case.family for each in inputs} == {"put", "upsample"}
 
 
-@pytest.mark.usefixtures("clock")
+def test_one_part_alone(tmp_path: Path) -> None:
+    """Only what is asked for runs: each part of a call has its cost, and a launch needs a GPU."""
+    found = run(tmp_path, "--part", "host", "--calls", "200")
+    assert (found.rows, found.steps) == ([], {})
+    names = ("dispatch", "look up", "bind", "match", "record", "validate")
+    assert [*found.host] == [*names, *host_cost.LAUNCHES]
+    for name in names:
+        time = found.host[name]
+        assert isinstance(time, Spread)
+        assert time.median < 1e-3
+        assert time.median > 0 or name in ("dispatch", "look up", "validate")
+    assert {found.host[name] for name in host_cost.LAUNCHES} == {"needs a GPU"}
+
+
 def test_failure_is_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,18 +147,6 @@ def test_wrong_usage_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_parts_of_a_call_are_times() -> None:
-    """Each part costs something; the launch is timed on a GPU only."""
-    parts = host_cost.host_cost(3, 200)
-    launches = [parts.pop() for _ in host_cost.LAUNCHES][::-1]
-    assert launches == [Part(name, "needs a GPU") for name in host_cost.LAUNCHES]
-    for part in parts:
-        assert isinstance(part.time, Spread)
-        assert part.time.median < 1e-3
-    own = [part.time.median for part in parts if part.name in ("bind", "match", "record")]
-    assert all(median > 0 for median in own)
-
-
 @pytest.mark.parametrize("name", list(models.MODELS))
 def test_every_model_is_timed(name: str, clock: Clock) -> None:
     """A step runs on every side, or PyTorch's flag refuses it."""
@@ -191,14 +172,11 @@ class Gpu(Clock):
         run()
         return 1e-3
 
-    def wait(self) -> None:
-        """Nothing is queued."""
-
 
 def test_work_of_the_gpu_is_timed_apart() -> None:
     """First as the steps come; then with the GPU held until the host has queued one."""
     clock = Gpu()
-    able = {"detmode": Timed(lambda n: time.sleep(0.03))}
+    able = {"detmode": Timed(lambda: time.sleep(0.03))}
     begun = Step("net", None, {"nondeterministic": "raises"})
     step = whole_steps._timed(begun, ["detmode"], able, {}, clock, 2)
     assert list(step.times) == ["nondeterministic", "detmode"]
@@ -233,8 +211,8 @@ def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     parts = host_cost._launches(2, 3, "cpu")
-    assert [part.name for part in parts] == list(host_cost.LAUNCHES)
-    assert all(isinstance(part.time, Spread) and part.time.count == 2 for part in parts)
+    assert [*parts] == list(host_cost.LAUNCHES)
+    assert {time.count for time in parts.values()} == {2}
     assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, 9, 0)
     assert calls[-1][:2] == ((1,), (256,))
     assert len(calls) == 2 * 2 * (3 + 2)  # two calls do not count
@@ -251,23 +229,11 @@ def test_other_weights_have_no_times(clock: Clock, monkeypatch: pytest.MonkeyPat
 
 def test_full_sizes_are_those_of_the_names() -> None:
     """ResNet-50 and GPT-2 have the parameters that they are known for."""
-    with torch.device("meta"):
+    with torch.device("meta"):  # full sizes without memory
+        made = models.Make(torch.device("meta"), tiny=False)
         resnet, gpt = (
-            sum(each.numel() for each in make(Shapes()).model.parameters())
+            sum(each.numel() for each in make(made).model.parameters())
             for make in (models.resnet50, models.gpt)
         )
     assert resnet == 25_557_032
     assert gpt == 124_439_808
-
-
-class Shapes(models.Make):
-    """Full sizes without memory."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.device("meta"), tiny=False)
-
-    def normal(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta")
-
-    def integers(self, below: int, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.int64, device="meta")

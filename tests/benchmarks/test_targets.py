@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Callable
 
 import contention
-import pytest
 import targets
 import whole_steps
 from results import Results
-from sides import ATEN, NATIVE, OURS, Row, inputs, n_bytes, timed_families
+from sides import Row, inputs, n_bytes, timed_families
 from targets import CUMSUM, DUPLICATES, GATHERED, SORTED, TARGETS
 from timing import Spread
 from whole_steps import Step, captured_name
@@ -16,17 +15,6 @@ from whole_steps import Step, captured_name
 from detmode.verify.cases import samples_of
 
 Made = Callable[[float], Spread]
-
-
-@pytest.fixture
-def row(spread: Made) -> Callable[..., Row]:
-    """An input that took so long; ATen's kernel takes 4 us, PyTorch's path 10, a copy 2."""
-
-    def made(family: str, op: str, us: float, sample: str = "a", contention: str = "") -> Row:
-        times: dict[str, Spread | str] = {ATEN: spread(4), NATIVE: spread(10), OURS: spread(us)}
-        return Row(family, op, sample, "float32", contention, 1 << 30, 2e-6, True, None, times)
-
-    return made
 
 
 def measured_of(results: Results | None) -> list[str]:
@@ -59,10 +47,9 @@ def test_gathering_is_bound_by_the_bandwidth(measured: Results, row: Callable[..
     """The lowest share counts where a launch is no part of the time."""
     large = dataclasses.replace(row("upsample", "aten::x", 40), floor=targets.BOUND)
     short = row("avg_pool3d", "aten::y", 40)
-    cached = dataclasses.replace(large, sample="in_cache", beyond_cache=False)
     other = dataclasses.replace(row("put", "aten::put", 900), floor=targets.BOUND)
-    measured.rows = [large, short, cached, other]
-    assert measured_of(measured)[3] == "10.00, 2 operators, 3 inputs, missed"
+    measured.rows = [large, short, other]
+    assert measured_of(measured)[3] == "10.00, 2 operators, 2 inputs, missed"
     assert measured_of(measured)[4] == "0.50, aten::x a float32, missed"
     measured.rows = [dataclasses.replace(large, floor=32e-6)]
     assert measured_of(measured)[4] == "0.80, aten::x a float32, met"
@@ -92,11 +79,11 @@ def test_steps_are_held_against_nondeterministic_ones(measured: Results, spread:
     work: dict[str, Spread | str] = {plain: spread(10), unfilled: spread(12)}
     for side, us in zip(whole_steps.CAPTURED, (8, 10, 9)):
         times[captured_name(side)] = spread(us)
-    measured.steps = [
-        Step("net", None, times, work),
-        Step("other", None, {**times, ours: spread(80), unfilled: "raises"}),
-        Step("odd", "varies", {}),
-    ]
+    measured.steps = {
+        "net": Step("net", None, times, work),
+        "other": Step("other", None, {**times, ours: spread(80), unfilled: "raises"}),
+        "odd": Step("odd", "varies", {}),
+    }
     assert measured_of(measured)[-5:] == [
         "4.00, 2 models, worst 8.00, missed",
         "1.50, 1 models, worst 1.50",
@@ -112,7 +99,7 @@ def test_targets_name_what_is_timed() -> None:
     benched = [(each, sample) for each in timed_families() for sample in samples_of(each).bench]
     assert set(SORTED) <= {sample.op for _, sample in benched}
     (large,) = (sample for _, sample in benched if (sample.op, sample.name) == CUMSUM[:2])
-    (each,) = (each for each in inputs(["scan"]) if each.sample is large)
+    (each,) = (each for each in inputs(["scan"]) if each.case.sample is large)
     assert n_bytes(large) == 4 << 28
     assert targets.named(each)
     assert set(DUPLICATES) < set(contention.KINDS)

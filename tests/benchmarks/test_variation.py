@@ -1,48 +1,46 @@
 """Results are told apart, and what was counted is kept and said."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import variation
-from variation import NOT_MEASURED, Line, Results
+from variation import NOT_MEASURED, Line, Results, measure
 
-from detmode import cuda
+from detmode import DeterministicMode
+from detmode.environment.settings import deterministic_flag
+from detmode.table.maker import Maker
 from detmode.table.samples import Sample
-from detmode.verify.cases import Case
+from detmode.verify.cases import Case, call
 
 
 def results(gpu: str = "Some GPU", *lines: Line) -> Results:
     return Results({"gpu": gpu, "date": "2026-11-21", "torch": "2.11.0"}, list(lines))
 
 
-def measured(case: Case, repeats: int, seconds: float) -> Line:
-    ((same, made),) = variation.made_ahead([case])
-    return variation.measure(same, made, repeats, seconds, "cpu")
+def case(op: str, make: Callable[[Maker], dict[str, Any]]) -> Case:
+    return Case("family", Sample(name="n", op=op, make=make), torch.float32, None)
 
 
 def test_results_are_counted() -> None:
-    """A result that alternates counts twice, one that never varies once, in any of its tensors."""
+    """A result that alternates counts twice, one that never varies once, in any of its tensors.
+
+    Results are told apart by their bits, a zero's sign included.
+    """
     numbers = itertools.count()
     values = torch.zeros(100)
 
-    def varies() -> tuple[torch.Tensor, torch.Tensor]:
+    def varies(other_value: float) -> tuple[torch.Tensor, torch.Tensor]:
         other = values.clone()
-        other[7] = next(numbers) % 2
+        other[7] = other_value if next(numbers) % 2 else 0.0
         return values, other
 
-    assert variation.count_results(varies, 10, "cpu") == 2
+    assert variation.count_results(lambda: varies(1.0), 10, "cpu") == 2
+    assert variation.count_results(lambda: varies(-0.0), 10, "cpu") == 2
     assert variation.count_results(lambda: values, 10, "cpu") == 1
-
-
-def test_a_sign_of_zero_counts() -> None:
-    """Results are told apart by their bits."""
-    numbers = itertools.count()
-    counted = variation.count_results(
-        lambda: torch.tensor([0.0, -0.0])[next(numbers) % 2 :][:1], 4, "cpu"
-    )
-    assert counted == 2
 
 
 def test_load_comes_before_each_run() -> None:
@@ -54,55 +52,38 @@ def test_load_comes_before_each_run() -> None:
     assert said == ["load", "run", "load", "run"]
 
 
-def test_aten_is_repeated_with_the_flag_off() -> None:
+def test_aten_is_repeated_with_the_flag_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """ATen alone runs, as often as asked for, also where an operator writes to its arguments."""
     seen = []
 
-    def make(maker):
+    def watched(sample: Sample, arguments: dict[str, Any]) -> Any:
         seen.append(torch.are_deterministic_algorithms_enabled())
-        return {"self": maker.tensor([1.0, 2.0]), "other": maker.tensor([3.0, 4.0])}
+        return call(sample, arguments)
 
+    monkeypatch.setattr(variation, "call", watched)
     for op in ("aten::add.Tensor", "aten::add_.Tensor"):
-        case = Case("family", Sample(name="two", op=op, make=make), torch.float32, None)
-        torch.use_deterministic_algorithms(True)
-        try:
-            line = measured(case, 20, 60.0)
-        finally:
-            torch.use_deterministic_algorithms(False)
-        assert line == Line("family", op, "two", "float32", 20, 1, 1)
+        pair = case(op, lambda m: {"self": m.tensor([1.0]), "other": m.tensor([3.0])})
+        with deterministic_flag(True):
+            line = measure(pair, 20, 60.0, "cpu")
+        assert line == Line("family", op, "n", "float32", 20, 1, 1)
+    # Twice to know how long it takes, then idle and busy.
+    assert seen == [False] * 2 * (2 + 20 + 20)
 
 
 def test_slow_inputs_are_repeated_less() -> None:
     """Ten repeats are the fewest; where fewer are asked for, those."""
-    make = lambda maker: {"self": maker.tensor([1.0])}  # noqa: E731
-    case = Case("family", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
-    assert measured(case, 1000, 0.0).repeats == variation.FEWEST
-    assert measured(case, 3, 0.0).repeats == 3
+    one = case("aten::neg", lambda maker: {"self": maker.tensor([1.0])})
+    assert measure(one, 1000, 0.0, "cpu").repeats == variation.FEWEST
+    assert measure(one, 3, 0.0, "cpu").repeats == 3
 
 
 def test_what_aten_does_not_run_has_a_note() -> None:
     """An input without an ATen kernel is no input that does not vary."""
-    make = lambda maker: {"self": torch.ones(2, dtype=torch.bool)}  # noqa: E731
-    case = Case("family", Sample(name="n", op="aten::neg", make=make), torch.float32, None)
-    line = measured(case, 10, 1.0)
+    flags = case("aten::neg", lambda maker: {"self": torch.ones(2, dtype=torch.bool)})
+    line = measure(flags, 10, 1.0, "cpu")
     assert line.repeats == 0
     assert "bool" in line.note
     assert variation.documented("family", [results("A", line)]) == NOT_MEASURED
-
-
-def test_arguments_are_made_ahead() -> None:
-    """Cases come in their order, each with its own arguments, more of them than are made ahead."""
-    chosen = [
-        Case(
-            "family",
-            Sample(name=str(n), op="aten::neg", make=lambda m, n=n: {"self": m.tensor([n])}),
-            torch.float32,
-            None,
-        )
-        for n in range(3 * variation.AHEAD)
-    ]
-    found = [(case, made.result()["self"].item()) for case, made in variation.made_ahead(chosen)]
-    assert found == [(case, n) for n, case in enumerate(chosen)]
 
 
 def test_inputs_are_of_substitutes() -> None:
@@ -162,8 +143,6 @@ def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.cuda
 def test_an_atomic_sum_varies_on_a_gpu(tmp_path: Path) -> None:
     """The command counts more than one result of a sum that is known to vary, and one of ours."""
-    from detmode import DeterministicMode
-
     index = torch.zeros(1 << 20, dtype=torch.long, device="cuda")
     source = torch.randn(1 << 20, device="cuda")
     start = torch.zeros(1, device="cuda")
@@ -178,4 +157,3 @@ def test_an_atomic_sum_varies_on_a_gpu(tmp_path: Path) -> None:
     assert variation.main(["--family", "put", "--repeats", "3", "--output", str(tmp_path)]) == 0
     (found,) = variation.committed(tmp_path)
     assert {line.family for line in found.lines} == {"put"}
-    assert cuda.unavailable("cuda") is None

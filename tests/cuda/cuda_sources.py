@@ -2,121 +2,110 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, accumulator_buffers, ctype, launch
+from detmode.cuda import Source, accumulator_buffers, ctype, host, launch
+from detmode.cuda.signature import kernels_of
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 COMPLEX = (torch.complex64, torch.complex128)
 INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-KERNELS = Source(
-    __file__,
+
+def names(*dtypes: torch.dtype) -> tuple[str, ...]:
+    """The C++ types of dtypes."""
+    return tuple(map(ctype, dtypes))
+
+
+def source(file: str, **templates: Iterable[str]) -> Source:
+    """All kernels of a file of this folder; each template with these arguments."""
+    kernels = kernels_of((Path(__file__).parent / file).read_text(encoding="utf-8"))
+    entries = [
+        f"{kernel}<{given}>" if given else kernel
+        for kernel in kernels
+        for given in templates.get(kernel, ("",))
+    ]
+    return Source(__file__, file, entries)
+
+
+SINGLE_AND_DOUBLE = names(torch.float32, torch.float64)
+HALVES = names(torch.float16, torch.bfloat16)
+REAL = names(*FLOATING, *INTEGRAL)
+SUMMED = names(*FLOATING, *COMPLEX)
+EITHER = ("true", "false")
+
+KERNELS = source(
     "kernels.cu",
-    entries=(
-        *(f"scale<{ctype(dtype)}>" for dtype in FLOATING),
-        "naive_scatter<float>",
-        "reverse_in_shared",
-        *(
-            f"accumulate_{part}<{ctype(dtype)}>"
-            for dtype in FLOATING + COMPLEX
-            for part in ("keys", "sums", "finish")
-        ),
-    ),
+    scale=names(*FLOATING),
+    naive_scatter=["float"],
+    accumulate_keys=SUMMED,
+    accumulate_sums=SUMMED,
+    accumulate_finish=SUMMED,
 )
-
-
-FAULTS = Source(
-    __file__,
-    "faults.cu",
-    entries=(
-        "write_after",
-        "write_before",
-        "write_const",
-        "write_shared",
-        "read_after",
-        "read_shared",
-        "read_shared_of<float>",
-        "forget",
-        "barrier_some",
-        "barrier_returned",
-        "barrier_two",
-        "shuffle_some",
-        "shuffle_mask",
-        "assert_small",
-        "null_write",
-        "divide_by_zero",
-        "overflow_stack",
-        "endless",
-    ),
-)
-
-WARP = Source(
-    __file__,
-    "warp.cu",
-    entries=(
-        "warp_operations",
-        "block_operations",
-        "coordinates",
-        "tickets",
-        "lost_update",
-        "kinds",
-        "by_value",
-    ),
-)
-
-PRIMITIVES = Source(
-    __file__,
+FAULTS = source("faults.cu", read_shared_of=["float"])
+WARP = source("warp.cu")
+PRIMITIVES = source(
     "primitives.cu",
-    entries=(
-        "row_sum<float, 32>",
-        "row_sum<float, 256>",
-        "row_sum<double, 96>",
-        "row_sum<complex<float>, 64>",
-        "reduce_in_order<32>",
-        "reduce_in_order<96>",
-        "reduce_in_order<1024>",
-        "segment_sum<float, 8>",
-        "segment_sum<double, 64>",
-        "elect",
-        "from_float<half>",
-        "from_float<bfloat16>",
-        "to_float<half>",
-        "to_float<bfloat16>",
-        "positions",
-        "large_positions",
-        "divisions",
-        *(f"extremes<{ctype(dtype)}>" for dtype in FLOATING),
-        *(
-            f"extremes<{name}>"
-            for name in ("bool", "uint8_t", "int8_t", "int16_t", "int32_t", "int64_t")
-        ),
-        "rounding<float>",
-        "rounding<double>",
-        "quotients<int32_t>",
-        "quotients<int64_t>",
-        "divided_sums<float>",
-        "divided_sums<double>",
-        "compensated<float>",
-        "compensated<double>",
-        "chosen<float, 1, int64_t>",
-        "chosen<float, 3, int64_t>",
-        "chosen<float, 3, int32_t>",
-    ),
+    row_sum=["float, 32", "float, 256", "double, 96", "complex<float>, 64"],
+    reduce_in_order=["32", "96", "1024"],
+    segment_sum=["float, 8", "double, 64"],
+    from_float=HALVES,
+    to_float=HALVES,
+    extremes=["bool", *REAL],
+    rounding=SINGLE_AND_DOUBLE,
+    quotients=["int32_t", "int64_t"],
+    divided_sums=SINGLE_AND_DOUBLE,
+    compensated=SINGLE_AND_DOUBLE,
+    chosen=["float, 1, int64_t", "float, 3, int64_t", "float, 3, int32_t"],
 )
-
-REDUCTIONS = Source(
-    __file__,
+REDUCTIONS = source(
     "reductions.cu",
-    entries=tuple(
-        f"{kernel}<{ctype(dtype)}>"
-        for kernel in ("row_product", "radix_keys", "extremum_observe", "extremum_finish")
-        for dtype in FLOATING + INTEGRAL
-    ),
+    row_product=REAL,
+    radix_keys=REAL,
+    extremum_observe=REAL,
+    extremum_finish=REAL,
+)
+EXPONENTIAL = source(
+    "exponential.cu",
+    exponentials=SINGLE_AND_DOUBLE,
+    exponentials_nonpositive=SINGLE_AND_DOUBLE,
+    logarithms=SINGLE_AND_DOUBLE,
+    scaled_numbers=SINGLE_AND_DOUBLE,
+)
+SIGNIFICAND = source("significand.cu", powers=SINGLE_AND_DOUBLE, parts=SINGLE_AND_DOUBLE)
+# Threads, rows and elements at once: tiles of 32 and of 256 elements.
+SCAN_SHAPES = ((32, 1, 1), (64, 2, 2))
+SCANS = source(
+    "scan.cu",
+    scan=[
+        f"{of}, {t}, {rows}, {vec}" for of in ("runs", "float_sums") for t, rows, vec in SCAN_SHAPES
+    ],
+)
+RACES = source(
+    "races.cu",
+    neighbour_in_block=EITHER,
+    neighbour_twice=EITHER,
+    neighbour_in_warp=EITHER,
+    neighbour_in_half=EITHER,
+    through_both=EITHER,
+    same_element=EITHER,
+    read_beside_atomics=EITHER,
+    read_written=EITHER,
+    last_block=["1, 1", "1, 0", "0, 1", "0, 0"],
+    element_each=[f"{name}, {n}" for name in ("bool", "int16_t", "double") for n in (1, 2)],
 )
 
-ALL = (KERNELS, FAULTS, WARP, PRIMITIVES, REDUCTIONS)
+ALL = (KERNELS, FAULTS, WARP, PRIMITIVES, REDUCTIONS, EXPONENTIAL, SIGNIFICAND, SCANS, RACES)
+
+
+def source_in(folder: Path, text: str, *entries: str) -> Source:
+    """A source of this text; its entry is ``f`` unless others are said."""
+    (folder / "text.cu").write_text(text)
+    return Source(str(folder / "anchor.py"), "text.cu", entries or ("f",))
 
 
 def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> Tensor:
@@ -142,3 +131,17 @@ def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> 
 def pattern(tensor: Tensor) -> bytes:
     """The tensor's bytes, so that NaNs and signed zeros compare too."""
     return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+SCHEDULES = (None, *range(20))
+"""Program order and twenty shuffled schedules."""
+
+
+def in_every_schedule(run: Callable[[], Tensor], seeds: Iterable[int | None] = SCHEDULES) -> Tensor:
+    """The result of ``run``, whose bits are the same in every schedule."""
+    results = []
+    for seed in seeds:
+        with host.schedule(seed):
+            results.append(run())
+    assert len(set(map(pattern, results))) == 1
+    return results[0]

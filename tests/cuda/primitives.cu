@@ -6,6 +6,15 @@
 #include "owner.cuh"
 #include "segment_reduce.cuh"
 
+template <typename scalar_t>
+struct sum_op {
+  __device__ __forceinline__ scalar_t operator()(scalar_t earlier, scalar_t later) const {
+    return earlier + later;
+  }
+  // Adding -0.0 keeps every value, a -0.0 too; adding +0.0 would not.
+  static __device__ __forceinline__ scalar_t identity() { return -scalar_t(0); }
+};
+
 // Block b reduces the elements of its row, one to a thread.
 template <typename scalar_t, int threads>
 __global__ void row_sum(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
@@ -76,28 +85,10 @@ __global__ void to_float(const scalar_t* __restrict__ input, float* __restrict__
   for (int64_t i = thread_index(); i < n; i += thread_count()) output[i] = to_opmath(input[i]);
 }
 
-// offset(i) of a row-major position in a tensor of four dimensions, by its coordinates.
-__global__ void positions(const int64_t* __restrict__ sizes, const int64_t* __restrict__ strides,
-                          int64_t* __restrict__ output, int64_t n) {
-  const int64_t shape[4] = {sizes[0], sizes[1], sizes[2], sizes[3]};
+__global__ void quick_divisions(const int64_t* __restrict__ values, int64_t* __restrict__ output,
+                                int64_t n, int64_t divisor) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t at[4];
-    unravel<4>(i, shape, at);
-    int64_t offset = 0;
-    for (int d = 0; d < 4; ++d) offset += at[d] * strides[d];
-    output[i] = offset;
-  }
-}
-// The coordinates of given positions, and their quotient by the fastest size.
-__global__ void large_positions(const int64_t* __restrict__ values,
-                                const int64_t* __restrict__ sizes, int64_t* __restrict__ output,
-                                int64_t n) {
-  const int64_t shape[4] = {sizes[0], sizes[1], sizes[2], sizes[3]};
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t at[4];
-    unravel<4>(values[i], shape, at);
-    for (int d = 0; d < 4; ++d) output[5 * i + d] = at[d];
-    output[5 * i + 4] = quick_div(values[i], shape[3]);
+    output[i] = quick_div(values[i], divisor);
   }
 }
 __global__ void divisions(const int64_t* __restrict__ values, int64_t* __restrict__ output,

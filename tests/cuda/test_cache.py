@@ -125,28 +125,29 @@ def of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
 
 
-@pytest.mark.parametrize("of_folder", [True, False], ids=["folder", "file"])
-def test_what_belongs_to_another_user_is_refused(
-    of_folder: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "spoil", "reason"),
+    [
+        ("", of_another_user, "belongs to another user"),
+        (NAME, of_another_user, "belongs to another user"),
+        (NAME, lambda path, _: path.chmod(0o666), "compiled again: others may write it"),
+    ],
+    ids=["folder_of_another", "file_of_another", "file_for_all"],
+)
+def test_what_others_may_have_written_is_refused(
+    name: str, spoil: Callable[..., None], reason: str, folder: Path, monkeypatch
 ) -> None:
-    """Be it the folder or a file, what another user planted is not taken, and that is said."""
+    """Be it the folder or a file, what others planted is not taken, and that is said; what is made
+    again may be written by its owner alone.
+    """
     plant(folder)
-    of_another_user(folder if of_folder else folder / NAME, monkeypatch)
-    with pytest.warns(RuntimeWarning, match="belongs to another user") as caught:
+    spoil(folder / name, monkeypatch)
+    with pytest.warns(RuntimeWarning, match=reason) as caught:
         kept = cache.take("host", NAME, Made())
     assert os.geteuid() != 0 or len(caught) == 1
     assert Path(kept.loaded_from).parent.stat().st_uid == os.getuid()
-    assert content(kept) == Made()()[0]
-
-
-def test_a_file_that_others_may_write_is_replaced(folder: Path) -> None:
-    """It is not taken; the one that is made again may be written by its owner alone."""
-    plant(folder)
-    (folder / NAME).chmod(0o666)
-    with pytest.warns(RuntimeWarning, match="compiled again: others may write it"):
-        kept = cache.take("host", NAME, Made())
-    assert content(kept) == Made()()[0]
     assert kept.path.stat().st_mode & 0o022 == 0
+    assert content(kept) == Made()()[0]
 
 
 def test_no_umask_lets_others_write() -> None:

@@ -7,10 +7,9 @@ import re
 import struct
 
 import pytest
-from cuda_sources import ALL, KERNELS
+from cuda_sources import ALL, EXPONENTIAL, KERNELS, source_in
 
 from detmode.cuda import CompileError, Source, compile_for, device
-from detmode.cuda.launch import unavailable
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
 
@@ -40,9 +39,8 @@ def test_machine_code_is_whole() -> None:
 
 def test_log_in_errors(tmp_path) -> None:
     """A file that NVRTC rejects raises CompileError with file, line and NVRTC's words."""
-    (tmp_path / "wrong.cu").write_text('#include "index.cuh"\n__global__ void f() { oops(); }\n')
-    source = Source(str(tmp_path / "anchor.py"), "wrong.cu", ("f",))
-    with pytest.raises(CompileError, match=r"(?s)for sm_80.*wrong\.cu\(2\).*oops"):
+    source = source_in(tmp_path, '#include "index.cuh"\n__global__ void f() { oops(); }\n')
+    with pytest.raises(CompileError, match=r"(?s)for sm_80.*text\.cu\(2\).*oops"):
         compile_for(source, "sm_80")
 
 
@@ -54,22 +52,27 @@ def test_unknown_entries_and_architectures() -> None:
         compile_for(KERNELS, "80")
 
 
-def test_denormals_are_kept() -> None:
-    """The PTX has no flush to zero and no approximate division: CuPy's own options would add it."""
-    text = compile_for(KERNELS, "compute_80").decode()
-    assert "mul.rn.f32" in text
+@pytest.mark.parametrize(
+    ("source", "instruction"), [(KERNELS, "mul.rn.f32"), (EXPONENTIAL, "fma.rn.f32")]
+)
+def test_denormals_are_kept(source: Source, instruction: str) -> None:
+    """The PTX has no flush to zero and no approximate instruction, which each GPU may round in its
+    own way: CuPy's own options would add them.
+    """
+    text = compile_for(source, "compute_80").decode()
+    assert instruction in text
     assert ".ftz" not in text
     assert ".approx" not in text
 
 
 def test_products_are_not_fused(tmp_path) -> None:
     """A plain product and sum round twice, as on the host; fma_rn is the one that rounds once."""
-    (tmp_path / "sums.cu").write_text(
+    written = (
         '#include "types.cuh"\n'
         "__global__ void plain(double* x) { x[0] = x[0] * x[1] + x[2]; }\n"
         "__global__ void fused(double* x) { x[0] = fma_rn(x[0], x[1], x[2]); }\n"
     )
-    source = Source(str(tmp_path / "anchor.py"), "sums.cu", ("plain", "fused"))
+    source = source_in(tmp_path, written, "plain", "fused")
     text = compile_for(source, "compute_80").decode()
     assert (text.count("fma.rn.f64"), text.count("mul.rn.f64")) == (1, 1)
 
@@ -109,9 +112,3 @@ def test_architecture_of_a_device(monkeypatch, capability: tuple[int, int], expe
     """Machine code for a GPU that NVRTC knows, else PTX of the nearest older one."""
     monkeypatch.setattr(nvrtc, "getSupportedArchs", lambda: (75, 80, 90), raising=False)
     assert device._arch(capability) == expected
-
-
-def test_unavailable_gives_a_sentence() -> None:
-    """Where launches do not work the reason is one sentence; asking never raises."""
-    reason = unavailable("cuda")
-    assert reason is None or (reason.endswith(".") and "\n" not in reason)

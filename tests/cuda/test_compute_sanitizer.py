@@ -16,7 +16,7 @@ from detmode.verify.cases import cases, run_substituted
 
 
 @needs.compiler
-@pytest.mark.parametrize("family", ["put", "scan"])
+@pytest.mark.parametrize("family", ["put", pytest.param("scan", marks=pytest.mark.thorough)])
 def test_every_entry_is_reached(family: str) -> None:
     """The chosen cases launch what all cases of the family launch, and are fewer."""
     chosen = sanitize.smallest(family)

@@ -13,7 +13,6 @@ import torch
 from cuda_sources import FAULTS, KERNELS
 
 from detmode.cuda import device
-from detmode.cuda.signature import Bound
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -61,9 +60,13 @@ class Driver:
         self.launched.append(tuple(head))
 
 
-def forget() -> Bound:
-    """Bound of the kernel of this name."""
-    return FAULTS.signature("forget").bind({"output": torch.zeros(1), "n": 1})
+GPU = torch.device("cuda", 0)
+
+
+def launch_forget(shared: int = 0) -> None:
+    """One block of the kernel of this name."""
+    arguments = FAULTS.signature("forget").bind({"output": torch.zeros(1), "n": 1})
+    device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, GPU)
 
 
 @pytest.fixture
@@ -79,8 +82,7 @@ def test_an_entry_is_loaded_once(driver: Driver) -> None:
         arguments = KERNELS.signature("scale<float>").bind(
             {"n": 300, "factor": factor, "input": x, "output": y}
         )
-        gpu = torch.device("cuda", 0)
-        device.launch_blocks(KERNELS, "scale<float>", (2, 1, 1), (256, 1, 1), arguments, 0, gpu)
+        device.launch_blocks(KERNELS, "scale<float>", (2, 1, 1), (256, 1, 1), arguments, 0, GPU)
     ((code, name),) = driver.loaded
     assert code.startswith(b"\x7fELF")
     assert name.encode() in code
@@ -95,10 +97,8 @@ def test_an_entry_is_loaded_once(driver: Driver) -> None:
 def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
     """Above 48 KiB of dynamic shared memory the kernel's limit is raised, once for each size."""
     driver.count = 2
-    gpu = torch.device("cuda", 0)
     for shared in (1024, 65536, 65536):
-        arguments = forget()
-        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, gpu)
+        launch_forget(shared)
     (known,) = device._kernels.values()
     assert known[1].raw.max_dynamic_shared_size_bytes == 65536
     assert [launched[7] for launched in driver.launched] == [1024, 65536, 65536]
@@ -108,8 +108,7 @@ def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
 def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -> None:
     """Static and dynamic shared memory together have the limit of 48 KiB."""
     driver.count, driver.static_shared = 2, static
-    arguments, gpu = forget(), torch.device("cuda", 0)
-    device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 47 * 1024, gpu)
+    launch_forget(47 * 1024)
     (known,) = device._kernels.values()
     assert known[1].raw.max_dynamic_shared_size_bytes == raised
 
@@ -117,11 +116,6 @@ def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -
 def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
     """Of two threads that raise a kernel's limit at once, the one that asks for more prevails."""
     driver.count = 2
-    gpu = torch.device("cuda", 0)
-
-    def launch(shared: int) -> None:
-        arguments = forget()
-        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, gpu)
 
     class Raised:
         """A kernel of which, while one limit is on its way to the driver, a larger one is set."""
@@ -131,15 +125,15 @@ def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
 
         def __setattr__(self, name: str, value: int) -> None:
             if Raised.other is None:
-                Raised.other = threading.Thread(target=launch, args=(98304,))
+                Raised.other = threading.Thread(target=launch_forget, args=(98304,))
                 Raised.other.start()
                 Raised.other.join(timeout=0.2)
             Raised.limit = value
 
-    launch(0)
+    launch_forget()
     (known,) = device._kernels.values()
     known[1].raw = Raised()
-    launch(65536)
+    launch_forget(65536)
     assert Raised.other is not None
     Raised.other.join()
     assert Raised.limit == 98304
@@ -149,14 +143,13 @@ def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
 def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
     """Nothing is loaded or launched, and the message says what to do; later captures go on."""
     driver.count = 2
-    arguments, gpu = forget(), torch.device("cuda", 0)
     driver.capturing = True
     with pytest.raises(RuntimeError, match=r"forget is launched for the first time inside .* once"):
-        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 0, gpu)
+        launch_forget()
     assert not driver.loaded
     assert not driver.launched
     for driver.capturing in (False, True):
-        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 0, gpu)
+        launch_forget()
     assert len(driver.launched) == 2
 
 
@@ -164,6 +157,5 @@ def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
     """Where launches cannot work, launching raises RuntimeError with the sentence."""
     monkeypatch.setattr(device, "unavailable", lambda: "No driver.")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    gpu = torch.device("cuda", 0)
     with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):
-        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), forget(), 0, gpu)
+        launch_forget()

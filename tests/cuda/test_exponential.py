@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, getcontext
 
 import needs
 import pytest
 import torch
-from hypothesis import given, settings
+from cuda_sources import EXPONENTIAL
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import Source, compile_for, ctype, launch
+from detmode.cuda import ctype, launch
 
 DTYPES = (torch.float32, torch.float64)
-SOURCE = Source(
-    __file__,
-    "exponential.cu",
-    entries=tuple(
-        f"{name}<{ctype(dtype)}>"
-        for name in ("exponentials", "exponentials_nonpositive", "logarithms", "scaled_numbers")
-        for dtype in DTYPES
-    ),
-)
 getcontext().prec = 60
 
 
+pytestmark = needs.compiler
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -34,7 +28,7 @@ def apply(name: str, values: Tensor) -> Tensor:
     """A function of each value."""
     output = torch.empty_like(values)
     entry, n = f"{name}<{ctype(values.dtype)}>", len(values)
-    launch(SOURCE, entry, n, input=values, output=output, n=n)
+    launch(EXPONENTIAL, entry, n, input=values, output=output, n=n)
     return output
 
 
@@ -53,7 +47,6 @@ def error_in_places(got: float, true: Decimal, dtype: torch.dtype) -> float:
     return float(abs(Decimal(got) - true) / place)
 
 
-@needs.compiler
 @by_dtype
 def test_within_one_place(dtype: torch.dtype) -> None:
     """Over the whole range, around each power of two's border and near zero, one place at most."""
@@ -78,7 +71,6 @@ def test_within_one_place(dtype: torch.dtype) -> None:
     assert worst <= 1.0
 
 
-@needs.compiler
 @by_dtype
 def test_ends(dtype: torch.dtype) -> None:
     """Infinities, NaN, zeros and what is beyond the range come out as from exp."""
@@ -91,12 +83,21 @@ def test_ends(dtype: torch.dtype) -> None:
     assert not got.signbit()[[0, 1, 3, 4]].any()
 
 
+def scaled(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The products, and the sums, of rows of four numbers."""
+    n, dtype = len(rows), rows.dtype
+    products, sums = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+    launch(
+        EXPONENTIAL, f"scaled_numbers<{ctype(dtype)}>", n,
+        input=rows, products=products, sums=sums, n=n,
+    )  # fmt: skip
+    return products, sums
+
+
 ends = st.one_of(st.floats(-3000, 3000), st.floats(-5, 5), st.floats(-1e6, 1e6))
 
 
-@needs.compiler
 @by_dtype
-@settings(deadline=None)
 @given(a=ends, b=ends, c=ends, d=st.floats(-9, 9))
 def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: float) -> None:
     """Products and sums of numbers far out of range are those of 60 digits, to a few places."""
@@ -108,11 +109,7 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
         [[a, b, c, back], [a, low, -a + d, -low]],
         dtype=dtype,
     )
-    n = len(rows)
-    products, sums = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
-    launch(
-        SOURCE, f"scaled_numbers<{ctype(dtype)}>", n, input=rows, products=products, sums=sums, n=n
-    )
+    products, sums = scaled(rows)
     w, x, y, z = rows[0].tolist()
     true = (exact(w) + exact(x) + exact(y)) * exact(z)
     assert error_in_places(sums[0].item(), true, dtype) <= 8
@@ -122,7 +119,6 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
     )
 
 
-@needs.compiler
 @by_dtype
 def test_scaled_ends(dtype: torch.dtype) -> None:
     """Nothing plus nothing is nothing; infinity times nothing is NaN, as it is in logarithms."""
@@ -130,69 +126,44 @@ def test_scaled_ends(dtype: torch.dtype) -> None:
     rows = torch.tensor(
         [[-inf, -inf, -inf, 5.0], [-inf, -inf, -inf, inf], [-inf, 2.0, -inf, -2.0]], dtype=dtype
     )
-    products, sums = torch.empty(3, dtype=dtype), torch.empty(3, dtype=dtype)
-    launch(
-        SOURCE, f"scaled_numbers<{ctype(dtype)}>", 3, input=rows, products=products, sums=sums, n=3
-    )
+    _, sums = scaled(rows)
     assert sums[0].item() == 0.0
     assert sums[1].isnan()
     assert sums[2].item() == pytest.approx(1.0)
 
 
-def worst(got: Tensor, exact: Tensor) -> float:
-    """The largest error in units of the last place."""
-    spacing = torch.nextafter(exact.abs(), torch.tensor(math.inf, dtype=exact.dtype)) - exact.abs()
-    return float(((got - exact).abs() / spacing).max())
+def applied_closely(name: str, values: Tensor, exact: Callable[[Tensor], Tensor]) -> Tensor:
+    """What the function gives, which is about one unit in the last place from the exact one."""
+    got, true = apply(name, values).double(), exact(values.double())
+    spacing = torch.nextafter(true.abs(), torch.tensor(math.inf, dtype=true.dtype)) - true.abs()
+    worst = float(((got - true).abs() / spacing).max())
+    # PyTorch's own double has an error, too.
+    assert worst * 2.0**-29 < 1.2 if values.dtype is torch.float32 else worst <= 2
+    return got
 
 
-@needs.compiler
 @by_dtype
 def test_nonpositive(dtype: torch.dtype) -> None:
-    """About one unit in the last place, down to the smallest normal numbers; then 0."""
+    """Down to the smallest normal numbers; then 0."""
     least = -87.0 if dtype is torch.float32 else -708.0
     generator = torch.Generator().manual_seed(0)
     spread = torch.rand(20000, generator=generator, dtype=torch.float64)
     near = torch.ldexp(-spread, torch.arange(20000) % 60 - 55)
     values = torch.cat([least * spread, near.clamp(min=least)]).to(dtype)
-    got = apply("exponentials_nonpositive", values)
-    if dtype is torch.float32:
-        assert worst(got.double(), values.double().exp()) * 2.0**-29 < 1.2
-    else:
-        assert worst(got, values.exp()) <= 2
+    applied_closely("exponentials_nonpositive", values, torch.exp)
     edges = torch.tensor([0.0, -0.0, least - 1, -math.inf, math.nan], dtype=dtype)
-    assert apply("exponentials_nonpositive", edges)[:4].tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert apply("exponentials_nonpositive", edges)[4].isnan()
+    *ends, last = apply("exponentials_nonpositive", edges).tolist()
+    assert ends == [1.0, 1.0, 0.0, 0.0]
+    assert math.isnan(last)
 
 
-@needs.compiler
 @by_dtype
 def test_logarithm(dtype: torch.dtype) -> None:
-    """About one unit in the last place, also close to 1, where the logarithm is small."""
+    """Also close to 1, where the logarithm is small."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.rand(20000, generator=generator, dtype=torch.float64)
     wide = torch.ldexp(1 + spread, torch.arange(20000) % 240 - 120)
     near = 1 + torch.ldexp(spread - 0.5, -(torch.arange(20000) % 20))
     values = torch.cat([wide, near, torch.tensor([1.0])]).to(dtype)
-    got = apply("logarithms", values)
-    if dtype is torch.float32:
-        assert worst(got.double(), values.double().log()) * 2.0**-29 < 1.2
-    else:
-        assert worst(got, values.log()) <= 2
-    assert got[-1] == 0.0
+    assert applied_closely("logarithms", values, torch.log)[-1] == 0.0
     assert apply("logarithms", torch.tensor([math.nan], dtype=dtype)).isnan()
-
-
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-def test_compiles(arch: str) -> None:
-    """NVRTC makes machine code of all entries."""
-    pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
-    assert compile_for(SOURCE, arch).startswith(b"\x7fELF")
-
-
-def test_no_function_of_the_gpu() -> None:
-    """The PTX holds no approximate instruction, which each GPU may round in its own way."""
-    pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
-    text = compile_for(SOURCE, "compute_80").decode()
-    assert "fma.rn.f32" in text
-    assert ".approx" not in text
-    assert ".ftz" not in text

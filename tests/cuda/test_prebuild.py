@@ -10,6 +10,7 @@ from pathlib import Path
 import prebuild
 import pytest
 
+SMALL = ("--arch", "sm_90", "--folder", "histograms")
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
 
 
@@ -40,16 +41,7 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
     none is there.
     """
     version = ".".join(map(str, nvrtc.getVersion()))
-    given = (
-        "--arch",
-        "sm_90",
-        "--nvrtc",
-        version,
-        "--library",
-        str(library),
-        "--folder",
-        "histograms",
-    )
+    given = (*SMALL, "--nvrtc", version, "--library", str(library))
     made = run(*given, "--output", str(tmp_path / "made"))
     assert made.returncode == 0, made.stderr
     assert f"2 kernels for sm_90 by NVRTC {version}: 2 compiled now; " in made.stdout
@@ -82,8 +74,7 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
 
 def test_another_nvrtc_is_refused(library: Path, tmp_path: Path) -> None:
     """Kernels of an NVRTC that the other machine does not have would never be found there."""
-    given = ("--arch", "sm_90", "--nvrtc", "12.9", "--output", str(tmp_path))
-    given += ("--folder", "histograms")
+    given = (*SMALL, "--nvrtc", "12.9", "--output", str(tmp_path))
     found = run(*given, "--library", str(library))
     version = ".".join(map(str, nvrtc.getVersion()))
     message = f"cannot prebuild: NVRTC 12.9 was asked for, but CuPy has {version}\n"

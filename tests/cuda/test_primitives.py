@@ -8,14 +8,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import FLOATING, PRIMITIVES, WARP, pattern
+from cuda_sources import FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import ctype, empty, host, launch, launch_blocks, magic_numbers
+from detmode.cuda import ctype, empty, launch, launch_blocks, magic_numbers
 from detmode.cuda.rows.chosen_windows import pooled_shape
-
-SEEDS = (None, *range(20))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -50,39 +48,18 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     assert (output[~numbers].view(torch.int16) == 0x7FFF).all()
 
 
-@pytest.mark.parametrize("seed", [None, 5])
-def test_positions(seed: int | None) -> None:
-    """Unravel gives coordinates that lead to the elements of a strided tensor."""
-    base = torch.arange(3 * 5 * 7 * 2).view(3, 5, 7, 2).permute(2, 0, 3, 1)
-    n = base.numel()
-    output = torch.zeros(n, dtype=torch.int64)
-    with host.schedule(seed):
-        sizes, strides = torch.tensor(base.shape), torch.tensor(base.stride())
-        launch(PRIMITIVES, "positions", n, sizes=sizes, strides=strides, output=output, n=n)
-    assert torch.equal(output, base.flatten())
-
-
 @settings(deadline=None, database=None)
-@given(
-    st.lists(st.integers(0, 2**40), min_size=4, max_size=8),
-    st.tuples(st.integers(1, 2**33), st.integers(1, 2**33), st.integers(1, 2**33)),
-)
-@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], (7, 2**16 + 1, 3))
-def test_large_positions(values: list[int], sizes: tuple[int, int, int]) -> None:
-    """Coordinates and quotients are right beyond 2^31 and 2^32 elements."""
-    output = torch.zeros(len(values), 5, dtype=torch.int64)
-    shape = torch.tensor([0, *sizes])
+@given(st.lists(st.integers(0, 2**40), min_size=4, max_size=8), st.integers(1, 2**33))
+@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], 2**16 + 1)
+@example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], 2**31)
+def test_quick_divisions(values: list[int], divisor: int) -> None:
+    """Quotients of positions are right beyond 2^31 and 2^32 elements."""
+    output = torch.zeros(len(values), dtype=torch.int64)
     launch(
-        PRIMITIVES, "large_positions", 1,
-        values=torch.tensor(values), sizes=shape, output=output, n=len(values),
+        PRIMITIVES, "quick_divisions", 1,
+        values=torch.tensor(values), output=output, n=len(values), divisor=divisor,
     )  # fmt: skip
-    expected = []
-    for value in values:
-        rest, w = divmod(value, sizes[2])
-        rest, h = divmod(rest, sizes[1])
-        n, c = divmod(rest, sizes[0])
-        expected.append([n, c, h, w, value // sizes[2]])
-    assert output.tolist() == expected
+    assert output.tolist() == [value // divisor for value in values]
 
 
 @settings(max_examples=30, deadline=None, database=None)
@@ -141,11 +118,7 @@ def test_quotients_by_magic_numbers() -> None:
     pairs += [(n, d) for n, d in zip(anything, reversed(anything), strict=True) if d > 0]
     check_quotients("int32_t", pairs)
     check_quotients("int64_t", [*pairs, (2**40 + 3, 7), (2**40, 2**33 + 1), (5, 2**62)])
-
-
-def test_the_magic_number_of_an_empty_size() -> None:
-    """A size of 0 has one, which nothing divides by."""
-    assert magic_numbers(0, 3) == magic_numbers(1, 3)
+    assert magic_numbers(0, 3) == magic_numbers(1, 3)  # an empty size, by which nothing is divided
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -177,17 +150,16 @@ def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
     """Every thread gets the sum of the row, with the same bits for every schedule."""
     columns = threads - 5
     values = torch.randn(7, columns, dtype=dtype)
-    seen = set()
-    for seed in SEEDS:
+
+    def sums() -> torch.Tensor:
         output = empty((7,), dtype, "cpu")
-        with host.schedule(seed):
-            launch_blocks(
-                PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
-                input=values, output=output, columns=columns,
-            )  # fmt: skip
-        torch.testing.assert_close(output, values.sum(1))
-        seen.add(pattern(output))
-    assert len(seen) == 1
+        launch_blocks(
+            PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
+            input=values, output=output, columns=columns,
+        )  # fmt: skip
+        return output
+
+    torch.testing.assert_close(in_every_schedule(sums), values.sum(1))
 
 
 @pytest.mark.parametrize("threads", [32, 96, 1024])
@@ -228,13 +200,8 @@ def test_segment_sums(dtype: torch.dtype, piece: int, n: int, segments: int) -> 
     keys = torch.randint(0, segments, (n,), generator=generator).sort().values
     values = torch.randn(n, 3, dtype=dtype, generator=generator)
     expected = torch.zeros(segments, 3, dtype=dtype).index_add(0, keys, values)
-    seen = set()
-    for seed in (None, 1, 2):
-        with host.schedule(seed):
-            output = segment_sum(keys, values, segments, piece)
-        torch.testing.assert_close(output, expected)
-        seen.add(pattern(output))
-    assert len(seen) == 1
+    output = in_every_schedule(lambda: segment_sum(keys, values, segments, piece), (None, 1, 2))
+    torch.testing.assert_close(output, expected)
 
 
 def test_segment_sums_keep_negative_zero() -> None:
@@ -250,11 +217,13 @@ def test_owners() -> None:
     expected = torch.full((40,), -1)
     for i in range(2000):
         expected[index[i]] = i
-    for seed in SEEDS:
+
+    def owners() -> torch.Tensor:
         owners = torch.full((40,), -1)
-        with host.schedule(seed):
-            launch(PRIMITIVES, "elect", 2000, index=index, owners=owners, n=2000)
-        assert torch.equal(owners, expected)
+        launch(PRIMITIVES, "elect", 2000, index=index, owners=owners, n=2000)
+        return owners
+
+    assert torch.equal(in_every_schedule(owners), expected)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -278,29 +247,16 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     shares = -(-(channels if channels_last else outer) // per_thread)
     lanes = shares if channels_last else 1
     threads = 24 * shares * (batch if channels_last else 1)
-    results = []
-    for seed in SEEDS:
+
+    def gathered() -> torch.Tensor:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
-        with host.schedule(seed):
-            launch(
-                PRIMITIVES, f"chosen<float, {counting}>", 100,
-                grad_output=grad.contiguous(memory_format=form),
-                indices=indices.contiguous(memory_format=form), grad_input=grad_input,
-                shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
-            )  # fmt: skip
-        results.append(grad_input)
-    assert all(torch.equal(result, results[0]) for result in results)
-    torch.testing.assert_close(results[0].flatten(2).double(), expected, rtol=1e-6, atol=1e-7)
+        launch(
+            PRIMITIVES, f"chosen<float, {counting}>", 100,
+            grad_output=grad.contiguous(memory_format=form),
+            indices=indices.contiguous(memory_format=form), grad_input=grad_input,
+            shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
+        )  # fmt: skip
+        return grad_input
 
-
-def test_tickets_are_the_control() -> None:
-    """A counter drawn by atomicAdd orders threads by schedule: no way to find owners."""
-    orders = set()
-    for seed in (1, 2):
-        output = torch.zeros(100, dtype=torch.int32)
-        with host.schedule(seed):
-            launch(
-                WARP, "tickets", 100, next=torch.zeros(1, dtype=torch.int32), output=output, n=100
-            )
-        orders.add(pattern(output))
-    assert len(orders) == 2
+    got = in_every_schedule(gathered).flatten(2).double()
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)

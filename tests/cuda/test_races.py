@@ -7,29 +7,10 @@ import shutil
 
 import pytest
 import torch
+from cuda_sources import RACES
 from torch import Tensor
 
-from detmode.cuda import Source, host, launch_blocks
-
-KERNELS = (
-    *(
-        f"{kernel}<{value}>"
-        for kernel in (
-            "neighbour_in_block",
-            "neighbour_twice",
-            "neighbour_in_warp",
-            "neighbour_in_half",
-            "through_both",
-            "same_element",
-            "read_beside_atomics",
-            "read_written",
-        )
-        for value in ("true", "false")
-    ),
-    *(f"last_block<{before}, {after}>" for before in (1, 0) for after in (1, 0)),
-    *(f"element_each<{name}, {n}>" for name in ("bool", "int16_t", "double") for n in (1, 2)),
-)
-RACES = Source(__file__, "races.cu", entries=KERNELS)
+from detmode.cuda import host, launch_blocks
 
 
 def _run(entry: str, seed: int | None, output: Tensor, n: int = 3, **others: Tensor) -> None:
@@ -49,6 +30,7 @@ ORDERED = (
     "through_both<true>",
     "same_element<true>",
     "read_beside_atomics<false>",
+    "read_written<true>",
 )
 RACING = {
     "neighbour_in_block<false>": "shared memory",
@@ -58,6 +40,7 @@ RACING = {
     "through_both<false>": "shared memory",
     "same_element<false>": "argument 'output' at byte 0",
     "read_beside_atomics<true>": "argument 'output' at byte 0",
+    "read_written<false>": "shared memory .* no thread of its block has",
 }
 SEEDS = (None, 1, 2, 3)
 
@@ -120,13 +103,6 @@ def test_neighbouring_elements_are_no_race(name: str, dtype: torch.dtype) -> Non
         _run(f"element_each<{name}, 2>", 1, output, n=100)
 
 
-def test_shared_memory_is_read_after_it_is_written() -> None:
-    """Reading shared memory that no thread of the block wrote is an error, and only that."""
-    _run("read_written<true>", None, _output())
-    with pytest.raises(host.LaunchError, match="shared memory .* no thread of its block has"):
-        _run("read_written<false>", None, _output())
-
-
 def test_the_message_names_threads_and_lines() -> None:
     """Both threads and both lines of the CUDA file are said."""
     if shutil.which("addr2line") is None:
@@ -143,21 +119,17 @@ def test_the_message_names_threads_and_lines() -> None:
 
 
 def test_the_environment_asks_for_every_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`DETMODE_HOST_RACES=1` has launches checked that are in no block."""
-    monkeypatch.setenv("DETMODE_HOST_RACES", "1")
-    with pytest.raises(host.LaunchError, match="data race"):
-        launch_blocks(RACES, "same_element<false>", 4, 64, output=_output(), n=3)
-    monkeypatch.setenv("DETMODE_HOST_RACES", "0")
-    launch_blocks(RACES, "same_element<false>", 4, 64, output=_output(), n=3)
-
-
-def test_the_check_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside the block launches are as before; an exception ends it too."""
-    monkeypatch.delenv("DETMODE_HOST_RACES", raising=False)
+    """`DETMODE_HOST_RACES=1` has launches checked that are in no block; else the check ends with
+    its block, also by an exception.
+    """
 
     def launch() -> None:
         launch_blocks(RACES, "same_element<false>", 4, 64, output=_output(), n=3)
 
+    monkeypatch.setenv("DETMODE_HOST_RACES", "1")
+    with pytest.raises(host.LaunchError, match="data race"):
+        launch()
+    monkeypatch.setenv("DETMODE_HOST_RACES", "0")
     with pytest.raises(host.LaunchError), host.check_races():
         launch()
     launch()

@@ -15,13 +15,12 @@ SCRIPT = """
 import sys
 import torch
 sys.path.insert(0, {directory!r})
-from cuda_sources import FAULTS, WARP, accumulate
+from cuda_sources import FAULTS
 from detmode.cuda import host, launch_blocks
 
 for seed in (None, 1):
     with host.schedule(seed):
-        launch_blocks(WARP, "warp_operations", 2, 64, output=torch.zeros(1280).long())
-        launch_blocks(WARP, "block_operations", 3, 96, output=torch.zeros(1152).long())
+        launch_blocks(FAULTS, "write_shared", 2, 64, shared=256, output=torch.zeros(100), n=100)
         try:
             launch_blocks(FAULTS, "barrier_some", 2, 64, output=torch.zeros(100), n=100)
         except host.LaunchError:
@@ -34,7 +33,10 @@ print("missed")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
 def test_out_of_bounds_read_is_found() -> None:
-    """Fibers, barriers and abandoned launches are clean under ASan; a read past the end is not."""
+    """Shared memory and abandoned launches are clean under ASan; a read past the end is not.
+
+    What families launch is clean in ``tests/rules/test_sanitized.py``.
+    """
     try:
         environment = host.sanitizer_environment()
     except CompileError as error:

@@ -6,22 +6,25 @@ import math
 
 import pytest
 import torch
-from cuda_sources import pattern
+from cuda_sources import SIGNIFICAND, pattern
 
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import ctype, empty, launch
 
 DTYPES = (torch.float32, torch.float64)
-SOURCE = Source(
-    __file__,
-    "significand.cu",
-    entries=tuple(f"{name}<{ctype(dtype)}>" for name in ("powers", "parts") for dtype in DTYPES),
-)
 
 
 def powers(values: torch.Tensor, zero: int) -> torch.Tensor:
     """``values[i] * 2**(i - zero)``."""
     output, n = empty(values.shape, values.dtype, "cpu"), values.numel()
-    launch(SOURCE, f"powers<{ctype(values.dtype)}>", n, input=values, output=output, n=n, zero=zero)
+    launch(
+        SIGNIFICAND,
+        f"powers<{ctype(values.dtype)}>",
+        n,
+        input=values,
+        output=output,
+        n=n,
+        zero=zero,
+    )
     return output
 
 
@@ -60,7 +63,7 @@ def test_parts(dtype: torch.dtype) -> None:
     n = values.numel()
     significands, exponents = torch.empty_like(values), torch.empty(n, dtype=torch.int64)
     launch(
-        SOURCE, f"parts<{ctype(dtype)}>", n,
+        SIGNIFICAND, f"parts<{ctype(dtype)}>", n,
         input=values, significands=significands, exponents=exponents, n=n,
     )  # fmt: skip
     has = values.isfinite() & (values != 0)

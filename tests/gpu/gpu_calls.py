@@ -6,12 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import needs
+import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from detmode import DeterministicMode
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, tensors_of
 
+DEVICES = (
+    pytest.param("cpu", marks=needs.compiler),
+    pytest.param("cuda", marks=pytest.mark.cuda),
+)
+"""The host runner and the GPU, for tests that say something on both."""
 CYCLES = 20_000_000
 """About 10 ms of a GPU: longer than the host takes for a call and what is around it."""
 
@@ -48,22 +56,17 @@ def substituted(case: Case, arguments: dict[str, Any]) -> tuple[torch.Tensor, ..
     return tensors_of(result)
 
 
-def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """The value with ``function`` of each tensor in it."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: mapped(function, each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(function, each) for each in value)
-    return value
+def by_substitutes(run: Callable[[], Any], device: str, **options: Any) -> Any:
+    """The result of ``run`` by substitutes alone, on a GPU or by the host runner."""
+    with DeterministicMode(simulate="cuda" if device == "cpu" else None, **options) as mode:
+        result = run()
+    assert {row.action for row in mode.records} == {"substitute"}
+    return result
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in an argument, in a fixed order."""
-    found: list[torch.Tensor] = []
-    mapped(lambda tensor: found.append(tensor) or tensor, value)
-    return found
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def poison(byte: int) -> None:

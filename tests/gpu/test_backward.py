@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
-import needs
 import pytest
 import torch
 import torch.nn.functional as F
-from gpu_calls import poison
+from gpu_calls import DEVICES, poison
+from variation import Load
 
 from detmode import DeterministicMode
-
-DEVICES = (
-    pytest.param(
-        "cpu",
-        marks=needs.compiler,
-    ),
-    pytest.param("cuda", marks=pytest.mark.cuda),
-)
 
 FORWARDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "upsample_bilinear2d_backward": lambda x: F.interpolate(x, size=(21, 40), mode="bilinear"),
@@ -57,15 +50,12 @@ def test_gradients_are_substituted(op: str, device: str) -> None:
     """The backward's operator is in the report, at its forward's line, and keeps its bits."""
     torch.manual_seed(0)
     x = torch.randn(3, 4, 9, 11).to(device)
-    busy = torch.cuda.Stream() if device == "cuda" else None
-    load = torch.ones(2048, 2048, device=device) if busy is not None else None
+    load = Load() if device == "cuda" else None
     found = []
-    for number in range(10):
-        if busy is not None and number % 2 == 1:
+    for number in range(10 if device == "cuda" else 3):
+        if load is not None and number % 2 == 1:
             poison(0xFF)
-            with torch.cuda.stream(busy):
-                for _ in range(4):
-                    load = load @ load
+            load()
         simulated = {"simulate": "cuda", "schedule_seed": number} if device == "cpu" else {}
         with DeterministicMode(**simulated) as mode:
             found.append(gradient(FORWARDS[op], x))
@@ -95,24 +85,19 @@ def test_backward_of_two_threads() -> None:
     """Two OS threads under modes of their own: each report has its own rows, the bits are one's."""
     x = torch.randn(2, 3, 9, 9, device="cuda")
     torch.cuda.synchronize()
-    found: dict[str, tuple[torch.Tensor, set[str]]] = {}
     ops = ("upsample_bilinear2d_backward", "replication_pad2d_backward")
 
-    def work(op: str) -> None:
+    def work(op: str) -> tuple[torch.Tensor, set[str]]:
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(20):
                 with DeterministicMode() as mode:
                     result = gradient(FORWARDS[op], x)
             torch.cuda.current_stream().synchronize()
-        found[op] = result, {row.overload for row in mode.records}
+        return result, {row.overload for row in mode.records}
 
-    threads = [threading.Thread(target=work, args=(op,)) for op in ops]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(found) == set(ops)
-    for op, (theirs, overloads) in found.items():
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(work, ops))
+    for op, (theirs, overloads) in zip(ops, found):
         assert f"aten::{op}.default" in overloads
         assert not any(other in name for other in ops if other != op for name in overloads)
         with DeterministicMode():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import needs
 import pytest
 import torch
-from gpu_calls import mapped, substituted
+from gpu_calls import substituted
+from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode
 from detmode.table.rule import GPU_TO_GPU
@@ -37,7 +38,7 @@ CASES = [
 def test_a_gpu_has_the_bits_of_the_host_runner(case: Case) -> None:
     """From the same inputs one source, compiled by NVRTC and by g++, gives the same bits."""
     arguments = case.sample.arguments(case.dtype)
-    theirs = substituted(case, mapped(lambda tensor: tensor.cuda(), arguments))
+    theirs = substituted(case, tree_map_only(torch.Tensor, torch.Tensor.cuda, arguments))
     with DeterministicMode(simulate="cuda"):
         ours = tensors_of(call(case.sample, arguments))
     assert same_bits([_plain(each.cpu()) for each in theirs], [_plain(each) for each in ours])

@@ -9,33 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import needs
 import pytest
 import torch
-
-from detmode import DeterministicMode
+from gpu_calls import DEVICES, by_substitutes
 
 fcntl = pytest.importorskip("fcntl", reason="processes wait for one another by Unix's locks")
 
 GIB = 1 << 30
-SIZES = (
-    pytest.param(
-        ("cpu", 1 << 14),
-        id="host-2**14",
-        marks=needs.compiler,
-    ),
-    pytest.param(("cuda", 1 << 31), id="cuda-2**31", marks=pytest.mark.cuda),
-)
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=DEVICES)
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, int]]:
     """The device, and a power of two that the elements of a large tensor exceed."""
-    device, size = request.param
-    if device == "cpu":
-        yield device, size
+    if request.param == "cpu":
+        yield "cpu", 1 << 14
         return
     # Of the processes that share the GPU one at a time has so much of its memory.
     with (tmp_path_factory.getbasetemp().parent / "large.lock").open("w") as turn:
@@ -44,18 +33,14 @@ def place(
         free, _ = torch.cuda.mem_get_info()
         if free < 24 * GIB:
             pytest.skip(f"needs 24 GiB of a GPU's memory, {free / GIB:.0f} are free")
-        yield device, size
+        yield "cuda", 1 << 31
         torch.cuda.empty_cache()
 
 
 def substituted(device: str, run: Callable[[], Any]) -> Any:
     """The result of ``run`` by a substitute."""
     # Filling what is written anyhow would double the time and the memory's traffic.
-    simulated = {"simulate": "cuda"} if device == "cpu" else {}
-    with DeterministicMode(fill_uninitialized_memory=False, **simulated) as mode:
-        result = run()
-    assert [row.action for row in mode.records] == ["substitute"]
-    return result
+    return by_substitutes(run, device, fill_uninitialized_memory=False)
 
 
 def all_equal(tensor: torch.Tensor, value: float) -> bool:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 import needs
 import pytest
 import torch
+from gpu_calls import DEVICES, by_substitutes
+from variation import Load
 
-from detmode import DeterministicMode
+from detmode.verify.cases import tensors_of
 from detmode.verify.claims import same_bits
 
 aten = torch.ops.aten
@@ -87,14 +89,10 @@ CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
 """By name a call, and what makes its arguments."""
 
 
-def results(
-    run: Callable[..., object], arguments: Tensors, **options: object
-) -> list[torch.Tensor]:
+def results(run: Callable[..., object], arguments: Tensors, device: str) -> list[torch.Tensor]:
     """What the substitute gives, on the CPU."""
-    with DeterministicMode(**options) as mode:
-        given = run(*arguments)
-    assert {row.action for row in mode.records} == {"substitute"}
-    return [each.cpu() for each in (given if isinstance(given, tuple) else (given,))]
+    given = by_substitutes(lambda: run(*arguments), device)
+    return [each.cpu() for each in tensors_of(given)]
 
 
 @pytest.mark.cuda
@@ -104,33 +102,23 @@ def test_bits_are_the_host_runners(name: str) -> None:
     """30 runs, every second one beside a load, have the bits of the host runner."""
     run, make = CALLS[name]
     arguments = make()
-    expected = results(run, arguments, simulate="cuda")
+    expected = results(run, arguments, "cpu")
     on_gpu = tuple(each.cuda() for each in arguments)
     torch.cuda.synchronize()
-    load, stream = torch.ones(2048, 2048, device="cuda"), torch.cuda.Stream()
+    load = Load()
     for number in range(30):
         if number % 2 == 1:
-            with torch.cuda.stream(stream):
-                for _ in range(4):
-                    torch.mm(load, load)
-        assert same_bits(results(run, on_gpu), expected), f"run {number}"
+            load()
+        assert same_bits(results(run, on_gpu, "cuda"), expected), f"run {number}"
 
 
-@pytest.mark.parametrize(
-    ("device", "n"),
-    [
-        pytest.param("cpu", 1 << 14, id="host-2**14", marks=needs.compiler),
-        pytest.param("cuda", 1 << 28, id="cuda-2**28", marks=pytest.mark.cuda),
-    ],
-)
-def test_a_long_row_comes_to_an_end(device: str, n: int) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_long_row_comes_to_an_end(device: str) -> None:
     """Its running sums are known without a reference, and no block may begin with a wrong total."""
+    n = 1 << (14 if device == "cpu" else 28)
     # Three in turn, while the blocks' lengths are powers of two: their totals are not all alike.
     values, sums = (
         torch.tensor(three, dtype=torch.float32, device=device).repeat(n // 3 + 1)[:n]
         for three in ([1, -1, 0], [1, 0, 0])
     )
-    with DeterministicMode(simulate="cuda" if device == "cpu" else None) as mode:
-        result = values.cumsum(0)
-    assert {row.action for row in mode.records} == {"substitute"}
-    assert torch.equal(sums, result)
+    assert torch.equal(sums, by_substitutes(lambda: values.cumsum(0), device))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from gpu_calls import CHOSEN, arguments_of, held_up, mapped, poison, substituted, tensors_in
+from cuda_sources import KERNELS
+from gpu_calls import CHOSEN, arguments_of, held_up, poison, substituted, tensors_in
+from torch.utils._pytree import tree_map_only
 
 from detmode.cuda import device, launch
 from detmode.verify.cases import Case, cases
@@ -26,7 +29,7 @@ def test_a_stream_is_kept_to(case: Case) -> None:
     """
     arguments = arguments_of(case)
     expected = substituted(case, arguments)
-    late = mapped(torch.zeros_like, arguments)
+    late = tree_map_only(torch.Tensor, torch.zeros_like, arguments)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), held_up():
@@ -90,36 +93,26 @@ def test_what_memory_held_does_not_matter(case: Case, monkeypatch: pytest.Monkey
 
 def test_threads_and_streams_load_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that eight OS threads launch first, each on its own stream, is right in all."""
-    from cuda_sources import KERNELS
-
     monkeypatch.setattr(device, "_kernels", {})
     values = [torch.randn(100_000, device="cuda") for _ in range(8)]
     outputs = [torch.zeros_like(each) for each in values]
     torch.cuda.synchronize()
     together = threading.Barrier(8)
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            stream = torch.cuda.Stream()
-            together.wait()
-            with torch.cuda.stream(stream):
-                for _ in range(50):
-                    n, factor = values[number].numel(), float(number)
-                    launch(
-                        KERNELS, "scale<float>", n,
-                        input=values[number], output=outputs[number], n=n, factor=factor,
-                    )  # fmt: skip
-            stream.synchronize()
-        except BaseException as error:
-            failures.append(error)
+        stream = torch.cuda.Stream()
+        together.wait()
+        with torch.cuda.stream(stream):
+            for _ in range(50):
+                n, factor = values[number].numel(), float(number)
+                launch(
+                    KERNELS, "scale<float>", n,
+                    input=values[number], output=outputs[number], n=n, factor=factor,
+                )  # fmt: skip
+        stream.synchronize()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     for number in range(8):
         assert torch.equal(outputs[number], values[number] * number)
     assert len(device._kernels) == 1
@@ -132,22 +125,14 @@ def test_a_thread_that_is_new_to_cuda(case: Case, monkeypatch: pytest.MonkeyPatc
     expected = substituted(case, arguments)
     torch.cuda.synchronize()
     monkeypatch.setattr(device, "_kernels", {})
-    found: list[object] = []
 
-    def work() -> None:
-        try:
-            found.append(substituted(case, arguments))
-            torch.cuda.synchronize()
-        except BaseException as error:
-            found.append(error)
+    def work() -> tuple[torch.Tensor, ...]:
+        results = substituted(case, arguments)
+        torch.cuda.synchronize()
+        return results
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    (theirs,) = found
-    if isinstance(theirs, BaseException):
-        raise theirs
-    assert same_bits(theirs, expected)
+    with ThreadPoolExecutor(1) as pool:
+        assert same_bits(pool.submit(work).result(), expected)
     assert same_bits(substituted(case, arguments), expected)
 
 

@@ -5,21 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from interrupted import state
+from programs import NAMESPACE, rule
 
 import detmode.mode.deterministic_mode
-from detmode import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    DeterministicMode,
-    Native,
-    Refuse,
-    Rule,
-    RuleTable,
-    Substitute,
-    cuda,
-)
-from detmode.environment.settings import CUDNN_BENCHMARK, CUDNN_DETERMINISTIC, FILL, FLAG
-from detmode.table.conditions import ALWAYS, on
+from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, cuda
+from detmode.table.conditions import on
 
 aten = torch.ops.aten
 
@@ -43,78 +34,24 @@ def substituted() -> Substituted:
 @pytest.fixture
 def table(substituted: Substituted) -> RuleTable:
     """One row of each kind."""
-    bilinear = substituted.function(aten.upsample_bilinear2d_backward.default)
-    trilinear = substituted.function(aten.upsample_trilinear3d_backward.default)
+    atomic = {"when": on("cuda"), "because": "atomic additions"}
+    path = "the scan has a deterministic path"
+    timing = "the scan depends on the timing of its blocks"
     index_add = substituted.function(aten.index_add.default)
-    return RuleTable(
-        [
-            Rule(
-                op="aten::cumsum",
-                when=on("cuda"),
-                action=Native(),
-                guarantee=RUN_TO_RUN,
-                because="the scan has a deterministic path",
-            ),
-            Rule(
-                op="aten::cumprod",
-                when=on("cuda"),
-                action=Refuse(),
-                because="the scan depends on the timing of its blocks",
-            ),
-            Rule(
-                op="aten::put",
-                when=ALWAYS,
-                action=Refuse(),
-                alert="put_",
-                because="duplicates race",
-            ),
-            Rule(
-                op="aten::max_unpool2d",
-                when=ALWAYS,
-                action=Refuse(),
-                alert="max_unpooling2d_forward_out",
-                because="duplicates race",
-            ),
-            Rule(
-                op="aten::histc",
-                when=on("cuda"),
-                action=Refuse(),
-                alert="_histc_cuda with floating point input",
-                because="atomic additions",
-            ),
-            Rule(
-                op="aten::upsample_bilinear2d_backward",
-                when=on("cuda"),
-                action=Substitute(bilinear),
-                guarantee=GPU_TO_GPU,
-                alert="upsample_bilinear2d_backward_out_cuda",
-                because="atomic additions",
-            ),
-            Rule(
-                op="aten::upsample_trilinear3d_backward",
-                when=on("cuda"),
-                action=Substitute(trilinear),
-                guarantee=GPU_TO_GPU,
-                alert="upsample_trilinear3d_backward_out_cuda",
-                because="atomic additions",
-            ),
-            Rule(
-                op="aten::upsample_bicubic2d_backward",
-                when=on("cuda"),
-                action=Refuse(),
-                alert="upsample_bicubic2d_backward_out_cuda",
-                because="atomic additions",
-            ),
-            Rule(
-                op="aten::index_add",
-                when=on("cuda"),
-                action=Substitute(index_add, otherwise=Native()),
-                guarantee=GPU_TO_GPU,
-                because="atomic additions",
-            ),
-        ],
-        family="small",
-    )
+    rules = [
+        rule("aten::cumsum", Native(), when=on("cuda"), because=path),
+        rule("aten::cumprod", Refuse(), when=on("cuda"), because=timing),
+        rule("aten::put", Refuse(), alert="put_"),
+        rule("aten::max_unpool2d", Refuse(), alert="max_unpooling2d_forward_out"),
+        rule("aten::histc", Refuse(), alert="_histc_cuda with floating point input", **atomic),
+        rule("aten::index_add", Substitute(index_add, otherwise=Native()), **atomic),
+    ]
+    for kind in ("bilinear2d", "trilinear3d", "bicubic2d"):
+        name = f"upsample_{kind}_backward"
+        kernel = Substitute(substituted.function(getattr(aten, name).default))
+        action = Refuse() if kind == "bicubic2d" else kernel
+        rules.append(rule(f"aten::{name}", action, alert=f"{name}_out_cuda", **atomic))
+    return RuleTable(rules, family="small")
 
 
 @pytest.fixture
@@ -129,37 +66,21 @@ def mode(table: RuleTable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Det
 
 
 @pytest.fixture
-def make_settings() -> Callable[[], dict[str, object]]:
-    """Reads every setting of PyTorch that the mode touches."""
-    return read_settings
-
-
-def read_settings() -> dict[str, object]:
-    import torch._decomp.decompositions as decompositions
-    import torch._inductor.config as inductor
-
-    return {
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill": torch.utils.deterministic.fill_uninitialized_memory,
-        "cudnn.deterministic": torch._C._get_cudnn_deterministic(),
-        "cudnn.benchmark": torch._C._get_cudnn_benchmark(),
-        "inductor.deterministic": getattr(inductor, "deterministic", None),
-        "detour": decompositions._upsample_linear_vec,
-        "modes": len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()),
-    }
+def library() -> Iterator[torch.library.Library]:
+    """Takes the definitions of operators of the namespace of these tests, for one test."""
+    with torch.library._scoped_library(NAMESPACE, "FRAGMENT") as library:
+        yield library
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """A claim of every test here: afterwards all settings are as they were."""
-    before = read_settings()
+    before = state()
     yield
-    after = read_settings()
-    left = [setting for setting in (FLAG, FILL, CUDNN_DETERMINISTIC, CUDNN_BENCHMARK)]
+    after = state()
     torch.use_deterministic_algorithms(False)
     assert after == before
-    assert not any(setting._open for setting in left)
+    assert not any(after["open"])
     assert detmode.mode.deterministic_mode.current_mode() is None
 
 

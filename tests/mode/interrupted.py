@@ -14,36 +14,22 @@ from contextlib import contextmanager
 
 import torch
 import torch._inductor.config as inductor
+from programs import rule
 from torch.utils import _python_dispatch as dispatch
 
-from detmode import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    DeterministicMode,
-    Native,
-    Refuse,
-    Rule,
-    RuleTable,
-    Substitute,
-    allow,
-)
+from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
 from detmode.cuda.undo import _locks
 from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import Detours
-from detmode.mode.validation import validations
+from detmode.mode.substitution import validations
 from detmode.sites.forward_memory import forward_memory
 
 x = torch.ones(4)
 RULES = RuleTable(
     [
-        Rule(op="aten::cumsum", action=Native(), guarantee=RUN_TO_RUN, because="a test"),
-        Rule(op="aten::cumprod", action=Refuse(), alert="cumprod", because="a test"),
-        Rule(
-            op="aten::trace",
-            action=Substitute(lambda self: torch.ones(()), launches=False),
-            guarantee=GPU_TO_GPU,
-            because="a test",
-        ),
+        rule("aten::cumsum", Native()),
+        rule("aten::cumprod", Refuse(), alert="cumprod"),
+        rule("aten::trace", Substitute(lambda self: torch.ones(()), launches=False)),
     ]
 )
 
@@ -137,7 +123,7 @@ def state() -> dict[str, object]:
         "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in all_settings],
         "held": [len(setting._waiting + setting._active) for setting in all_settings],
-        "calls": len(native_calls._calls) + len(validations._calls),
+        "calls": len(native_calls.ongoing) + len(validations.ongoing),
         "locks": locks_taken(),
     }
 
@@ -148,8 +134,8 @@ def locks_taken() -> int:
 
     def look() -> None:
         for lock in list(_locks):
-            if lock._lock.acquire(blocking=False):
-                lock._lock.release()
+            if lock.held.acquire(blocking=False):
+                lock.held.release()
             else:
                 taken.append(lock)
 
@@ -185,6 +171,15 @@ def raised_at_line(number: int, files: tuple[str, ...]) -> Iterator[list[str]]:
         sys.settrace(before)
 
 
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def left_since(clean: dict[str, object]) -> dict[str, object]:
+    """What of the state is not as it was."""
+    return {key: value for key, value in state().items() if value != clean[key]}
+
+
 def strike(times: int, seed: int) -> None:
     """Let signals strike at any moment, and find the state as it was after each.
 
@@ -197,9 +192,6 @@ def strike(times: int, seed: int) -> None:
         block()
     clean = state()
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     signal.signal(signal.SIGALRM, interrupt)
     struck = 0
     while struck < times:
@@ -211,7 +203,7 @@ def strike(times: int, seed: int) -> None:
         except KeyboardInterrupt:
             struck += 1
         gc.collect(0)
-        left = {key: value for key, value in state().items() if value != clean[key]}
+        left = left_since(clean)
         assert not left, f"signal {struck} in {name} left {left}"
 
 

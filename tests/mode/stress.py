@@ -16,30 +16,18 @@ from collections.abc import Callable
 
 import interrupted
 import torch
+from programs import rule
 
-from detmode import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    DeterministicMode,
-    Native,
-    Refuse,
-    Rule,
-    RuleTable,
-    Substitute,
-    allow,
-    cuda,
-)
+from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow, cuda
 
 NAMESPACE = "detmode_stress"
 RULES = RuleTable(
     [
-        Rule(op=f"{NAMESPACE}::native", action=Native(), guarantee=RUN_TO_RUN, because="a test"),
-        Rule(op=f"{NAMESPACE}::refused", action=Refuse(), alert="refused", because="a test"),
-        Rule(
-            op=f"{NAMESPACE}::substituted",
-            action=Substitute(lambda x: torch.empty(4).fill_(0), launches=False),
-            guarantee=GPU_TO_GPU,
-            because="a test",
+        rule(f"{NAMESPACE}::native", Native()),
+        rule(f"{NAMESPACE}::refused", Refuse(), alert="refused"),
+        rule(
+            f"{NAMESPACE}::substituted",
+            Substitute(lambda x: torch.empty(4).fill_(0), launches=False),
         ),
     ]
 )
@@ -80,8 +68,7 @@ def strict() -> None:
         with contextlib.suppress(RuntimeError):
             torch.ops.detmode_stress.refused(interrupted.x)
             faults.append("a call was not refused")
-        counts["refused"] += 1
-        counts["native"] += 1
+        counts.update(["refused", "native"])
 
 
 def warn_only() -> None:
@@ -89,8 +76,7 @@ def warn_only() -> None:
     with DeterministicMode(True, rules=RULES):
         torch.ops.detmode_stress.native(interrupted.x)
         torch.ops.detmode_stress.refused(interrupted.x)
-        counts["native"] += 1
-        counts["allowed"] += 1
+        counts.update(["native", "allowed"])
 
 
 def allowing() -> None:
@@ -98,8 +84,7 @@ def allowing() -> None:
     with DeterministicMode(rules=RULES), allow(f"{NAMESPACE}::refused"):
         torch.ops.detmode_stress.refused(interrupted.x)
         torch.ops.detmode_stress.substituted(interrupted.x)
-        counts["allowed"] += 1
-        counts["substituted"] += 1
+        counts.update(["allowed", "substituted"])
 
 
 def simulated() -> None:
@@ -143,10 +128,6 @@ def fork() -> None:
         faults.append(f"a child ended with {os.waitstatus_to_exitcode(status)}")
 
 
-def interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(seconds: float) -> list[str]:
     """Stress the process; what went wrong, each line once."""
     warnings.simplefilter("ignore")
@@ -161,7 +142,7 @@ def main(seconds: float) -> list[str]:
     ]
     for thread in threads:
         thread.start()
-    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGALRM, interrupted.interrupt)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -177,8 +158,7 @@ def main(seconds: float) -> list[str]:
         thread.join(60)
         if thread.is_alive():
             faults.append(f"{thread.name} hangs")
-    left = {key: value for key, value in interrupted.state().items() if value != clean[key]}
-    if left:
+    if left := interrupted.left_since(clean):
         faults.append(f"left: {left}")
     return list(dict.fromkeys(faults))
 

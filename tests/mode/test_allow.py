@@ -1,11 +1,10 @@
 """``allow``: operators exempted in a block, and in the backward of what is called in it."""
 
-import re
-import threading
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
-import torch.nn.functional as F
+from programs import Other, actions, enlarged, histc, image, in_another_thread, put
 from torch.utils.checkpoint import checkpoint
 
 from detmode import allow
@@ -15,32 +14,7 @@ BACKWARD = "aten::upsample_bicubic2d_backward"
 
 
 def up(x):
-    return F.interpolate(x, scale_factor=2, mode="bicubic")
-
-
-def image():
-    return torch.ones(1, 1, 3, 3, requires_grad=True)
-
-
-def put():
-    return torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
-
-
-def actions(mode):
-    return [(record.overload, record.action, record.count) for record in mode.records]
-
-
-def test_inside_and_outside(mode):
-    """Inside, the operator runs; outside, it is refused as before; both are recorded."""
-    with mode() as made:
-        with allow("aten::put"):
-            assert put().tolist() == [1, 0, 0]
-        with pytest.raises(RuntimeError):
-            put()
-    assert actions(made) == [
-        ("aten::put_.default", "allow", 1),
-        ("aten::put_.default", "error", 1),
-    ]
+    return enlarged(x, "bicubic")
 
 
 @pytest.mark.parametrize(
@@ -52,42 +26,45 @@ def test_inside_and_outside(mode):
     ids=str,
 )
 def test_names(mode, name):
-    """A region names operators as overrides do."""
-    with mode() as made, allow("aten::histc", name):
-        put()
-    assert actions(made) == [("aten::put_.default", "allow", 1)]
+    """A region names operators as overrides do; outside it, they are refused as before."""
+    with mode() as made:
+        with allow("aten::histc", name):
+            assert put().tolist() == [1, 0, 0]
+        with pytest.raises(RuntimeError):
+            put()
+    assert actions(made) == [
+        ("aten::put_.default", "allow", 1),
+        ("aten::put_.default", "error", 1),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("aten::histcc", "did you mean 'aten::histc'?"),
-        ("aten::put.defualt", "'aten::put' has no overload 'defualt'"),
-        ("aten::putt*", "no operator of aten matches"),
-        ("aten::linear", "PyTorch takes 'aten::linear' apart before a mode sees it"),
-        ("aten::max_pool3d", "made of, as 'aten::max_pool3d_with_indices_backward'"),
-    ],
+    "names",
+    [[FORWARD], [BACKWARD], [BACKWARD + ".default"], ["aten::upsample*"], [FORWARD, "aten::put"]],
+    ids=str,
 )
-def test_names_that_mean_nothing(name, text):
-    """A name that no mode meets is refused where it stands, not when the operator is."""
-    with pytest.raises(ValueError, match=re.escape(text)):
-        allow(name)
+@pytest.mark.parametrize("place", ["forward before the mode", "forward", "backward"])
+def test_backward(mode, names, place):
+    """Naming the forward or the backward operator exempts the backward, where either is called.
 
+    The region may have ended when backward runs, and before the mode was entered, too.
+    """
 
-def test_only_the_named_operators(mode):
-    """Other operators are refused inside as ever."""
-    with mode(), allow("aten::histc"), pytest.raises(RuntimeError, match="put_"):
-        put()
+    def entered(at):
+        regions = ExitStack()
+        for name in names if at == place else []:
+            regions.enter_context(allow(name))
+        return regions
 
-
-@pytest.mark.parametrize("name", [FORWARD, BACKWARD, BACKWARD + ".default", "aten::upsample*"])
-def test_backward_outside_the_block(mode, name):
-    """Naming the forward or the backward operator exempts the backward that runs later."""
     x = image()
+    with entered("forward before the mode"):
+        y = up(x)
     with mode() as made:
-        with allow(name):
-            y = up(x)
-        y.sum().backward()
+        if place == "forward":
+            with entered("forward"):
+                y = up(x)
+        with entered("backward"):
+            y.sum().backward()
     assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
     assert x.grad is not None
 
@@ -118,47 +95,18 @@ def test_a_region_around_a_call_that_makes_no_node(mode):
     assert (BACKWARD + ".default", "error", 1) in actions(made)
 
 
-def test_backward_in_a_later_mode(mode):
-    """A region entered outside any mode, or in an earlier one, reaches no mode that comes later
-    than the forward call's note; the interval by itself still names the backward operator.
-    """
-    with allow(BACKWARD):
-        y = up(image())
-    with mode() as made:
-        y.sum().backward()
-    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
-
-
-def test_an_open_region_around_backward(mode):
-    """A region around ``backward()`` exempts the backward operators that it names."""
-    with mode() as made:
-        y = up(image())
-        with allow(BACKWARD):
-            y.sum().backward()
-    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
-
-
 def test_nested_regions(mode):
     """Inner regions add to outer ones, and end by themselves."""
     with mode():
         with allow("aten::histc"):
             with allow("aten::put"):
                 put()
-                torch.histc(torch.ones(3))
-            torch.histc(torch.ones(3))
+                histc()
+            histc()
             with pytest.raises(RuntimeError, match="put_"):
                 put()
         with pytest.raises(RuntimeError, match="histc"):
-            torch.histc(torch.ones(3))
-
-
-def test_nested_regions_in_backward(mode):
-    """What an outer region allows holds in the backward of calls made in an inner one."""
-    with mode() as made:
-        with allow(FORWARD), allow("aten::put"):
-            y = up(image())
-        y.sum().backward()
-    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+            histc()
 
 
 def test_reentrant(mode):
@@ -182,7 +130,7 @@ def test_regions_that_end_in_another_order(mode):
         first.__exit__(None, None, None)
         put()
         with pytest.raises(RuntimeError, match="histc"):
-            torch.histc(torch.ones(3))
+            histc()
         second.__exit__(None, None, None)
         with pytest.raises(RuntimeError, match="put_"):
             put()
@@ -190,11 +138,7 @@ def test_regions_that_end_in_another_order(mode):
 
 def test_decorator(mode):
     """As a decorator it holds in each call of the function, and in its backward."""
-
-    @allow(FORWARD)
-    def exempt(x):
-        return up(x)
-
+    exempt = allow(FORWARD)(up)
     with mode() as made:
         exempt(image()).sum().backward()
         exempt(image()).sum().backward()
@@ -203,22 +147,16 @@ def test_decorator(mode):
 
 def test_decorator_in_two_threads(mode):
     """One decorated function in two threads: each has its own region."""
-    inside, leave = threading.Event(), threading.Event()
 
     @allow(BACKWARD)
-    def exempt(wait):
-        if wait:
-            inside.set()
-            leave.wait(10)
+    def exempt(other=None):
+        if other is not None:
+            other.stay()
 
-    thread = threading.Thread(target=exempt, args=(True,))
-    thread.start()
-    inside.wait(10)
-    y = up(image())
-    exempt(False)
-    z = up(image())
-    leave.set()
-    thread.join()
+    with Other(exempt):
+        y = up(image())
+        exempt()
+        z = up(image())
     with mode():
         for forward in (y, z):
             with pytest.raises(RuntimeError):
@@ -245,43 +183,33 @@ def test_outside_a_mode_it_changes_nothing():
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-@pytest.mark.parametrize("name", [FORWARD, BACKWARD])
-def test_checkpoint_inside_the_region(mode, use_reentrant, name):
-    """A checkpointed function called in a region keeps its exemption when it is run again."""
-    x = image()
-    with mode() as made:
-        with allow(name):
-            y = checkpoint(lambda t: up(t * 2).sin(), x, use_reentrant=use_reentrant)
-        y.sum().backward()
-    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
+@pytest.mark.parametrize(
+    ("around", "inside"),
+    [([FORWARD], []), ([BACKWARD], []), ([], [FORWARD]), ([], [])],
+    ids=["forward", "backward", "inside", "no region"],
+)
+def test_checkpoint(mode, around, inside, use_reentrant, line):
+    """A checkpointed function has its exemption when it is run again, from a region of its own too.
 
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_region_inside_the_checkpoint(mode, use_reentrant):
-    """A region in the checkpointed function is entered again when the function is run again."""
+    Without a region its backward is refused, at the forward call's line.
+    """
 
     def function(t):
-        with allow(FORWARD):
-            return up(t * 2).sin()
+        with allow(*inside) if inside else nullcontext():
+            return torch.nn.functional.interpolate(t * 2, scale_factor=2, mode="bicubic")  # here
 
+    exempt = around or inside
     with mode() as made:
-        y = checkpoint(function, image(), use_reentrant=use_reentrant)
-        y.sum().backward()
-    assert actions(made) == [(BACKWARD + ".default", "allow", 1)]
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpoint_without_a_region_is_refused(mode, use_reentrant, line):
-    """Without a region the backward in a checkpoint is refused, at the forward call's line."""
-
-    def function(t):
-        return F.interpolate(t * 2, scale_factor=2, mode="bicubic")  # here
-
-    with mode() as made:
-        y = checkpoint(function, image(), use_reentrant=use_reentrant)
-        with pytest.raises(RuntimeError, match="bicubic2d"):
+        with allow(*around) if around else nullcontext():
+            y = checkpoint(function, image(), use_reentrant=use_reentrant)
+        with nullcontext() if exempt else pytest.raises(RuntimeError, match="bicubic2d"):
             y.sum().backward()
-    assert [record.site for record in made.records] == line(function)
+    (record,) = made.records
+    assert (record.overload, record.action) == (
+        BACKWARD + ".default",
+        "allow" if exempt else "error",
+    )
+    assert [record.site] == line(function)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -298,53 +226,43 @@ def test_a_forward_operator_in_a_checkpoint(mode, use_reentrant):
     assert {action for _, action, _ in actions(made)} == {"allow"}
 
 
-def test_double_backward(mode):
-    """With ``create_graph`` the exemption reaches the backward of the backward."""
+@pytest.mark.parametrize("exempt", [True, False])
+def test_double_backward(mode, exempt):
+    """With ``create_graph`` the exemption reaches the backward of the backward.
+
+    Without a region the first backward is refused already.
+    """
     x = image()
     with mode() as made:
-        with allow(FORWARD):
+        with allow(FORWARD) if exempt else nullcontext():
             y = up(x).pow(2)
-        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        gradient.pow(2).sum().backward()
-    assert {action for _, action, _ in actions(made)} == {"allow"}
-    assert sum(count for *_, count in actions(made)) >= 2
-
-
-def test_double_backward_without_a_region(mode):
-    """Without a region the first backward is refused already."""
-    x = image()
-    with mode():
-        y = up(x).pow(2)
-        with pytest.raises(RuntimeError, match="bicubic2d"):
-            torch.autograd.grad(y.sum(), x, create_graph=True)
+        with nullcontext() if exempt else pytest.raises(RuntimeError, match="bicubic2d"):
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            gradient.pow(2).sum().backward()
+    assert {action for _, action, _ in actions(made)} == {"allow" if exempt else "error"}
+    assert sum(count for *_, count in actions(made)) >= 1 + exempt
 
 
 def test_other_threads_do_not_inherit(mode):
     """A region concerns the thread that enters it: a mode in another thread refuses."""
-    errors = []
 
     def work():
-        with mode():
-            try:
-                put()
-            except RuntimeError as error:
-                errors.append(error)
+        with mode(), pytest.raises(RuntimeError):
+            put()
 
     with mode(), allow("aten::put"):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_another_thread(work)
         put()
-    assert len(errors) == 1
 
 
 def test_torch_func_grad(mode):
     """Under ``torch.func.grad`` the forward's name exempts its backward, inside the region."""
+    gradient = torch.func.grad(lambda t: up(t).sum())
     with mode() as made:
         with allow(FORWARD):
-            torch.func.grad(lambda t: up(t).sum())(torch.ones(1, 1, 3, 3))
+            gradient(image().detach())
         with pytest.raises(RuntimeError, match="bicubic2d"):
-            torch.func.grad(lambda t: up(t).sum())(torch.ones(1, 1, 3, 3))
+            gradient(image().detach())
     assert [action for _, action, _ in actions(made)] == ["allow", "error"]
 
 
@@ -375,10 +293,7 @@ def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
 
 def test_a_graph_of_another_thread_takes_over_nothing(mode):
     """Numbers of nodes repeat from thread to thread: what is allowed elsewhere is not theirs."""
-    graphs = []
-
-    def work():
-        graphs.extend(up(image()).sum() for _ in range(9))
+    graphs = in_another_thread(lambda: [up(image()).sum() for _ in range(9)])
 
     def under_the_mode():
         with mode() as made:
@@ -388,13 +303,10 @@ def test_a_graph_of_another_thread_takes_over_nothing(mode):
             for graph in graphs:
                 with pytest.raises(RuntimeError, match="upsample_bicubic2d_backward"):
                     graph.backward()
-        graphs.append(made)
+        return made
 
-    for target in (work, under_the_mode):
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
-    assert actions(graphs.pop())[1:] == [(BACKWARD + ".default", "error", 9)]
+    made = in_another_thread(under_the_mode)
+    assert actions(made)[1:] == [(BACKWARD + ".default", "error", 9)]
 
 
 def test_backward_of_a_write_to_a_view(mode):

@@ -1,24 +1,23 @@
 """What an audit estimates, and what it says it cannot see."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from programs import rule
 from torch import nn
 
 import detmode
-from detmode import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Report, Rule, RuleTable, Substitute
+from detmode import Native, Refuse, Report, RuleTable, Substitute
 from detmode.audit import Audit, AuditReport
 from detmode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
 from detmode.rules import default_rules, families
 from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve
 
-
-def rule(action, op="aten::neg", alert="neg_cuda"):
-    guarantee = {Substitute: GPU_TO_GPU, Native: RUN_TO_RUN}.get(type(action))
-    return Rule(op=op, action=action, guarantee=guarantee, alert=alert, because="it is a test")
+neg = partial(rule, "aten::neg", alert="neg_cuda")
 
 
 def audited(function, *rules, **options):
@@ -63,7 +62,7 @@ def test_bytes_of_a_program(device):
         for _ in range(3):
             y.neg()  # 96 read, 96 written, of which a substitute makes 2.5 times as much
 
-    report = audited(function, rule(Substitute(torch.neg, traffic=2.5)))
+    report = audited(function, neg(Substitute(torch.neg, traffic=2.5)))
     (cost,) = report.costs
     assert (cost.calls, cost.bytes, cost.extra_bytes) == (3, 3 * 192, 3 * 288)
     assert (report.total.calls, report.total_bytes) == (5, 288 + 3 * 192)
@@ -83,7 +82,7 @@ def test_bytes_of_a_program(device):
 )
 def test_what_is_not_counted_is_null(action, extra):
     """PyTorch's own path and a substitute without a count have no extra bytes, and it is said."""
-    report = audited(lambda: torch.ones(4).neg(), rule(action))
+    report = audited(lambda: torch.ones(4).neg(), neg(action))
     (row,) = json.loads(report.to_full_json())["rows"]
     assert (row["bytes"], row["extra_bytes"]) == (32, extra)
     assert report.total.uncounted_bytes == (32 if extra is None else 0)
@@ -116,7 +115,7 @@ def test_sparse_memory_is_not_filled():
 
 def test_a_call_that_fails():
     """A call that raises is a row without bytes, and the report is made all the same."""
-    mode = Audit(rules=RuleTable([rule(Native(), op="aten::view")]))
+    mode = Audit(rules=RuleTable([rule("aten::view", Native())]))
     with pytest.raises(RuntimeError, match="shape"), mode:
         torch.ones(3).view(2)
     report = mode.report()
@@ -202,7 +201,7 @@ def test_a_cnn_without_and_with_substitutes():
 )
 def test_options_are_the_modes(action, options, expected):
     """An audit takes the mode's options, and nothing is raised or warned."""
-    report = audited(lambda: torch.ones(3).neg(), rule(action), **options)
+    report = audited(lambda: torch.ones(3).neg(), neg(action), **options)
     assert [record.action for record in report.records] == [expected]
     assert report.raises == (expected == "error")
 
@@ -214,7 +213,7 @@ def test_where_the_program_turns_the_flag_off():
         torch.use_deterministic_algorithms(False)
         torch.ones(3).neg()
 
-    report = audited(function, rule(Native()))
+    report = audited(function, neg(Native()))
     assert [record.action for record in report.records] == ["warn"]
 
 

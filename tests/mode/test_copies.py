@@ -2,12 +2,12 @@
 
 import copy
 import pickle
-import threading
 from contextlib import suppress
 
 import pytest
 import torch
 import torch.nn.functional as F
+from programs import in_another_thread
 
 import detmode
 from detmode import (
@@ -71,9 +71,7 @@ def test_an_entered_mode_is_not_copied(mode, how):
 
     with made:
         attempt()
-        thread = threading.Thread(target=attempt)
-        thread.start()
-        thread.join()
+        in_another_thread(attempt)
         torch.ones(3).cumsum(0)
         with made:  # entered again
             torch.ones(3).cumsum(0)

@@ -2,27 +2,25 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import detmode
 from detmode import DeterministicMode
 from detmode.table.variants import functional_signature, variant_of
 
 
-def overloads():
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            yield from (getattr(packet, overload) for overload in packet.overloads())
-
-
 @pytest.fixture(scope="module")
 def loaded():
-    dir(torch.ops.aten)
+    """All overloads of ATen."""
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::"):
             getattr(torch.ops.aten, name.removeprefix("aten::").partition(".")[0])
-    return list(overloads())
+    packets = (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten))
+    return [
+        getattr(packet, overload)
+        for packet in packets
+        if isinstance(packet, torch._ops.OpOverloadPacket)
+        for overload in packet.overloads()
+    ]
 
 
 def test_each_listed_overload_is_known(loaded):
@@ -49,7 +47,6 @@ def test_variants_have_the_chain_of_their_functional_form(loaded):
     for func in loaded:
         if variant_of(func) == "functional" or not table.get(func):
             continue
-        packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::"), None)
         base = func._schema.name.removeprefix("aten::")
         for name in {base, base.removesuffix("_")}:
             packet = getattr(torch.ops.aten, name, None)
@@ -62,18 +59,14 @@ def test_variants_have_the_chain_of_their_functional_form(loaded):
     assert checked > 20
 
 
-def train(steps=2):
+def train():
     torch.manual_seed(0)
     net = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 2, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.Upsample(scale_factor=2, mode="nearest"),
-        torch.nn.Conv2d(2, 1, 3),
+        torch.nn.Conv2d(1, 2, 3), torch.nn.Upsample(scale_factor=2), torch.nn.Conv2d(2, 1, 3)
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        net(torch.ones(1, 1, 4, 4)).square().mean().backward()
+    for _ in range(2):
+        net(torch.ones(1, 1, 6, 6)).square().mean().backward()
         optimizer.step()
     return torch.cat([p.detach().flatten() for p in net.parameters()])
 
@@ -84,22 +77,3 @@ def test_a_program_that_does_not_vary_is_not_disturbed():
         weights = train()
     assert torch.equal(weights, train())
     assert all(record.action == "native" for record in mode.records)
-
-
-def test_no_listed_operator_slips_through_an_audit():
-    """``audit`` over the default table reports the backward of every interpolation."""
-    modes = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
-
-    def function():
-        for name, dims in modes.items():
-            x = torch.ones(1, 1, *[4] * (dims - 2), requires_grad=True)
-            F.interpolate(x, scale_factor=2, mode=name).sum().backward()
-
-    report = detmode.audit(function)
-    assert {record.overload for record in report.records} == {
-        "aten::upsample_linear1d_backward.default",
-        "aten::upsample_bilinear2d_backward.default",
-        "aten::upsample_bicubic2d_backward.default",
-        "aten::upsample_trilinear3d_backward.default",
-    }
-    assert {record.action for record in report.records} <= {"substitute", "error"}

@@ -8,56 +8,61 @@ import pytest
 
 import detmode
 
-
-def run(code):
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    return result.stdout.split()
-
-
 CODE = """
-import sys, torch
-before = set(sys.modules)
-import importlib
-import subprocess
+import logging, os, subprocess, sys
+os.environ["DETMODE_LOG"] = "debug"
 def refuse(*args, **kwargs):
     raise AssertionError(f"import detmode started {args}")
-subprocess.Popen.__init__ = refuse
+started, subprocess.Popen.__init__ = subprocess.Popen.__init__, refuse
+before = set(sys.modules)
+import detmode.reports.report
+assert "torch" not in sys.modules, "a module that needs no PyTorch imports it"
+brought = set(sys.modules) - before
+
+import torch
+before = set(sys.modules)
 flags = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
-import detmode
 assert "detmode.mode.deterministic_mode" not in sys.modules
 detmode.DeterministicMode
 assert flags == (torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark)
 assert not torch.cuda.is_initialized()
-print(*(set(sys.modules) - before))
+subprocess.Popen.__init__ = started
+brought |= set(sys.modules) - before
+roots = {name.partition(".")[0] for name in brought}
+# The standard library, what prints tables, and what imports a name when it is used.
+allowed = {"detmode", "lazy_loader", "tabulate", "wcwidth", "torch"}
+assert "detmode" in roots and roots - set(sys.stdlib_module_names) <= allowed, roots
+heavy = ("torch._inductor", "torch._dynamo", "torch.fx.experimental", "torch.distributed")
+assert not [name for name in brought if name.startswith(heavy)], "heavy parts of PyTorch"
+
+import detmode.verify
+runs = [name for name in sys.modules if "detmode.runs" in name]
+assert runs == ["detmode.runs", "detmode.runs.difference"], runs
+
+import detmode.audit.report
+assert (detmode.audit.__name__, detmode.audit.__module__) == ("audit", "detmode.audit")
+assert detmode.audit(lambda: None).raises is False
+
+assert logging.getLogger("detmode").level == logging.DEBUG
+def held():
+    with detmode.DeterministicMode():
+        yield
+waiting = held()
+next(waiting)
 """
 
 
-def test_import_is_light():
+def test_a_new_process():
     """The first name brings neither CuPy nor a documentation or learning package; starts nothing.
 
-    The heavy parts of torch come when a mode is entered, not before.
+    The heavy parts of torch come when a mode is entered, not before; a module that needs no
+    PyTorch, such as the plugin of pytest, imports none. ``detmode verify`` compares bytes, and
+    imports nothing that records, compares or probes. ``detmode.audit`` is the function, also after
+    a module of the folder was imported. The log is set up. A block that a generator still holds
+    when Python ends is left without a word.
     """
-    brought = run(CODE)
-    roots = {name.partition(".")[0] for name in brought}
-    assert "detmode" in roots
-    # The standard library, what prints tables, and what imports a name when it is used.
-    allowed = {"detmode", "lazy_loader", "tabulate", "wcwidth", "torch"}
-    assert roots - set(sys.stdlib_module_names) <= allowed
-    heavy = ("torch._inductor", "torch._dynamo", "torch.fx.experimental", "torch.distributed")
-    assert [name for name in brought if name.startswith(heavy)] == []
-
-
-def test_import_alone_brings_no_torch():
-    """A module of detmode that needs no PyTorch, such as the plugin of pytest, imports none."""
-    assert run("import sys, detmode.reports.report; print('torch' in sys.modules)") == ["False"]
-
-
-def test_comparing_bytes_needs_no_recording():
-    """``detmode verify`` compares bytes, and imports nothing that records, compares or probes."""
-    code = "import sys, detmode.verify; print(*(n for n in sys.modules if 'detmode.runs' in n))"
-    assert run(code) == ["detmode.runs", "detmode.runs.difference"]
+    ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_what_is_not_there():
@@ -75,14 +80,6 @@ def test_aliases(name):
     module = importlib.import_module(f"detmode.{name}")
     assert module is sys.modules[module.__name__]
     assert module.__name__ == module.__spec__.name != f"detmode.{name}"
-
-
-def test_audit_is_the_function():
-    """``detmode.audit`` is the function, also after a module of the folder was imported."""
-    assert run(
-        "import detmode, detmode.audit.report; print(detmode.audit.__name__, "
-        "detmode.audit.__module__, detmode.audit(lambda: None).raises)"
-    ) == ["audit", "detmode.audit", "False"]
 
 
 @pytest.mark.parametrize("name", detmode.__all__)

@@ -30,23 +30,20 @@ def test_an_interrupt_at_each_line(name: str) -> None:
             contextlib.suppress(KeyboardInterrupt),
         ):
             block()
-        left = {k: v for k, v in interrupted.state().items() if v != clean[k]}
+        left = interrupted.left_since(clean)
         assert not left, f"line {number}, {struck}, left {left}"
         number += PROFILE.interrupted_lines
     assert number > 100
 
 
-def run(module: ModuleType, *arguments: object) -> None:
-    command = [sys.executable, module.__file__, *map(str, arguments)]
+@pytest.mark.parametrize(
+    ("program", "arguments"), [(interrupted, (PROFILE.signals, 0)), (stress, (PROFILE.stress,))]
+)
+def test_a_program_of_signals(program: ModuleType, arguments: tuple[int, ...]) -> None:
+    """Real signals leave nothing, wherever they strike; nor does stress, under which nothing hangs.
+
+    No thread takes from another what it needs.
+    """
+    command = [sys.executable, program.__file__, *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_signals_at_any_moment() -> None:
-    """Real signals leave nothing, wherever they strike."""
-    run(interrupted, PROFILE.signals, 0)
-
-
-def test_threads_forks_and_signals() -> None:
-    """Under stress nothing hangs or is left, and no thread takes from another what it needs."""
-    run(stress, PROFILE.stress)

@@ -2,14 +2,13 @@
 
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
+from programs import cumsum, histc, image, index_add, put
 
 from detmode import DeterminismWarning
+from detmode.environment import log
 from detmode.environment.log import FIELDS
 
 BECAUSE = "atomic additions"
@@ -44,50 +43,31 @@ def test_each_action_is_logged(mode, caplog):
     """Substitutes, native calls, allowed, warned and refused ones all have their line."""
     with caplog.at_level(logging.DEBUG, "detmode"):
         with mode(overrides={"aten::histc": "allow", "aten::cumprod": "error"}):
-            torch.ones(3).cumsum(0)
-            torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1))
-            torch.histc(torch.ones(3))
+            cumsum()
+            index_add()
+            histc()
             with pytest.raises(RuntimeError):
                 torch.ones(3).cumprod(0)
         with mode(True), pytest.warns(DeterminismWarning):
-            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+            put()
     actions = [m.split()[2] for m in caplog.messages if m.split()[1].startswith("aten::")]
     assert actions == ["native", "substitute", "allow", "error", "warn"]
     assert "int64[1]@cpu, float32[1]@cpu at" in caplog.messages[1]
 
 
-def test_unlisted_calls_are_not_logged(mode, caplog):
-    """An operator in no rule has no line."""
-    with caplog.at_level(logging.DEBUG, "detmode"), mode():
-        torch.ones(3).neg()
-    assert caplog.messages == []
-
-
-def test_the_backwards_line_names_the_forward(mode, caplog, line):
-    """A backward operator's line has the place of the forward call."""
-
-    def user(x):
-        return F.interpolate(x, scale_factor=2, mode="bilinear").sum()  # here
-
-    with caplog.at_level(logging.DEBUG, "detmode"), mode():
-        user(torch.ones(1, 1, 2, 2, requires_grad=True)).backward()
-    assert caplog.messages == [
-        "1 aten::upsample_bilinear2d_backward.default substitute [small] float32[1, 1, 4, 4]@cpu "
-        f"at {line(user)[0]}: {BECAUSE}"
-    ]
-
-
 def test_the_fields_of_a_call(mode, caplog, line):
-    """A record has what a handler may want to filter by, as attributes."""
+    """A record has what a handler may want to filter by, a backward one the forward's line."""
 
     def user():
         return net(x).sum()  # here
 
     net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
-    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    x = image()
     with caplog.at_level(logging.DEBUG, "detmode"), mode():
         user().backward()
     (record,) = caplog.records
+    call = "1 aten::upsample_bilinear2d_backward.default substitute [small] float32[1, 1, 4, 4]@cpu"
+    assert caplog.messages == [f"{call} at {line(user)[0]}: {BECAUSE}"]
     assert {name: getattr(record, name) for name in FIELDS} == {
         "call": 1,
         "overload": "aten::upsample_bilinear2d_backward.default",
@@ -114,13 +94,9 @@ def test_a_row_has_ten_lines(mode, caplog):
 
 def test_warnings_are_logged_once(mode, caplog):
     """A warning is one WARNING for each site, with the warning's own text."""
-
-    def user():
-        for _ in range(3):
-            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
-
     with mode(True), pytest.warns(DeterminismWarning) as caught:
-        user()
+        for _ in range(3):
+            put()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages == [str(caught[0].message)]
 
@@ -130,7 +106,7 @@ def test_nothing_is_formatted_below_debug(mode, monkeypatch):
     made = mode()
     monkeypatch.setattr("detmode.mode.row_counter._describe", lambda tensor: 1 / 0)
     with made:
-        torch.ones(3).cumsum(0)
+        cumsum()
     assert len(made.records) == 1
 
 
@@ -138,7 +114,7 @@ def test_nothing_is_formatted_below_debug(mode, monkeypatch):
 def test_log_takes_a_level(mode, caplog, level):
     """``log=`` as a level sets it on the logger ``detmode``."""
     with mode(log=level):
-        torch.ones(3).cumsum(0)
+        cumsum()
     assert logging.getLogger("detmode").level == logging.DEBUG
     assert len(caplog.messages) == 1
 
@@ -147,63 +123,50 @@ def test_log_takes_a_logger(mode, caplog):
     """``log=`` as a logger sends the lines there, and leaves the logger ``detmode`` alone."""
     mine = logging.getLogger("mine.detmode")
     with caplog.at_level(logging.DEBUG, "mine.detmode"), mode(log=mine):
-        torch.ones(3).cumsum(0)
+        cumsum()
     assert [record.name for record in caplog.records] == ["mine.detmode"]
     assert logging.getLogger("detmode").level != logging.DEBUG
 
 
-SCRIPT = """
-import importlib, io, logging, os, sys, warnings
-warnings.simplefilter("ignore")
-import torch, detmode
-table = detmode.RuleTable(
-    [detmode.Rule(op="aten::put", action=detmode.Refuse(), alert="put_", because="races")]
+@pytest.mark.parametrize(
+    ("asked", "levels"),
+    [
+        ("debug", ["DEBUG", "WARNING"]),
+        ("WARNING", ["WARNING"]),
+        ("error", []),
+        ("", []),
+        ("?", []),
+        ("debug json", ["DEBUG", "WARNING"]),
+        ("warning ?", ["WARNING"]),
+    ],
 )
-logger = logging.getLogger("detmode")
-for level in ("debug", "WARNING", "error", "", "?", "debug json", "warning ?"):
-    logger.handlers.clear()
-    logger.setLevel(logging.NOTSET)
-    os.environ["DETMODE_LOG"], _, os.environ["DETMODE_LOG_FORMAT"] = level.partition(" ")
-    sys.stderr = io.StringIO()
-    importlib.reload(detmode)
-    with detmode.DeterministicMode(True, rules=table):
-        torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
-    print(f"[{level}]", sys.stderr.getvalue())
-"""
-
-
-def test_the_environment_sets_the_level():
+def test_the_environment_sets_the_level(mode, monkeypatch, capsys, asked, levels):
     """``DETMODE_LOG=debug`` prints the lines on stderr, without a change to the program.
 
     Without it, and with what is no level, nothing is printed: a warning is shown by Python's
     warnings already. ``DETMODE_LOG_FORMAT=json`` makes them JSON, and what is no format text.
     """
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120
-    )
-    printed = {}
-    for text in run.stdout.splitlines():
-        if text.startswith("["):
-            level, _, text = text[1:].partition("] ")
-            printed[level] = []
-        if text.startswith("detmode "):
-            printed[level].append(text.split()[1])
-        if text.startswith("{"):
-            printed[level].append(json.loads(text))
-    called, warned = printed.pop("debug json")
-    assert (called["level"], called["call"], called["module"]) == ("DEBUG", 1, None)
-    assert called["message"].startswith("1 aten::put_.default warn [user] float32[3]@cpu")
-    assert set(called) == {"time", "level", "message", "module", *FIELDS} - {"nn_module"}
-    assert (set(warned), warned["level"]) == ({"time", "level", "message"}, "WARNING")
-    assert printed == {
-        "debug": ["DEBUG:", "WARNING:"],
-        "WARNING": ["WARNING:"],
-        "error": [],
-        "": [],
-        "?": [],
-        "warning ?": ["WARNING:"],
-    }
-    assert (
-        "detmode DEBUG: 1 aten::put_.default warn [user] float32[3]@cpu, int64[1]@cpu" in run.stdout
-    )
-    assert "[?] \n" in run.stdout
+    wanted, _, form = asked.partition(" ")
+    monkeypatch.setenv("DETMODE_LOG", wanted)
+    monkeypatch.setenv("DETMODE_LOG_FORMAT", form)
+    logger = logging.getLogger("detmode")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.setLevel(logging.NOTSET)
+    log.configure()
+    with mode(True), pytest.warns(DeterminismWarning):
+        put()
+    lines = capsys.readouterr().err.splitlines()
+    called = "1 aten::put_.default warn [small] float32[3]@cpu, int64[1]@cpu, float32[1]@cpu"
+    if form == "json":
+        call, warning = map(json.loads, lines)
+        assert [each["level"] for each in (call, warning)] == levels
+        assert (call["call"], call["module"]) == (1, None)
+        assert call["message"].startswith(called)
+        assert set(call) == {"time", "level", "message", "module", *FIELDS} - {"nn_module"}
+        assert set(warning) == {"time", "level", "message"}
+    else:
+        told = [text for text in lines if text.startswith("detmode ")]
+        assert lines[:1] == told[:1]
+        assert [text.split()[1] for text in told] == [f"{level}:" for level in levels]
+        assert levels[:1] != ["DEBUG"] or told[0].startswith(f"detmode DEBUG: {called}")

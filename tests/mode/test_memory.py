@@ -3,16 +3,17 @@
 import gc
 import tracemalloc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from programs import in_another_thread, index_add, table_of
 
-from detmode import GPU_TO_GPU, Rule, RuleTable, Substitute
+from detmode import Substitute
 from detmode.audit import Audit
 from detmode.audit import mode as audit_mode
 from detmode.runs.probing import Probe
 
+CALLS = 50
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
 
 
@@ -37,38 +38,31 @@ def test_generated_code(mode, table, looking, monkeypatch):
             for _ in range(20):
                 call()
             tracemalloc.start()
-            codes = [call() for _ in range(100)]
+            codes = [call() for _ in range(CALLS)]
             gc.collect()
             assert not any(code() for code in codes)
             del codes
             before, _ = tracemalloc.get_traced_memory()
-            for _ in range(100):
+            for _ in range(CALLS):
                 call()
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-        return (after - before) / 100
+        return (after - before) / CALLS
 
     # A new thread remembers no calls of other tests, which would make room for these.
-    with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(growth).result() < 500
+    assert in_another_thread(growth) < 500
 
 
 def test_substitutes_are_freed(mode):
     """A mode for each step, with a rule of its own, keeps none of their functions."""
 
     def step():
-        def substitute(self, dim, index, source, alpha, out):
-            return out
+        def substitute(self, dim, index, source, alpha):
+            return self
 
-        rule = Rule(
-            op="aten::index_add",
-            action=Substitute(substitute),
-            guarantee=GPU_TO_GPU,
-            because="it is only here",
-        )
-        with mode(rules=RuleTable([rule])):
-            torch.ones(2).index_add_(0, torch.tensor([0]), torch.ones(1))
+        with mode(rules=table_of("aten::index_add", Substitute(substitute))):
+            index_add()
         return weakref.ref(substitute)
 
     kept = step()

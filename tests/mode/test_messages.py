@@ -1,36 +1,26 @@
 """The texts: PyTorch's to the letter, then the place and the remedy on lines of their own."""
 
-import inspect
-import subprocess
-import sys
+import runpy
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
+from programs import enlarged, image, index_add, put, table_of
 
 from detmode import (
     DeterminismWarning,
     DeterministicMode,
     Refuse,
-    Rule,
-    RuleTable,
     allow,
 )
 from detmode.audit import Audit
-from detmode.table.conditions import ALWAYS
+from detmode.mode import messages
 from detmode.table.rule import CUBLAS
-
-
-def put():
-    return torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 
 
 def max_unpool():
     return F.max_unpool2d(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2)
-
-
-CALLS = pytest.mark.parametrize("call", [put, max_unpool])
 
 
 def native_text(call, *, warn_only):
@@ -47,69 +37,53 @@ def native_text(call, *, warn_only):
         torch.use_deterministic_algorithms(False)
 
 
-@CALLS
-def test_error_begins_with_pytorchs_text(mode, call):
-    """In strict mode the first line is PyTorch's message to the letter, as a RuntimeError."""
-    with pytest.raises(RuntimeError) as caught, mode():
+def said(made, warn_only, call):
+    """The error of the mode, or its one warning under ``warn_only``."""
+    kind = pytest.warns(DeterminismWarning) if warn_only else pytest.raises(RuntimeError)
+    with kind as caught, made:
         call()
+    if warn_only:
+        assert len(caught) == 1
+        return str(caught[0].message)
     assert type(caught.value) is RuntimeError
-    first, at, remedy = str(caught.value).split("\n")
-    assert first == native_text(call, warn_only=False)
-    assert at.startswith("  at ")
-    assert "detmode.allow(" in remedy
-    assert "warn_only=True" in remedy
+    return str(caught.value)
 
 
-@CALLS
-def test_warning_begins_with_pytorchs_text(mode, call):
-    """Under ``warn_only`` the first line is PyTorch's warning to the letter."""
-    with pytest.warns(DeterminismWarning) as caught, mode(warn_only=True):
-        call()
-    assert len(caught) == 1
-    first, at, remedy = str(caught[0].message).split("\n")
-    assert first == native_text(call, warn_only=True)
+@pytest.mark.parametrize("warn_only", [False, True])
+@pytest.mark.parametrize("call", [put, max_unpool])
+def test_a_message_begins_with_pytorchs_text(mode, call, warn_only):
+    """The first line is PyTorch's error or warning to the letter; then the place, the remedy."""
+    first, at, remedy = said(mode(warn_only), warn_only, call).split("\n")
+    assert first == native_text(call, warn_only=warn_only)
     assert at.startswith("  at ")
     assert "detmode.allow(" in remedy
+    assert warn_only or "warn_only=True" in remedy
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_cublas_text(warn_only):
     """The cuBLAS alert has PyTorch's own text, which is the same for errors and warnings."""
-    table = RuleTable([Rule(op="aten::mm", action=Refuse(), alert=CUBLAS, because="cuBLAS")])
-    context = pytest.warns(DeterminismWarning) if warn_only else pytest.raises(RuntimeError)
-    with context as caught, DeterministicMode(warn_only, rules=table):
-        torch.ones(2, 2) @ torch.ones(2, 2)
-    text = str(caught[0].message if warn_only else caught.value)
+    made = DeterministicMode(warn_only, rules=table_of("aten::mm", Refuse(), alert=CUBLAS))
+    text = said(made, warn_only, lambda: torch.ones(2, 2) @ torch.ones(2, 2))
     assert text.startswith("Deterministic behavior was enabled with either `torch.use_determinis")
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:8 or CUBLAS_WORKSPACE_CONFIG=:16:8. For more" in text
     assert text.split("\n")[0].endswith("/cublas/index.html#results-reproducibility")
 
 
 def test_the_place_is_the_users_line(mode, line):
-    """The line after PyTorch's text is the user's, not one of torch's or detmode's."""
-
-    def user():
-        return F.max_unpool2d(  # here
-            torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2
-        )
-
-    with pytest.raises(RuntimeError) as caught, mode():
-        user()
-    assert str(caught.value).split("\n")[1] == f"  at {line(user)[0]}"
-
-
-def test_the_place_of_a_backward_is_the_forwards_line(mode, line):
-    """For a backward operator the place is the line of the forward call that made it."""
+    """The line after PyTorch's text is the user's, for a backward operator that of the forward."""
+    index = torch.zeros(1, 1, 2, 2, dtype=torch.int64)
 
     def user(x):
+        F.max_unpool2d(x.detach(), index, 2)  # here
         y = F.interpolate(x, scale_factor=2, mode="bicubic")  # here
-        return y.sum()
+        y.sum().backward()
 
-    with mode() as made:
-        loss = user(torch.ones(1, 1, 2, 2, requires_grad=True))
-        with pytest.raises(RuntimeError) as caught:
-            loss.backward()
-    assert str(caught.value).split("\n")[1] == f"  at {line(user)[0]}"
+    with mode(True) as made, pytest.warns(DeterminismWarning) as caught:
+        user(image())
+    assert [str(each.message).split("\n")[1] for each in caught] == [
+        f"  at {at}" for at in line(user)
+    ]
     assert [record.site for record in made.records] == line(user)
 
 
@@ -139,27 +113,18 @@ def test_the_module_path_stands_beside_the_place(mode):
         def forward(self, x):
             return x.put(torch.tensor([0]), torch.ones(1))
 
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = torch.nn.ModuleList([torch.nn.Identity(), Block(), Block()])
-
-        def forward(self, x):
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    made, net = mode(), Net()
+    made = mode()
+    net = torch.nn.Sequential(torch.nn.Identity(), Block(), Block())
     for number in (1, 2):
-        place = rf"\n  at .*:\d+ \(Net\.blocks\.{number}\)\n"
+        place = rf"\n  at .*:\d+ \(Sequential\.{number}\)\n"
         with made, pytest.raises(RuntimeError, match=place):
             net(torch.zeros(3))
-        net.blocks[number] = torch.nn.Identity()
-    assert made.records[0].module == "Net.blocks.*"
+        net[number] = torch.nn.Identity()
+    assert made.records[0].module == "Sequential.*"
 
 
 def test_one_warning_for_each_site(mode, line):
-    """10 calls on one line warn once; another line warns for itself."""
+    """10 calls on one line warn once, another line for itself, and PyTorch's C++ not at all."""
 
     def user():
         for _ in range(10):
@@ -173,19 +138,8 @@ def test_one_warning_for_each_site(mode, line):
             user()
     assert [f"{w.filename}:{w.lineno}" for w in caught] == line(user)
     assert {w.category for w in caught} == {DeterminismWarning}
-    assert [record.count for record in made.records] == [20, 2]
-
-
-def test_pytorchs_own_warning_is_not_added(mode):
-    """PyTorch's C++ warning, which fires at every call, is not given beside ours."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with mode(warn_only=True):
-            put()
-            put()
-            max_unpool()
-    assert len(caught) == 2
     assert not any("Triggered internally" in str(w.message) for w in caught)
+    assert [record.count for record in made.records] == [20, 2]
 
 
 def test_a_mode_for_each_step_warns_once(mode):
@@ -204,11 +158,11 @@ def test_filters_by_module_meet_the_users_module(mode):
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", module=__name__.replace(".", r"\."))
         with mode(warn_only=True) as made:
-            put()
+            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
     assert made.records[0].action == "warn"
 
 
-def test_a_warning_as_error_leaves_everything_restored(mode):
+def test_a_warning_as_error_comes_before_the_operator(mode):
     """With ``-W error`` the warning is raised at the call, before the operator runs."""
     target = torch.zeros(3)
     with warnings.catch_warnings():
@@ -253,24 +207,19 @@ def test_strict_raises_what_pytorch_is_silent_about(mode, table):
     assert [record.action for record in audit.records] == ["native", "error"]
 
 
-def test_substitute_false_names_the_remedy(mode):
-    """Where a kernel exists but is switched off, the message says so."""
-    x = torch.ones(1, 1, 2, 2, requires_grad=True)
-    with mode(substitute=False):
-        loss = F.interpolate(x, scale_factor=2, mode="bilinear").sum()
-        with pytest.raises(RuntimeError, match="leave substitute=True to run it"):
-            loss.backward()
-
-
-def test_without_a_device_for_the_kernel_the_row_refuses(mode, monkeypatch):
-    """Where the kernel cannot run, the call is refused as PyTorch would, and the reason given."""
-    made = mode()
-    monkeypatch.setattr("detmode.cuda.unavailable", lambda device: "Install g++.")
-    x = torch.ones(1, 1, 2, 2, requires_grad=True)
-    with made:
-        loss = F.interpolate(x, scale_factor=2, mode="bilinear").sum()
-        with pytest.raises(RuntimeError, match=r"cannot run it here: Install g\+\+\."):
-            loss.backward()
+@pytest.mark.parametrize(
+    ("options", "reason", "remedy"),
+    [
+        ({"substitute": False}, None, "leave substitute=True to run it"),
+        ({}, "Install g++.", r"cannot run it here: Install g\+\+\."),
+    ],
+)
+def test_without_its_kernel_the_row_refuses(mode, monkeypatch, options, reason, remedy):
+    """Where a kernel is switched off or cannot run, PyTorch refuses, and the message says why."""
+    made = mode(**options)
+    monkeypatch.setattr("detmode.cuda.unavailable", lambda device: reason)
+    with made, pytest.raises(RuntimeError, match=remedy):
+        enlarged(image()).sum().backward()
     assert [record.action for record in made.records] == ["error"]
 
 
@@ -280,7 +229,7 @@ def test_without_a_device_a_native_path_is_taken(mode, monkeypatch, caplog):
     monkeypatch.setattr("detmode.cuda.unavailable", lambda device: "Install g++.")
     with made:
         for _ in range(2):
-            torch.zeros(3).index_add(0, torch.tensor([0]), torch.ones(1))
+            index_add()
     assert [(record.action, record.count) for record in made.records] == [("native", 2)]
     assert caplog.messages == ["no substitutes here: Install g++."]
 
@@ -294,36 +243,34 @@ for _ in range(3):
 
 
 def test_a_script_shows_the_line_once(tmp_path):
-    """What a user reads on stderr: one warning, with the file, the line and its text."""
+    """What a user reads by Python's filter: one warning, with file, line and text."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    run = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert run.stderr.count("DeterminismWarning") == 1
-    assert f"{script}:5: DeterminismWarning: put_ does not have a deterministic" in run.stderr
-    assert "# the line" in run.stderr
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        runpy.run_path(str(script))
+    (shown,) = (each for each in caught if each.category is DeterminismWarning)
+    text = warnings.formatwarning(shown.message, shown.category, shown.filename, shown.lineno)
+    assert text.startswith(f"{script}:5: DeterminismWarning: put_ does not have a deterministic")
+    assert "# the line" in text
 
 
 def test_alert_names_of_variants():
     """A row with two alert names uses the second for the ``out=`` variant."""
-    rule = Rule(
-        op="aten::histc", when=ALWAYS, action=Refuse(), alert=("one", "two"), because="atomics"
-    )
+    table = table_of("aten::histc", Refuse(), alert=("one", "two"))
     x = torch.ones(3)
     for call, caller in (
         (lambda: torch.histc(x), "one"),
         (lambda: torch.histc(x, out=torch.empty(100)), "two"),
     ):
-        mode = DeterministicMode(rules=RuleTable([rule]))
-        with mode, pytest.raises(RuntimeError, match=f"^{caller} does not have"):
+        with (
+            DeterministicMode(rules=table),
+            pytest.raises(RuntimeError, match=f"^{caller} does not have"),
+        ):
             call()
 
 
 def test_every_message_is_pure_text():
     """The templates hold nothing but the caller's name to fill in."""
-    from detmode.mode import messages
-
     for warn in (False, True):
         assert messages.alert_text("a{b}c", warn=warn).startswith("a{b}c does not have")
-    assert inspect.getdoc(messages)

@@ -1,19 +1,23 @@
 """Records, the report's table, and JSON."""
 
 import copy
+import gc
 import json
 import re
 import sys
+import weakref
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from programs import cumsum, enlarged, histc, image, index_add, put
 from torch.utils.checkpoint import checkpoint
 
 import detmode
-from detmode import DeterminismWarning, DeterministicMode, Report, ReportRow, allow
+from detmode import DeterminismWarning, Report, ReportRow, allow
 from detmode.audit import AuditReport
 
 ROW = ReportRow(
@@ -29,11 +33,15 @@ ROW = ReportRow(
 
 
 def put_refused_by_pytorch():
-    try:
-        torch.ones(3).put(torch.tensor([0]), torch.ones(1))
-    except RuntimeError:
-        return
-    raise AssertionError
+    with pytest.raises(RuntimeError):
+        put()
+
+
+def enlarged_backward():
+    torch.ops.aten.upsample_bilinear2d_backward(torch.ones(1, 1, 4, 4), [4, 4], [1, 1, 2, 2], False)
+
+
+ENLARGED_ALERT = "upsample_bilinear2d_backward_out_cuda"
 
 
 class Net(torch.nn.Module):
@@ -44,54 +52,34 @@ class Net(torch.nn.Module):
 @pytest.mark.parametrize(
     ("arguments", "call", "expected"),
     [
-        (
-            {},
-            lambda: torch.ones(3).cumsum(0),
-            ("aten::cumsum.default", "native", "run_to_run", None),
-        ),
-        (
-            {},
-            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
-            ("aten::index_add.default", "substitute", "gpu_to_gpu", None),
-        ),
-        (
-            {"substitute": False},
-            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
-            ("aten::index_add.default", "native", "run_to_run", None),
-        ),
+        ({}, cumsum, ("cumsum", "native", "run_to_run", None)),
+        ({}, index_add, ("index_add", "substitute", "gpu_to_gpu", None)),
+        ({"substitute": False}, index_add, ("index_add", "native", "run_to_run", None)),
         (
             {"overrides": {"aten::histc": "allow"}},
-            lambda: torch.histc(torch.ones(3)),
-            ("aten::histc.default", "allow", None, "_histc_cuda with floating point input"),
+            histc,
+            ("histc", "allow", None, "_histc_cuda with floating point input"),
         ),
         (
             {"overrides": {"aten::put": "native"}},
             put_refused_by_pytorch,
-            ("aten::put.default", "native", None, "put_"),
+            ("put_", "native", None, "put_"),
         ),
         (
             {"overrides": {"aten::index_add": "allow"}},
-            lambda: torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1)),
-            ("aten::index_add.default", "allow", None, None),
+            index_add,
+            ("index_add", "allow", None, None),
         ),
-        *(
-            (
-                arguments,
-                lambda: torch.ops.aten.upsample_bilinear2d_backward(
-                    torch.ones(1, 1, 4, 4), [4, 4], [1, 1, 2, 2], False
-                ),
-                (
-                    "aten::upsample_bilinear2d_backward.default",
-                    action,
-                    None,
-                    "upsample_bilinear2d_backward_out_cuda",
-                ),
-            )
-            # The row's guarantee is the substitute's: beside it PyTorch can only refuse.
-            for action, arguments in (
-                ("native", {"overrides": {"aten::upsample_bilinear2d_backward": "native"}}),
-                ("warn", {"substitute": False, "warn_only": True}),
-            )
+        # The row's guarantee is the substitute's: beside it PyTorch can only refuse.
+        (
+            {"overrides": {"aten::upsample_bilinear2d_backward": "native"}},
+            enlarged_backward,
+            ("upsample_bilinear2d_backward", "native", None, ENLARGED_ALERT),
+        ),
+        (
+            {"substitute": False, "warn_only": True},
+            enlarged_backward,
+            ("upsample_bilinear2d_backward", "warn", None, ENLARGED_ALERT),
         ),
     ],
 )
@@ -101,11 +89,13 @@ def test_fields(mode, arguments, call, expected):
     with mode(**arguments) as made:
         call()
     (record,) = made.records
-    assert (record.overload, record.action, record.guarantee, record.alert) == expected
+    name, *rest = expected
+    assert record.overload == f"aten::{name}.default"
+    assert [record.action, record.guarantee, record.alert] == rest
     assert record.family == "small"
     assert record.count == 1
     assert record.module is None
-    assert record.site.startswith(__file__)
+    assert record.site.startswith(str(Path(__file__).parent))
 
 
 def test_one_row_for_overload_action_and_site(mode, line):
@@ -135,16 +125,15 @@ def test_one_row_for_overload_action_and_site(mode, line):
     ]
 
 
-def test_a_backward_has_the_line_of_the_call_that_made_its_node(line):
+def test_a_backward_has_the_line_of_the_call_that_made_its_node(mode, line):
     """Not that of a later listed call, which makes no node, nor that of ``backward``."""
 
     def user():
-        x = torch.ones(1, 1, 4, 4, requires_grad=True)
-        y = F.interpolate(x, scale_factor=2.0, mode="bilinear")  # here
+        y = F.interpolate(image(), scale_factor=2.0, mode="bilinear")  # here
         torch.empty_like(y)
         y.square().sum().backward()
 
-    with DeterministicMode(simulate="cuda") as made:
+    with mode(overrides={"aten::empty_like": "allow"}) as made:
         user()
     (site,) = (r.site for r in made.records if "upsample_bilinear2d_backward" in r.overload)
     assert [site] == line(user)
@@ -172,7 +161,7 @@ def test_module_path(mode):
             return self.parts["head"](x.cumsum(0))
 
     with mode() as made:
-        Whole()(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+        Whole()(image()).sum().backward()
     modules = {record.overload: record.module for record in made.records}
     assert modules["aten::upsample_bilinear2d_backward.default"] == "Whole.parts.head"
     assert modules["aten::cumsum.default"] == "Whole"
@@ -185,7 +174,7 @@ def test_modules_that_one_line_calls(mode):
         torch.nn.Upsample(scale_factor=2, mode="bicubic"),
     )
     with mode(overrides={"aten::upsample_bicubic2d_backward": "allow"}) as made:
-        net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+        net(image()).sum().backward()
     assert {record.overload: record.module for record in made.records} == {
         "aten::upsample_bilinear2d_backward.default": "Sequential.0",
         "aten::upsample_bicubic2d_backward.default": "Sequential.1",
@@ -217,7 +206,7 @@ class Layers(torch.nn.Module):
 def test_modules_of_one_line_are_counted_apart(mode, layer, checkpointed):
     """A loop over layers is one row: its modules are all that were called, forward and backward."""
     net = Layers(layer() for _ in range(3))
-    x = torch.ones(1, 1, 2, 2, requires_grad=True)
+    x = image()
     with mode(overrides={"aten::upsample_bilinear2d": "allow"}) as made:
         net(x)
         (checkpoint(net, x, use_reentrant=True) if checkpointed else net(x)).sum().backward()
@@ -245,39 +234,27 @@ def test_modules_that_come_and_go(mode):
 
 
 def test_the_place_in_a_library_call_is_the_users(mode, line):
-    """A call inside torch's own modules is at the user's line that called the module."""
+    """A call inside torch's own modules, or Python's library, is at the user's line."""
     net = torch.nn.Sequential(torch.nn.Upsample(scale_factor=2, mode="bilinear"))
 
     def user():
-        return net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum()  # here
+        copy.deepcopy({"counts": torch.nn.Parameter(torch.ones(2))})  # here
+        return net(image()).sum()  # here
 
-    with mode() as made:
+    with mode(overrides={"aten::clone": "allow"}) as made:
         user().backward()
     assert [record.site for record in made.records] == line(user)
 
 
-def test_the_place_below_the_standard_library_is_the_users(mode, line):
-    """A call that Python's own library leads to is at the user's line that called the library."""
-
-    def user():
-        copy.deepcopy({"counts": torch.nn.Parameter(torch.ones(2))})  # here
-
-    with mode(overrides={"aten::clone": "allow"}) as made:
-        user()
-    assert [record.site for record in made.records] == line(user)
-
-
 def test_the_report_is_a_copy(mode):
-    """Rows that come later do not change a report that was taken earlier."""
-    with mode() as made:
-        for _ in range(2):
-            torch.ones(3).cumsum(0)
-            report = made.report()
-            if _ == 0:
-                first = report
-    assert [record.count for record in first.records] == [1]
-    assert [record.count for record in report.records] == [2]
-    assert made.records == report.records
+    """A mode counts on over several blocks; a report that was taken earlier stays as it was."""
+    made, reports = mode(), []
+    for _ in range(2):
+        with made:
+            cumsum()
+        reports.append(made.report())
+    assert [[record.count for record in report.records] for report in reports] == [[1], [2]]
+    assert made.records == reports[1].records
 
 
 RUN_TO_RUN = {"action": "native", "guarantee": "run_to_run"}
@@ -352,8 +329,8 @@ def test_the_text(monkeypatch):
 def test_json_round_trip(mode):
     """``from_json`` gives back what ``to_json`` wrote: an object that says what made it."""
     with mode() as made:
-        torch.ones(3).cumsum(0)
-        torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1))
+        cumsum()
+        index_add()
     report = Report([*made.records, ROW])
     again = Report.from_json(report.to_json())
     assert again.records == report.records
@@ -417,12 +394,12 @@ def test_because_and_remedy(mode, action, arguments, remedy):
     """A row says why its calls vary, and what to do about them; substituted ones need nothing."""
     with mode(**arguments) as made:
         with suppress(RuntimeError):  # under "native" PyTorch itself refuses
-            torch.ones(3).put_(torch.tensor([0]), torch.ones(1))
-        torch.ones(3).index_add(0, torch.tensor([0]), torch.ones(1))
-    put, add = made.records
-    assert (put.action, add.action) == (action, "substitute")
-    assert put.because
-    assert re.search(remedy, put.remedy)
+            put()
+        index_add()
+    refused, add = made.records
+    assert (refused.action, add.action) == (action, "substitute")
+    assert refused.because
+    assert re.search(remedy, refused.remedy)
     assert (bool(add.because), add.remedy) == (True, None)
 
 
@@ -441,7 +418,7 @@ def test_the_line_outside_installed_packages(mode, tmp_path, monkeypatch, line):
     import lib
 
     def user():
-        x = torch.ones(1, 1, 2, 2, requires_grad=True)
+        x = image()
         y = lib.enlarge(x)  # here
         lib.add(lambda: torch.ones(2).cumsum_(0))  # here
         y.sum().backward()
@@ -466,23 +443,11 @@ def test_the_line_outside_installed_packages(mode, tmp_path, monkeypatch, line):
     assert [each["artifactLocation"]["uri"] for each in related] == [library.as_uri()]
 
 
-def test_records_outlive_the_block(mode):
-    """A mode keeps counting over several blocks, and reports after them."""
-    made = mode()
-    for _ in range(2):
-        with made:
-            torch.ones(3).cumsum(0)
-    assert [record.count for record in made.report().records] == [2]
-
-
 def test_the_notes_do_not_keep_tensors_alive(mode):
     """What the mode remembers holds no tensor: memory is freed as without it."""
-    import gc
-    import weakref
-
     with mode() as made:
-        x = torch.ones(1, 1, 2, 2, requires_grad=True)
-        y = F.interpolate(x, scale_factor=2, mode="bilinear")
+        x = image()
+        y = enlarged(x)
         y.sum().backward()
         references = [weakref.ref(x), weakref.ref(y)]
         del x, y

@@ -4,10 +4,12 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from programs import Other
 
 import detmode
 from detmode.cuda.undo import Lock
@@ -22,29 +24,6 @@ from detmode.environment.settings import (
 )
 
 WAITS = 0.05
-
-
-class Other:
-    """Another thread, which is in a call until it is told to go on."""
-
-    def __init__(self, call) -> None:
-        self.is_in = threading.Event()
-        self.go_on = threading.Event()
-        self._thread = threading.Thread(target=call, args=(self,))
-
-    def __enter__(self) -> "Other":
-        self._thread.start()
-        assert self.is_in.wait(10)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.go_on.set()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def stay(self) -> None:
-        self.is_in.set()
-        assert self.go_on.wait(10)
 
 
 def with_flag_off(other: Other) -> None:
@@ -83,24 +62,21 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: deterministic_flag(False), lambda: holding(FLAG, (True, True))]
+    "needs_other_settings",
+    [
+        lambda: deterministic_flag(False),
+        lambda: holding(FLAG, (True, True)),
+        lambda: detmode.DeterministicMode(warn_only=True),
+        lambda: detmode.DeterministicMode(fill_uninitialized_memory=False),
+    ],
+    ids=["flag off", "warn_only held", "block with warn_only", "block without fill"],
 )
-def test_a_call_that_needs_another_flag_waits_for_a_native_one(on, call):
-    """The native call keeps the flag until its end."""
-    with Other(natively) as other:
-        flags = []
-        after(WAITS, lambda: (flags.append(FLAG._read()), other.go_on.set()))
-        with call():
-            assert flags == [(True, False)]
-
-
-@pytest.mark.parametrize("options", [{"warn_only": True}, {"fill_uninitialized_memory": False}])
-def test_a_block_waits_for_a_native_call(on, options):
-    """A thread that enters or leaves a mode takes nothing from another one's native call."""
+def test_what_needs_other_settings_waits_for_a_native_call(on, needs_other_settings):
+    """The native call keeps the flag and the filling until its end, from calls and blocks."""
     with Other(natively) as other:
         found = []
         after(WAITS, lambda: (found.append((FLAG._read(), FILL._read())), other.go_on.set()))
-        with detmode.DeterministicMode(**options):
+        with needs_other_settings():
             assert found == [((True, False), True)]
 
 
@@ -131,9 +107,10 @@ def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
         assert FILL.chosen()
 
 
-def test_what_the_program_chooses_during_a_call_stays(on):
-    """A setting that is set anew while a call holds it is not set back."""
-    with deterministic_flag(False):
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_the_program_chooses_during_a_call_stays(on, nested):
+    """A setting that is set anew while a call, or a call in a call, holds it is not set back."""
+    with deterministic_flag(False), deterministic_flag(False) if nested else nullcontext():
         torch.use_deterministic_algorithms(True, warn_only=True)
     assert FLAG.chosen() == (True, True)
 

@@ -1,9 +1,9 @@
 """What restores the changes of a block."""
 
 import functools
-import threading
 
 import pytest
+from programs import in_another_thread
 
 from detmode.cuda.undo import Undo
 
@@ -36,8 +36,6 @@ def test_the_end_of_a_with_statement(elsewhere):
     undo.note(lambda: undone.append(True))
     undo.run_at_end_of(held[0])
     if elsewhere:
-        thread = threading.Thread(target=held.clear)
-        thread.start()
-        thread.join()
+        in_another_thread(held.clear)
     held.clear()
     assert undo.is_done == bool(undone) == (not elsewhere)

@@ -1,12 +1,16 @@
 """Arguments are validated by PyTorch's shape rules; their Python forms fail in their own ways."""
 
+import re
+
 import pytest
 import torch
+from programs import NAMESPACE, table_of
 
-from detmode import GPU_TO_GPU, DeterministicMode, Rule, RuleTable, Substitute
+from detmode import DeterministicMode, Substitute
 from detmode.mode.messages import alert_text
-from detmode.mode.validation import validate
+from detmode.mode.substitution import validate
 
+OPERATORS = getattr(torch.ops, NAMESPACE)
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
 INDEX, TABLE = torch.tensor([0, 1]), torch.tensor([[0, 1]])
 REJECTED = [
@@ -37,22 +41,21 @@ RAISED = [
 
 
 @pytest.mark.parametrize(("error", "expected"), RAISED, ids=lambda value: str(value)[:30])
-def test_errors_of_meta_functions(error, expected):
+def test_errors_of_meta_functions(library, error, expected):
     """Assertions become ATen's types; accidents are left to the launcher."""
-    with torch.library._scoped_library("detmode_validate_test", "FRAGMENT") as library:
-        library.define("checked(Tensor self) -> Tensor")
 
-        def shapes(self):
-            raise error
+    def shapes(self):
+        raise error
 
-        library.impl("checked", shapes, "Meta")
-        func = torch.ops.detmode_validate_test.checked.default
-        if expected is None:
-            validate(func, {"self": torch.ones(2)})
-        else:
-            with pytest.raises(expected) as caught:
-                validate(func, {"self": torch.ones(2)})
-            assert str(error) in str(caught.value)
+    library.define("checked(Tensor self) -> Tensor")
+    library.impl("checked", shapes, "Meta")
+    func = OPERATORS.checked.default
+    given = {"self": torch.ones(2)}
+    if expected is None:
+        validate(func, given)
+    else:
+        with pytest.raises(expected, match=re.escape(str(error))):
+            validate(func, given)
 
 
 ONES = torch.ones(3, 3)
@@ -72,7 +75,7 @@ DIFFERING = {
 
 
 @pytest.mark.parametrize("differing", DIFFERING)
-def test_a_call_that_passed_speaks_for_its_like_only(differing):
+def test_a_call_that_passed_speaks_for_its_like_only(library, differing):
     """A call is validated that differs from one that passed in anything but its tensors' values."""
 
     def shapes(*given):
@@ -82,54 +85,50 @@ def test_a_call_that_passed_speaks_for_its_like_only(differing):
         return given[0].clone()
 
     seen, (passes, fails) = [], DIFFERING[differing]
-    action = Substitute(lambda self, *_, **__: self, launches=False)
-    rule = Rule(
-        op="detmode_validate_test::chosen", action=action, guarantee=GPU_TO_GPU, because="a test"
+    rules = table_of(
+        f"{NAMESPACE}::chosen", Substitute(lambda self, *_, **__: self, launches=False)
     )
-    schema = "chosen(Tensor self, Tensor[] more, Scalar n=1, int? k=None, str s='') -> Tensor"
-    with torch.library._scoped_library("detmode_validate_test", "FRAGMENT") as library:
-        library.define(schema)
-        library.impl("chosen", shapes, "Meta")
-        call = torch.ops.detmode_validate_test.chosen
-        with DeterministicMode(simulate="cuda", rules=RuleTable([rule])):
-            call(*passes)
-            call(passes[0] + 1, *passes[1:])
-            assert len(seen) == 1
-            with pytest.raises(RuntimeError, match="refused by its shapes"):
-                call(*fails)
+    library.define(
+        "chosen(Tensor self, Tensor[] more, Scalar n=1, int? k=None, str s='') -> Tensor"
+    )
+    library.impl("chosen", shapes, "Meta")
+    with DeterministicMode(simulate="cuda", rules=rules):
+        OPERATORS.chosen(*passes)
+        OPERATORS.chosen(passes[0] + 1, *passes[1:])
+        assert len(seen) == 1
+        with pytest.raises(RuntimeError, match="refused by its shapes"):
+            OPERATORS.chosen(*fails)
 
 
 def test_a_custom_operator_without_a_fake_implementation():
     """Its arguments are left to the launcher, as those of any operator without a meta kernel."""
 
-    @torch.library.custom_op("detmode_validate_test::unfaked", mutates_args=())
+    @torch.library.custom_op(f"{NAMESPACE}::unfaked", mutates_args=())
     def unfaked(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
-    validate(torch.ops.detmode_validate_test.unfaked.default, {"x": torch.ones(2)})
+    validate(OPERATORS.unfaked.default, {"x": torch.ones(2)})
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
 @pytest.mark.parametrize("alerts_in", ["Python", "C++"])
-def test_shape_functions_run_under_the_flag(alerts_in, warn_only):
+def test_shape_functions_run_under_the_flag(library, alerts_in, warn_only):
     """The flag, which is of the whole process, is lowered only where a C++ alert is in the way."""
     found = []
-    with torch.library._scoped_library("detmode_validate_test", "FRAGMENT") as library:
-        library.define("alerting(Tensor self) -> Tensor")
 
-        def shapes(self):
-            found.append(torch.are_deterministic_algorithms_enabled())
-            if alerts_in == "Python":
-                torch._prims_common.alert_not_deterministic("alerting")
-            elif torch.are_deterministic_algorithms_enabled():
-                raise RuntimeError(alert_text("alerting", warn=False))
-            return torch.empty_like(self)
+    def shapes(self):
+        found.append(torch.are_deterministic_algorithms_enabled())
+        if alerts_in == "Python":
+            torch._prims_common.alert_not_deterministic("alerting")
+        elif torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError(alert_text("alerting", warn=False))
+        return torch.empty_like(self)
 
-        library.impl("alerting", shapes, "Meta")
-        with DeterministicMode(warn_only):
-            func = torch.ops.detmode_validate_test.alerting.default
-            validate(func, {"self": torch.ones(len(found) + 2)})
-            assert torch.are_deterministic_algorithms_enabled()
-            with pytest.raises(RuntimeError) if not warn_only else pytest.warns(UserWarning):
-                torch._prims_common.alert_not_deterministic("the program's own")
+    library.define("alerting(Tensor self) -> Tensor")
+    library.impl("alerting", shapes, "Meta")
+    with DeterministicMode(warn_only):
+        validate(OPERATORS.alerting.default, {"self": torch.ones(len(found) + 2)})
+        assert torch.are_deterministic_algorithms_enabled()
+        with pytest.raises(RuntimeError) if not warn_only else pytest.warns(UserWarning):
+            torch._prims_common.alert_not_deterministic("the program's own")
     assert found == [True] if alerts_in == "Python" else [True, False]

@@ -1,11 +1,16 @@
-"""Kernels that conjugate or negate inside give under every mode what they give without one."""
+"""Under every mode calls give what they give without one.
+
+So do kernels that conjugate or negate inside, and composite operators, which come whole in
+inference mode, where the mode still sees what they are made of.
+"""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from detmode import DeterministicMode
 from detmode.audit import Audit
@@ -71,6 +76,13 @@ CALLS: dict[str, tuple[bool, Callable[[], torch.Tensor]]] = {
         lambda: torch.ops.detmode_views.autocorrelation(torch.randn(8)),
     ),
     "hfftn of real numbers": (True, lambda: torch.fft.hfftn(torch.randn(3, 4))),
+    "convolution and product": (
+        True,
+        lambda: (
+            F.conv2d(torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)).flatten(1)
+            @ torch.ones(144, 2)
+        ),
+    ),
     "vecdot": (True, lambda: torch.linalg.vecdot(_complex(), _complex())),
 }
 """By name: whether the call is made in inference mode, and the call."""
@@ -101,7 +113,7 @@ def test_autocast_acts_in_a_composite_operator(mode: str, tmp_path: Path) -> Non
             return [
                 torch.einsum("ij,jk->ik", rows, columns),
                 torch.linalg.multi_dot([rows, columns, columns.mT]),
-                torch.nn.functional.conv2d(images, images).flatten(1),
+                F.conv2d(images, images).flatten(1),
                 torch.ops.detmode_views.precise_product(columns.bfloat16()),
             ]
 
@@ -119,3 +131,41 @@ def test_they_are_resolved_in_a_mode_below_another(tmp_path: Path) -> None:
         given = torch.linalg.pinv(matrix)
     torch.testing.assert_close(given, expected)
     assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Conjugate)
+
+
+def test_composites_are_decomposed():
+    """``F.nll_loss`` over maps meets its rule in inference mode as it does outside."""
+    maps, target = torch.randn(1, 2, 3, 3), torch.zeros(1, 3, 3, dtype=torch.int64)
+    refused = pytest.raises(RuntimeError, match="nll_loss2d_forward_out_cuda_template")
+    with (
+        torch.inference_mode(),
+        DeterministicMode(simulate="cuda", substitute=False) as mode,
+        refused,
+    ):
+        F.nll_loss(maps, target)
+    assert [record.overload for record in mode.records] == ["aten::nll_loss2d_forward.default"]
+
+
+@pytest.mark.parametrize("function", [F.silu, F.mish], ids=lambda function: function.__name__)
+def test_a_composite_with_a_kernel_is_not_decomposed(function):
+    """The backward of SiLU and Mish is composite and has kernels as well: ATen's kernel runs."""
+    gradients = []
+    for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
+        x = torch.linspace(-5, 5, 1001, dtype=torch.bfloat16, requires_grad=True)
+        with mode:
+            function(x).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_have_kernels_of_their_own(inference):
+    """Products of nested tensors, whose composite forms cannot take them, give what they give."""
+    rows, weight = (
+        torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),
+        torch.ones(5, 4),
+    )
+    with torch.inference_mode(inference), DeterministicMode(simulate="cuda"):
+        given = F.linear(rows, weight)
+    assert [part.tolist() for part in given.unbind()] == [[[4.0] * 5] * 2, [[4.0] * 5] * 3]

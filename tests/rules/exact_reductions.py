@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
-from exact_sums import LAYOUTS, SEEDS, laid_out, same_bits, tensors
 from hypothesis import strategies as st
+from strategies import ANY_LAYOUT, SEEDS, same_bits, tensors
 from torch import Tensor
 
 from detmode.table.conditions import FLOATING, INTEGRAL
@@ -25,7 +25,7 @@ def values(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     limits = torch.iinfo(dtype)
     low, high = draw(st.sampled_from([(-3, 4), (limits.min, limits.max)]))
     tensor = Maker(dtype, seed=draw(SEEDS)).integers(max(low, limits.min), high, *shape)
-    return laid_out(tensor.to(dtype), draw(st.sampled_from(LAYOUTS)))
+    return draw(ANY_LAYOUT)(tensor.to(dtype))
 
 
 def assert_reduced(

@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
 from hypothesis import strategies as st
+from strategies import same_bits
 from torch import Tensor
 
-from detmode.cuda import host
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker
 
 DTYPES = st.sampled_from(FLOATING + COMPLEX)
-SEEDS = st.integers(0, 2**32 - 1)
-# None leaves the choice between sorted rows and integers to the shapes.
-WAYS = st.sampled_from([None, None, True, False])
-LAYOUTS = ("contiguous", "transposed", "sliced", "expanded")
-SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
-
-
-def laid_out(tensor: Tensor, layout: str) -> Tensor:
-    """The same shape with other strides, and the same values where the layout does not repeat."""
-    if layout == "transposed" and tensor.dim() > 1:
-        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
-    if layout == "sliced" and tensor.dim():
-        return tensor.repeat_interleave(2, -1)[..., ::2]
-    if layout == "expanded" and tensor.dim() and tensor.shape[-1]:
-        return tensor[..., :1].expand(tensor.shape)
-    return tensor
-
-
-@st.composite
-def tensors(
-    draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype, layouts: Sequence[str] = LAYOUTS
-) -> Tensor:
-    """A tensor of wide range in some layout; one in three holds special values."""
-    tensor = Maker(dtype, seed=draw(SEEDS)).normal(*shape)
-    if tensor.numel() and draw(st.integers(0, 2)) == 0:
-        parts = torch.view_as_real(tensor) if dtype.is_complex else tensor
-        for value in draw(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=4)):
-            parts.view(-1)[draw(st.integers(0, parts.numel() - 1))] = value
-        if draw(st.booleans()):
-            parts.fill_(draw(st.sampled_from([-0.0, parts.view(-1)[0].item()])))
-    return laid_out(tensor, draw(st.sampled_from(layouts)))
-
-
-def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors hold the same bytes."""
-    if first.numel() == 0 or second.numel() == 0:
-        return first.shape == second.shape
-    first, second = (torch.cat([x.flatten()]).view(torch.uint8) for x in (first, second))
-    return torch.equal(first, second)
 
 
 def assert_exact(
@@ -125,15 +84,3 @@ def _assert_sum(
     if result == 0 and all(term == 0 for term in terms):
         negative = include_self and all(math.copysign(1, term) < 0 for term in terms)
         assert math.copysign(1, result) == (-1 if negative else 1)
-
-
-def assert_same_bits_in_any_schedule(run: object, seed: int) -> Tensor:
-    """Runs twice, in two schedules; the result of one."""
-    assert callable(run)
-    with host.schedule(seed):
-        first = run()
-    with host.schedule(seed + 1):
-        second = run()
-    assert same_bits(first, second)
-    assert isinstance(first, Tensor)
-    return first

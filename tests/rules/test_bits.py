@@ -4,13 +4,13 @@ import sys
 
 import needs
 import pytest
-import torch
-from selection import PROFILE, Group, cases, check_each, every_case, grouped
+from selection import PROFILE, Group, cases, check_each, every_case, grouped, once
 
 from detmode.verify.cases import Case, run_substituted
 from detmode.verify.claims import check_bits, check_races, same_bits
 
 GROUPS = grouped(cases())
+ONCE = grouped(once(cases()))
 # The function of this name hides its module.
 launching = sys.modules["detmode.cuda.launch"]
 
@@ -20,15 +20,6 @@ launching = sys.modules["detmode.cuda.launch"]
 def test_schedules_do_not_change_bits(group: Group) -> None:
     """Program order and shuffled schedules of the host runner give identical bytes."""
     check_each(group, lambda case: check_bits(case, "host", PROFILE.schedules_in(case.dtype)))
-
-
-# One dtype of each sample, float32 where it has it.
-ONCE = grouped(
-    {
-        (case.family, case.sample.op, case.sample.name): case
-        for case in sorted(cases(), key=lambda case: case.dtype == torch.float32)
-    }.values()
-)
 
 
 @needs.compiler

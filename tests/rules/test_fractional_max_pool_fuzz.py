@@ -5,29 +5,22 @@ from __future__ import annotations
 import math
 from unittest import mock
 
+import needs
 import pytest
 import torch
-from exact_sums import (
-    LAYOUTS,
-    SEEDS,
-    assert_exact,
-    assert_same_bits_in_any_schedule,
-    laid_out,
-    tensors,
-)
+from exact_sums import assert_exact
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import LAYOUTS, SEEDS, in_schedules, tensors
 
-from detmode import DeterministicMode
-from detmode.cuda import host, unavailable
+from detmode.cuda import host
 from detmode.cuda.rows import chosen_windows as gather
 from detmode.rules.fractional_max_pool import launch
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
-layouts = st.sampled_from(LAYOUTS[:3])
 FUNCTIONS = {2: launch.fractional_max_pool2d_backward, 3: launch.fractional_max_pool3d_backward}
 
 
@@ -47,7 +40,7 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     sizes = [k + o + n - 3 + data.draw(st.integers(0, 7)) for k, o in zip(kernel, output)]
     leading = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
     m = Maker(dtype, seed=seed)
-    self = laid_out(m.integers(-2, 3, *leading, *sizes, dtype=dtype), data.draw(layouts))
+    self = data.draw(LAYOUTS)(m.integers(-2, 3, *leading, *sizes, dtype=dtype))
     if drawn:
         indices = m.integers(0, math.prod(sizes), *leading, *output)
     else:
@@ -56,7 +49,7 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
         pool = getattr(torch.ops.aten, f"fractional_max_pool{n}d")
         indices = pool(batched, kernel, output, starts)[1].view(*leading, *output)
     grad_output = data.draw(tensors(indices.shape, dtype))
-    given_indices = laid_out(indices, data.draw(layouts))
+    given_indices = data.draw(LAYOUTS)(indices)
     given_kernel = data.draw(st.sampled_from([kernel, kernel, [], [9] * n, [0] * n]))
     index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
     with (
@@ -64,7 +57,7 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
         mock.patch.object(gather, "index_ctype", return_value=index),
         mock.patch.object(launch, "index_ctype", return_value=index),
     ):
-        got = assert_same_bits_in_any_schedule(
+        got = in_schedules(
             lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
         )
     assert got.is_contiguous()
@@ -99,29 +92,6 @@ def test_regions_are_found(
     if more > kernel + 5 and output > 1:
         # The control: the first region cannot have chosen what the last one did.
         assert launch.find_strays(indices.flip(-1), axes).item() == 1
-
-
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("batched", [True, False])
-def test_modules(n: int, batched: bool) -> None:
-    """Through the module, whose output size is a ratio of the input's: ATen's gradient."""
-    self = torch.randn(2, 3, *(13, 11, 9)[:n], dtype=torch.float64)[slice(None) if batched else 0]
-    module = getattr(torch.nn, f"FractionalMaxPool{n}d")(
-        3, output_ratio=0.6, _random_samples=torch.rand(2 if batched else 1, 3, n).double()
-    )
-    weight = torch.randn(module(self).shape, dtype=torch.float64)
-
-    def gradient() -> torch.Tensor:
-        leaf = self.clone().requires_grad_()
-        (module(leaf) * weight).sum().backward()
-        assert leaf.grad is not None
-        return leaf.grad
-
-    expected = gradient()
-    with DeterministicMode(simulate="cuda") as mode:
-        got = gradient()
-    assert "substitute" in [record.action for record in mode.records]
-    torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("position", [-1, 16, 2**32])

@@ -6,20 +6,21 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+import needs
 import pytest
 import torch
-from exact_sums import LAYOUTS, SEEDS, assert_exact, laid_out, same_bits, tensors
+from exact_sums import assert_exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import LAYOUTS, SEEDS, in_schedules, same_bits, tensors
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda import host, unavailable
 from detmode.rules.histograms import launch
 from detmode.table.conditions import INTEGRAL
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
 REAL = st.sampled_from([torch.float32, torch.float64])
 shapes = st.lists(st.one_of(st.integers(0, 5), st.sampled_from([1, 63, 300])), max_size=2)
@@ -64,9 +65,7 @@ def test_histc(
         assume(abs(begin) < 2**24)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "SHARED_BINS", fits)
-        got = launch.histc(self, bins, low, high)
-        with host.schedule(seed):
-            assert same_bits(got, launch.histc(self, bins, low, high))
+        got = in_schedules(lambda: launch.histc(self, bins, low, high), seed)
     assert (got.dtype, got.shape) == (dtype, (bins,))
     assert torch.equal(got, counts_of(self, bins, begin, end).to(dtype))
 
@@ -109,13 +108,8 @@ def test_bincount(
     """Sums are exact but for one rounding, in any schedule; empty bins are zero."""
     largest = data.draw(st.one_of(st.integers(0, 9), st.integers(0, 127)))
     self = Maker(dtype, seed=seed).integers(0, largest + 1, n, dtype=dtype)
-    self = laid_out(self, data.draw(st.sampled_from(LAYOUTS)))
-    weights = data.draw(tensors([n], weights_dtype))
-    with host.schedule(seed):
-        shuffled = launch.bincount(self, weights, minlength)
-    with DeterministicMode(simulate="cuda"):
-        got = torch.bincount(self, weights, minlength)
-    assert same_bits(got, shuffled)
+    self, weights = data.draw(LAYOUTS)(self), data.draw(tensors([n], weights_dtype))
+    got = in_schedules(lambda: launch.bincount(self, weights, minlength), seed)
     like = torch.bincount(self, weights, minlength)
     assert (got.dtype, got.shape) == (like.dtype, like.shape)
     assert_exact(got, torch.zeros_like(got), self.long(), weights)

@@ -1,77 +1,65 @@
-"""index_add and index_put on the host runner, over shapes, strides, dtypes and arguments."""
+"""Sums, products, means, extrema and assignments by index, over shapes, strides and dtypes."""
 
 from __future__ import annotations
 
-from unittest import mock
+from typing import Any
 
+import exact_reductions
+import exact_sums
+import last_wins
+import needs
 import pytest
 import torch
-from exact_sums import (
-    DTYPES,
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
-    assert_exact,
-    assert_same_bits_in_any_schedule,
-    laid_out,
-    same_bits,
+    chosen,
+    in_place_and_not,
+    in_schedules,
+    places,
     tensors,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import unavailable
-from detmode.cuda.rows import shapes, sums
+from detmode import DeterministicMode
+from detmode.cuda.rows import assign, shapes, sums
 from detmode.rules.index import launch
+from detmode.rules.index_copy.launch import index_copy
+from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
+from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
-
-sizes = st.one_of(st.integers(0, 5), st.integers(1, 9), st.just(33))
-counts = st.one_of(st.integers(0, 9), st.sampled_from([63, 64, 65, 130, 300]))
-
-
-def way(sorts: bool | None) -> mock._patch:
-    """Both ways for all shapes, not only the cheaper one."""
-    choice = shapes.sorts_rows if sorts is None else lambda *args: sorts
-    return mock.patch.object(sums, "sorts_rows", choice)
-
-
-@given(data=st.data(), dtype=DTYPES, sorts=WAYS, seed=SEEDS)
-def test_index_add(data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int) -> None:
-    """Sums are exact but for one rounding, in any schedule, in place and not."""
-    shape = data.draw(st.lists(sizes, max_size=3))
-    dim = data.draw(st.integers(-len(shape), len(shape) - 1)) if shape else 0
-    size = shape[dim] if shape else 1
-    rows = data.draw(counts) if shape and size else int(not shape)
-    spread = data.draw(st.integers(1, max(size, 1)))
-    index = Maker(dtype, seed=seed).integers(0, spread, rows)
-    index = index.to(data.draw(st.sampled_from([torch.int64, torch.int32])))
-    self = data.draw(tensors(shape, dtype))
-    source_shape = list(shape)
-    if shape:
-        source_shape[dim] = rows
-    source = data.draw(tensors(source_shape, dtype))
-    alpha = data.draw(st.sampled_from([1, 1, 1, -1, 0.3, 3]))
-
-    with way(sorts):
-        got = assert_same_bits_in_any_schedule(
-            lambda: launch.index_add(self, dim, index, source, alpha=alpha), seed
-        )
-        target = laid_out(self.contiguous().clone(), data.draw(st.sampled_from(LAYOUTS[:3])))
-        returned = launch.index_add(target, dim, index, source, alpha=alpha, out=target)
-    assert returned is target
-    assert same_bits(target, got)
-    flat = torch.arange(self.numel()).view(self.shape)
-    destinations = flat.index_select(dim, index) if shape else flat
-    assert_exact(got, self, destinations, source if alpha == 1 else source * alpha)
+pytestmark = needs.compiler
 
 
 @st.composite
-def index_lists(draw: st.DrawFn, shape: list[int], seed: int) -> list[Tensor | None]:
-    """One to three indices that broadcast, masks and None among them."""
-    maker = Maker(torch.float32, seed=seed)
+def rows(
+    draw: st.DrawFn, values: Any, dtype: torch.dtype
+) -> tuple[Tensor, int, Tensor, Tensor, Tensor]:
+    """Arguments of a call by rows; then the positions in ``self`` where its source goes."""
+    shape, dim, lengths, spread = draw(places())
+    n = lengths[dim] if shape else 1
+    index = Maker(dtype, seed=draw(SEEDS)).integers(0, spread, n)
+    self, source = draw(values(shape, dtype)), draw(values(lengths, dtype))
+    flat = torch.arange(self.numel()).view(shape)
+    to = flat.index_select(dim, index) if shape else flat
+    index = draw(st.sampled_from([index, index.int(), index.repeat_interleave(2)[::2]]))
+    return self, dim, index, source, to
+
+
+@st.composite
+def indexed(
+    draw: st.DrawFn, values: Any, dtype: torch.dtype
+) -> tuple[Tensor, list[Tensor | None], Tensor, Tensor]:
+    """Arguments of an index_put: indices that broadcast, stand apart, or are masks.
+
+    Then the positions in ``self`` where the values go.
+    """
+    shape = draw(st.lists(st.sampled_from([1, 2, 3, 5, 33]), min_size=1, max_size=4))
+    maker = Maker(torch.float32, seed=draw(SEEDS))
     common = draw(st.lists(st.sampled_from([1, 2, 7, 40]), max_size=2))
     indices: list[Tensor | None] = []
     masked = False
@@ -82,56 +70,59 @@ def index_lists(draw: st.DrawFn, shape: list[int], seed: int) -> list[Tensor | N
         if kind == "none":
             indices.append(None)
         elif kind == "mask" and not masked and not common:
-            indices.append(maker.integers(0, 2, size, dtype=torch.bool))
+            indices.append(maker.mask(size))
             masked = True
         else:
-            own = [n if draw(st.integers(0, 3)) else 1 for n in common]
-            if masked:
-                own = [1]
-            dtype = draw(st.sampled_from([torch.int64, torch.int64, torch.int32]))
-            indices.append(maker.integers(-size, size, *own, dtype=dtype))
+            own = [1] if masked else [n if draw(st.integers(0, 3)) else 1 for n in common]
+            integer = draw(st.sampled_from([torch.int64, torch.int64, torch.int32]))
+            indices.append(maker.integers(-size, size, *own, dtype=integer))
     if all(index is None for index in indices):
         indices[:1] = [maker.integers(-shape[0], shape[0], 5)]
-    return indices
+    self = draw(values(shape, dtype))
+    to = torch.ops.aten.index(torch.arange(self.numel()).view(shape), indices)
+    own = [n if draw(st.integers(0, 4)) else 1 for n in to.shape]
+    given = draw(values(own[draw(st.integers(0, len(own))) :], dtype))
+    if given.dim() < to.dim() and draw(st.booleans()):
+        given = given.expand(to.shape)
+    return self, indices, given, to
 
 
-@given(data=st.data(), dtype=DTYPES, sorts=WAYS, seed=SEEDS)
-def test_index_put(data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int) -> None:
-    """Accumulation is exact but for one rounding, in any schedule, in place and not."""
-    shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 33]), min_size=1, max_size=3))
-    indices = data.draw(index_lists(shape, seed))
-    self = data.draw(tensors(shape, dtype))
-    flat = torch.arange(self.numel()).view(self.shape)
-    destinations = torch.ops.aten.index(flat, indices)
-    own = [n if data.draw(st.integers(0, 4)) else 1 for n in destinations.shape]
-    values = data.draw(tensors(own[data.draw(st.integers(0, len(own))) :], dtype))
-    if values.dim() < destinations.dim() and data.draw(st.booleans()):
-        values = values.expand(destinations.shape)
-
-    with way(sorts):
-        got = assert_same_bits_in_any_schedule(
-            lambda: launch.index_put(self, indices, values, True), seed
+@given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
+def test_index_add(data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int) -> None:
+    """Sums are exact but for one rounding, in any schedule, in place and not."""
+    *arguments, source, to = data.draw(rows(tensors, dtype))
+    alpha, layout = data.draw(st.sampled_from([1, 1, 1, -1, 0.3, 3])), data.draw(LAYOUTS)
+    with chosen(sums, "sorts_rows", sorts):
+        got = in_place_and_not(
+            launch.index_add, *arguments, source, alpha=alpha, seed=seed, layout=layout
         )
-        target = laid_out(self.contiguous().clone(), data.draw(st.sampled_from(LAYOUTS[:3])))
-        returned = launch.index_put(target, indices, values, True, out=target)
-    assert returned is target
-    assert same_bits(target, got)
-    assert_exact(got, self, destinations, values.expand(destinations.shape))
+    exact_sums.assert_exact(got, arguments[0], to, source if alpha == 1 else source * alpha)
 
 
-@given(seed=SEEDS, dtype=DTYPES, spread=st.sampled_from([1, 2, 50]))
+@given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
+def test_accumulating_index_put(
+    data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int
+) -> None:
+    """Accumulation is exact but for one rounding, in any schedule, in place and not."""
+    self, indices, values, to = data.draw(indexed(tensors, dtype))
+    layout = data.draw(LAYOUTS)
+    with chosen(sums, "sorts_rows", sorts):
+        got = in_place_and_not(
+            launch.index_put, self, indices, values, True, seed=seed, layout=layout
+        )
+    exact_sums.assert_exact(got, self, to, values.expand(to.shape))
+
+
+@given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]))
 def test_both_ways_meet(seed: int, dtype: torch.dtype, spread: int) -> None:
     """Long runs of duplicates: several levels of carries, and the integers beside them."""
     maker = Maker(dtype, seed=seed)
     self, source = maker.normal(50, 2), maker.normal(4500, 2)
     index = maker.integers(0, spread, 4500)
-    flat = torch.arange(100).view(50, 2)
     for sorts in (True, False):
-        with way(sorts):
-            got = assert_same_bits_in_any_schedule(
-                lambda: launch.index_add(self, 0, index, source), seed
-            )
-        assert_exact(got, self, flat[index], source)
+        with chosen(sums, "sorts_rows", sorts):
+            got = in_schedules(lambda: launch.index_add(self, 0, index, source), seed)
+        exact_sums.assert_exact(got, self, torch.arange(100).view(50, 2)[index], source)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
@@ -143,3 +134,82 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
 
     assert sorts(2**31 - 1)
     assert not sorts(2**31)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["amax", "amin", "mean", "prod"])
+@given(data=st.data(), dtype=exact_reductions.DTYPES, seed=SEEDS)
+def test_index_reduce(
+    reduce: str, include_self: bool, data: st.DataObject, dtype: torch.dtype, seed: int
+) -> None:
+    """Every reduction is exact but for its roundings, in any schedule, in place and not."""
+    *arguments, source, to = data.draw(rows(exact_reductions.values, dtype))
+    self = arguments[0]
+    of_integers = reduce == "mean" and not dtype.is_floating_point
+    function = mean_of_integers if of_integers else index_reduce
+    how = {"include_self": include_self}
+    layout = data.draw(LAYOUTS)
+    got = in_place_and_not(function, *arguments, source, reduce, seed=seed, layout=layout, **how)
+    assert got.is_contiguous()
+    if of_integers and source.numel():
+        expected = torch.ops.aten.index_reduce(*arguments, source, reduce, **how)
+        assert torch.equal(got, expected)
+    elif reduce == "mean":
+        exact_sums.assert_exact(got, self, to, source, mean=True, **how)
+    else:
+        exact_reductions.assert_reduced(got, self, to, source, reduce, **how)
+
+
+@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
+def test_index_copy(
+    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
+) -> None:
+    """The last row of each destination stays, bit by bit, in place and not, in any schedule."""
+    self, dim, index, source, to = data.draw(rows(last_wins.words, dtype))
+    # One element into the storage, rows are aligned to nothing but their elements.
+    self = data.draw(st.sampled_from([Tensor.contiguous, shifted]))(self)
+    with chosen(assign, "elects", elects):
+        got = in_place_and_not(index_copy, self, dim, index.long(), source, seed=seed)
+    last_wins.assert_last_wins(got, self, to, source)
+
+
+@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
+def test_assigning_index_put(
+    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
+) -> None:
+    """The same for indices that broadcast, stand apart, or are negative; values may broadcast."""
+    self, indices, values, to = data.draw(indexed(last_wins.words, dtype))
+    with chosen(assign, "elects", elects):
+        got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
+    last_wins.assert_last_wins(got, self, to, values.expand(to.shape), str(indices))
+
+
+def test_subscripts() -> None:
+    """``x[index] = values`` and ``index_copy_`` are substituted, except on views with gaps."""
+    index, mode = torch.tensor([1, 0, 1]), DeterministicMode(simulate="cuda")
+    x = torch.zeros(2, 4)
+    with mode:
+        x[index] = torch.arange(12.0).view(3, 4)
+        x[:, index] = torch.arange(6.0).view(2, 3)
+        x.index_copy_(1, index, 10 * torch.arange(6.0).view(2, 3))
+        x[x > 15] = 7.0
+    assert [record.action for record in mode.records] == ["substitute", "substitute", "substitute"]
+    assert x.tolist() == [[10.0, 7.0, 6.0, 7.0], [7.0, 7.0, 10.0, 11.0]]
+    native = DeterministicMode(simulate="cuda")
+    with native:
+        x[:, :3].index_copy_(0, index, torch.ones(3, 3))
+        x.t()[index] = torch.arange(6.0).view(3, 2)
+    assert {record.action for record in native.records} == {"native"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
+@pytest.mark.parametrize("elects", [True, False])
+def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool) -> None:
+    """Bits move whatever they mean."""
+    self, source = (last_wins.filled(dtype, [n, 3], seed=n) for n in (5, 9))
+    index = torch.tensor([0, 4, 4, 2, 0, 2, 2, 4, 1])
+    with chosen(assign, "elects", elects):
+        got = in_schedules(lambda: index_copy(self, 0, index, source), 3)
+    integer = assign.WORDS[dtype.itemsize]
+    got, self, source = (each.view(integer) for each in (got, self, source))
+    last_wins.assert_last_wins(got, self, torch.arange(15).view(5, 3)[index], source)

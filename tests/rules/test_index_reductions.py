@@ -1,18 +1,19 @@
 """Products, means and extrema by index through PyTorch's own functions, forward and backward."""
 
-from __future__ import annotations
-
-import warnings
 from collections.abc import Callable
 
+import needs
 import pytest
 import torch
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda import unavailable
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = [
+    needs.compiler,
+    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
+    pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter"),
+]
 
 Reduction = Callable[[Tensor, Tensor], Tensor]
 GENERATOR = torch.Generator().manual_seed(0)
@@ -22,14 +23,6 @@ SOURCE = 0.5 + torch.rand(30, 4, generator=GENERATOR, dtype=torch.float64)
 # One zero a column: with two in one product PyTorch has no double backward.
 ZEROS = SOURCE.clone()
 ZEROS[range(4), range(4)] = 0
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> object:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="index_reduce.. is in beta")
-        warnings.filterwarnings("ignore", message="The reduce argument of torch.scatter")
-        yield
 
 
 def derivatives(function: Reduction, self: Tensor, source: Tensor) -> list[Tensor]:

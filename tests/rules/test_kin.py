@@ -1,7 +1,5 @@
 """Every operator of the installed PyTorch that is kin to a listed one is listed, or said not to."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 import pytest

@@ -6,25 +6,26 @@ import collections
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
+import needs
 import pytest
 import torch
-from exact_sums import LAYOUTS, SEEDS, laid_out, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import ANY_LAYOUT, SEEDS, SPECIAL, in_schedules
 from torch import Tensor
 
 from detmode import DeterministicMode, default_rules
-from detmode.cuda import host, unavailable
 from detmode.rules.order_statistics import launch
 from detmode.rules.order_statistics.ties import SMALLEST_INDEX
 from detmode.table import rule_table as table
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
-SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
+DTYPES = st.sampled_from(FLOATING + INTEGRAL)
 lengths = st.one_of(st.integers(1, 9), st.integers(10, 40), st.sampled_from([63, 130, 600, 2100]))
 leading = st.lists(st.integers(0, 4), max_size=2)
 
@@ -46,7 +47,15 @@ def values(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         tensor.view(-1)[:: draw(st.integers(1, tensor.numel()))] = draw(
             st.sampled_from([ends.min, ends.max])
         )
-    return laid_out(tensor, draw(st.sampled_from(LAYOUTS)))
+    return draw(ANY_LAYOUT)(tensor)
+
+
+@st.composite
+def ordered(draw: st.DrawFn, dtype: torch.dtype) -> tuple[Tensor, int, int]:
+    """A tensor, the dimension that is ordered, and its length."""
+    shape, n = draw(leading), draw(lengths)
+    dim = draw(st.integers(0, len(shape)))
+    return draw(values([*shape[:dim], n, *shape[dim:]], dtype)), dim, n
 
 
 def ranked(row: Sequence[float]) -> list[float]:
@@ -82,7 +91,7 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
 # What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared by
 # many blocks, and by so few that each thread takes several turns.
 WAYS: tuple[dict[str, Any], ...] = (
-    {},
+    {"MANY": launch.MANY},
     {"CAPACITIES": {}},
     {"CAPACITIES": {}, "CACHE": 0},
     {"LONG": 32, "SHARE": 40},
@@ -93,10 +102,8 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("n", [20, 50, 3000])
-def test_each_nan_counts(n: int, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_nan_counts(n: int, way: dict[str, Any]) -> None:
     """One NaN, wherever it stands, and one number among NaNs, decide in each kernel."""
-    for name, value in way.items():
-        monkeypatch.setattr(launch, name, value)
     places = (0, n // 2, n - 1)
     rows = torch.arange(n, 0, -1).repeat(len(places), 1).float()
     one_number = torch.full_like(rows, math.nan)
@@ -105,7 +112,8 @@ def test_each_nan_counts(n: int, way: dict[str, Any], monkeypatch: pytest.Monkey
         one_number[row, place] = 7.0
     for self in (rows, one_number):
         for kind in ("median", "nanmedian"):
-            values, indices = getattr(launch, kind)(self, 1)
+            with patch.multiple(launch, **way):
+                values, indices = getattr(launch, kind)(self, 1)
             wanted = expected(self, 1, kind, 0)
             assert indices.tolist() == [index for _, index in wanted]
             torch.testing.assert_close(
@@ -115,40 +123,20 @@ def test_each_nan_counts(n: int, way: dict[str, Any], monkeypatch: pytest.Monkey
 
 @given(
     data=st.data(),
-    dtype=st.sampled_from(FLOATING + INTEGRAL),
+    dtype=DTYPES,
     kind=st.sampled_from(["median", "nanmedian", "kthvalue"]),
-    keepdim=st.booleans(),
     way=st.sampled_from(WAYS),
-    seed=SEEDS,
 )
-def test_select(
-    data: st.DataObject,
-    dtype: torch.dtype,
-    kind: str,
-    keepdim: bool,
-    way: dict[str, Any],
-    seed: int,
-) -> None:
+def test_select(data: st.DataObject, dtype: torch.dtype, kind: str, way: dict[str, Any]) -> None:
     """The value of the rank and its smallest index, in ATen's form, in any schedule."""
-    shape = data.draw(leading)
-    dim = data.draw(st.integers(0, len(shape)))
-    n = data.draw(lengths)
-    shape.insert(dim, n)
-    if data.draw(st.integers(0, 9)) == 0:
-        shape, dim, n = [], 0, 1
-    self = data.draw(values(shape, dtype))
-    k = data.draw(st.integers(1, n))
-    arguments = ([k] if kind == "kthvalue" else []) + [
-        data.draw(st.sampled_from([dim, dim - max(len(shape), 1)])),
-        keepdim,
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in way.items():
-            patch.setattr(launch, name, value)
-        got = getattr(launch, kind)(self, *arguments)
-        with host.schedule(seed):
-            again = getattr(launch, kind)(self, *arguments)
-    assert all(same_bits(one, other) for one, other in zip(got, again, strict=True))
+    draw = data.draw
+    self, dim, n = draw(ordered(dtype))
+    if draw(st.integers(0, 9)) == 0:
+        self, dim, n = draw(values([], dtype)), 0, 1
+    k, named = draw(st.integers(1, n)), draw(st.sampled_from([dim, dim - max(self.dim(), 1)]))
+    arguments = [*([k] if kind == "kthvalue" else []), named, draw(st.booleans())]
+    with patch.multiple(launch, **way):
+        got = in_schedules(lambda: getattr(launch, kind)(self, *arguments), draw(SEEDS))
     # ATen's CPU kernel takes a stride of 0 for one of 1.
     form = getattr(torch, kind)(self.contiguous(), *arguments)
     for mine, atens in zip(got, form, strict=True):
@@ -221,26 +209,6 @@ def test_backward(name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(x.grad, gradient)
 
 
-def test_second_derivative() -> None:
-    """Through the indices, as in ATen."""
-    x = torch.randint(0, 3, (3, 7)).double().requires_grad_()
-    with DeterministicMode(simulate="cuda"):
-        assert torch.autograd.gradgradcheck(
-            lambda x: (x * x).median(1).values, (x + torch.arange(7) * 5,)
-        )
-
-
-def test_out() -> None:
-    """``out=`` tensors of another shape and layout are resized or filled."""
-    x = torch.randint(0, 3, (6, 50)).float()
-    values, indices = torch.empty(0), torch.empty(6, 2, dtype=torch.int64)[:, 0]
-    with DeterministicMode(simulate="cuda") as mode:
-        torch.nanmedian(x, 1, out=(values, indices))
-    assert [record.action for record in mode.records] == ["substitute"]
-    assert torch.equal(values, x.nanmedian(1).values)
-    assert torch.equal(x.gather(1, indices.unsqueeze(1)).squeeze(1), values)
-
-
 def stable(run: Callable[[], Any]) -> Any:
     """The result under the rules that are added."""
     with DeterministicMode(simulate="cuda", rules=default_rules() + SMALLEST_INDEX) as mode:
@@ -251,17 +219,13 @@ def stable(run: Callable[[], Any]) -> Any:
 
 @given(
     data=st.data(),
-    dtype=st.sampled_from(FLOATING + INTEGRAL),
+    dtype=DTYPES,
     largest=st.booleans(),
     in_order=st.booleans(),
 )
 def test_topk(data: st.DataObject, dtype: torch.dtype, largest: bool, in_order: bool) -> None:
     """Equal values come by ascending index, NaN is the largest value."""
-    shape = data.draw(leading)
-    dim = data.draw(st.integers(0, len(shape)))
-    n = data.draw(lengths)
-    shape.insert(dim, n)
-    self = data.draw(values(shape, dtype))
+    self, dim, n = data.draw(ordered(dtype))
     k = data.draw(st.integers(0, n))
     got = stable(lambda: torch.topk(self, k, dim, largest, in_order))
     assert got.values.shape == got.indices.shape == torch.topk(self, k, dim).values.shape
@@ -291,11 +255,8 @@ def test_topk(data: st.DataObject, dtype: torch.dtype, largest: bool, in_order: 
 )
 def test_mode(data: st.DataObject, dtype: torch.dtype, keepdim: bool) -> None:
     """The smallest of the most common values, which is ATen's, and its smallest index."""
-    shape = data.draw(leading)
-    dim = data.draw(st.integers(0, len(shape)))
-    shape.insert(dim, data.draw(lengths))
-    self = data.draw(values(shape, torch.int64)) % 5
-    self = self.to(dtype)
+    self, dim, _ = data.draw(ordered(torch.int64))
+    self = (self % 5).to(dtype)
     if dtype.is_floating_point and self.numel() and data.draw(st.booleans()):
         self[self == 4] = math.nan
     got = stable(lambda: torch.mode(self, dim, keepdim))

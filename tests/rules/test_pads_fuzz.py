@@ -6,26 +6,28 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import needs
 import pytest
 import torch
-from exact_sums import DTYPES, SEEDS, assert_exact, assert_same_bits_in_any_schedule, tensors
-from hypothesis import assume, given, settings
+from exact_sums import DTYPES, assert_exact
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import SEEDS, in_schedules, tensors
 from torch import Tensor
 
-from detmode.cuda import unavailable
 from detmode.cuda.rows import padding as gather
 from detmode.rules.reflection_pad import launch as reflection_pad
 from detmode.rules.replication_pad import launch as replication_pad
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
 LAUNCHERS: dict[tuple[str, int], Any] = {
-    ("replication", 1): replication_pad.replication_pad1d_backward,
-    ("replication", 2): replication_pad.replication_pad2d_backward,
-    ("replication", 3): replication_pad.replication_pad3d_backward,
-    ("reflection", 1): reflection_pad.reflection_pad1d_backward,
-    ("reflection", 3): reflection_pad.reflection_pad3d_backward,
+    (family, n): getattr(module, f"{family}_pad{n}d_backward")
+    for family, module, sizes in (
+        ("reflection", reflection_pad, (1, 3)),
+        ("replication", replication_pad, (1, 2, 3)),
+    )
+    for n in sizes
 }
 KINDS = sorted(LAUNCHERS)
 
@@ -50,7 +52,6 @@ def sources(kind: str, shape: Sequence[int], padding: Sequence[int]) -> Tensor:
     return forward(positions, list(padding)).long()
 
 
-@settings(deadline=None)
 @given(data=st.data(), kind=st.sampled_from(KINDS), dtype=DTYPES)
 def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.dtype) -> None:
     """The exact sum of what was copied, rounded once; the bits of any schedule; contiguous."""
@@ -71,9 +72,7 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
         patch.setattr(gather, "MANY", data.draw(st.sampled_from([0, 2**62])))
         index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
         patch.setattr(gather, "index_ctype", lambda *counts: index)
-        got = assert_same_bits_in_any_schedule(
-            lambda: function(grad_output, self, padding), data.draw(SEEDS)
-        )
+        got = in_schedules(lambda: function(grad_output, self, padding), data.draw(SEEDS))
     assert got.is_contiguous()
     # Sums start from +0.0: the zeros of `self` are addends.
     copied = sources(family, shape, padding)
@@ -118,7 +117,7 @@ def test_replication_of_one_element(dtype: torch.dtype) -> None:
     grad_output[:, :, ::2] *= -1
     grad_output[:, :, 7] = 1024
     self = torch.zeros(shape, dtype=dtype)
-    got = assert_same_bits_in_any_schedule(
+    got = in_schedules(
         lambda: replication_pad.replication_pad1d_backward(grad_output, self, padding), 1
     )
     assert_exact(got, self, sources("replication", shape, padding), grad_output)

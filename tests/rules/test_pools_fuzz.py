@@ -1,63 +1,55 @@
-"""Average pooling's backward on the host runner, over shapes, strides, dtypes and arguments."""
+"""Pooling's backward on the host runner, over shapes, windows, ties, layouts and dtypes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
 
+import needs
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import LAYOUTS, SEEDS, in_schedules, same_bits, tensors
 from torch import Tensor
 
-from detmode.cuda import host, unavailable
+from detmode.cuda.rows import chosen_windows
 from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
+from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
 from detmode.rules.avg_pool3d import launch as avg_pool3d
+from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
-LAYOUTS = ("contiguous", "channels_last", "sliced", "transposed", "expanded")
-INF, NAN = float("inf"), float("nan")
-
+DTYPES = st.sampled_from(FLOATING)
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 16, 63]))
 leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
-seeds = st.integers(0, 2**32 - 1)
-# A thread serves one plane, or several: normally that depends on the number of elements.
-many = st.sampled_from([0, 2**62])
-# Whatever the sizes, a kernel may count in 64 bits; these sizes are small enough for 32 too.
-counted = st.sampled_from([lambda *counts: "int32_t", lambda *counts: "int64_t"])
+strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_size=3))
 
 
-def laid_out(tensor: Tensor, layout: str) -> Tensor:
-    """The same values with other strides (the same shape alone where the layout repeats values)."""
-    if layout == "channels_last" and tensor.dim() in (4, 5):
-        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        return tensor.contiguous(memory_format=formats[tensor.dim()])
-    if layout == "sliced":
-        return tensor.repeat_interleave(2, -1).repeat_interleave(3, 0)[1::3, ..., ::2]
-    if layout == "transposed":
-        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
-    if layout == "expanded":
-        return tensor[..., :1].expand(tensor.shape)
-    return tensor
+def counting(draw: Callable[..., Any], module: Any) -> AbstractContextManager[object]:
+    """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
+    many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
+    return patch.multiple(module, MANY=many, index_ctype=lambda *counts: counted)
 
 
 @st.composite
-def tensors(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor of wide range in some layout, in half of the cases with one special value."""
-    tensor = Maker(dtype, seed=draw(seeds)).normal(*shape)
-    special = draw(st.sampled_from([None, None, None, NAN, INF, -INF, -0.0]))
-    if special is not None and tensor.numel():
-        tensor.view(-1)[draw(st.integers(0, tensor.numel() - 1))] = special
-    return laid_out(tensor, draw(st.sampled_from(LAYOUTS)))
+def inputs(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Small integers, so that windows have ties; the fewer there are, the more."""
+    make, most = Maker(dtype, seed=draw(SEEDS)), draw(st.integers(1, 7))
+    return draw(LAYOUTS)(make.integers(0, most, *shape, dtype=dtype))
 
 
-def same_bits(first: Tensor, second: Tensor) -> bool:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[first.itemsize]
-    return torch.equal(first.contiguous().view(integer), second.contiguous().view(integer))
+def assert_has_form(got: Tensor, like: Tensor) -> None:
+    """The dtype, the shape, and the strides where a stride means something."""
+    assert (got.dtype, got.shape) == (like.dtype, like.shape)
+    wide = [d for d, size in enumerate(got.shape) if size > 1]
+    assert [got.stride(d) for d in wide] == [like.stride(d) for d in wide]
 
 
 def assert_close_to_exact(
@@ -68,13 +60,14 @@ def assert_close_to_exact(
     `magnitude` is the sum of the shares' absolute values, `line` how many of them may be added with
     a rounding each. `exact` is a float64 result of `windows` roundings.
     """
+    limit = torch.finfo(got.dtype)
     unit = torch.finfo(torch.float64 if got.dtype is torch.float64 else torch.float32).eps / 2
     second_order = 4 * ((windows + 2) * unit) ** 2
     bound = unit * exact.abs() + (second_order + line * unit) * magnitude
     bound = bound + (windows + 2) * torch.finfo(torch.float64).eps * magnitude
-    if got.dtype not in (torch.float32, torch.float64):
-        bound = bound + torch.finfo(got.dtype).eps / 2 * (exact.abs() + bound)
-    bound = bound * 1.001 + torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps
+    if limit.bits == 16:
+        bound = bound + limit.eps / 2 * (exact.abs() + bound)
+    bound = bound * 1.001 + limit.smallest_normal * limit.eps
     finite = exact.isfinite()
     assert torch.equal(exact.isnan(), got.isnan())
     assert torch.equal(exact[exact.isinf()], got[exact.isinf()].double())
@@ -82,70 +75,48 @@ def assert_close_to_exact(
     assert (error[finite] <= bound[finite]).all(), (error - bound)[finite].max()
 
 
-@settings(deadline=None)
-@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=st.sampled_from(FLOATING))
+@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
 def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype) -> None:
     """Within the bound of float64, the bits of any schedule, ATen's memory format."""
     axes = st.lists(sizes, min_size=spatial, max_size=spatial)
     planes, size_in, size_out = data.draw(leading), data.draw(axes), data.draw(axes)
     assume(math.prod(planes) * max(math.prod(size_in), math.prod(size_out)) < 20_000)
-    grad_output = data.draw(tensors(planes + size_out, dtype))
+    grad = data.draw(tensors(planes + size_out, dtype))
     self = data.draw(tensors(planes + size_in, dtype))
     function = getattr(adaptive_avg_pool, f"adaptive_avg_pool{spatial}d_backward")
     aten = getattr(torch.ops.aten, f"_adaptive_avg_pool{spatial}d_backward")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptive_avg_pool, "MANY", data.draw(many))
-        patch.setattr(adaptive_avg_pool, "index_ctype", data.draw(counted))
-        got = function(grad_output, self)
-        with host.schedule(data.draw(seeds)):
-            assert same_bits(got, function(grad_output, self))
-    exact = aten(grad_output.double(), self.double())
-    magnitude = aten(grad_output.double().abs(), self.double())
+    with counting(data.draw, adaptive_avg_pool):
+        got = in_schedules(lambda: function(grad, self), data.draw(SEEDS))
+    assert_has_form(got, aten(grad, self) if spatial == 2 else self.contiguous())
     windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
-    assert (got.dtype, got.shape) == (dtype, self.shape)
-    like = aten(grad_output, self).stride() if spatial == 2 else torch.empty(self.shape).stride()
-    wide = [size > 1 for size in self.shape]
-    assert [s for s, w in zip(got.stride(), wide, strict=True) if w] == [
-        s for s, w in zip(like, wide, strict=True) if w
-    ]
+    exact, magnitude = (aten(each, self.double()) for each in (grad.double(), grad.double().abs()))
     assert_close_to_exact(got, exact, magnitude, windows)
 
 
-@settings(deadline=None)
-@given(data=st.data(), dtype=st.sampled_from(FLOATING))
-def test_avg_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("counts_padding", [False, True])
+@given(data=st.data(), dtype=DTYPES)
+def test_avg_pool3d(counts_padding: bool, data: st.DataObject, dtype: torch.dtype) -> None:
     """Within the bound of float64, the bits of any schedule, contiguous as on CUDA."""
-    planes = data.draw(leading)
-    kernel = [data.draw(st.integers(1, 6)) for _ in range(3)]
-    padding = [data.draw(st.integers(0, k // 2)) for k in kernel]
-    stride = data.draw(st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_size=3)))
-    if data.draw(st.booleans()):
+    draw, planes = data.draw, data.draw(leading)
+    kernel = [draw(st.integers(1, 6)) for _ in range(3)]
+    padding = [draw(st.integers(0, k // 2)) for k in kernel]
+    stride = draw(strides)
+    if draw(st.booleans()):
         kernel, padding, stride = kernel[:1], padding[:1], stride[:1]
-    size_in = [k - 1 + data.draw(sizes) for k in (kernel if len(kernel) == 3 else kernel * 3)]
+    size_in = [k - 1 + draw(sizes) for k in (kernel if len(kernel) == 3 else kernel * 3)]
     assume(math.prod(planes) * math.prod(size_in) < 20_000)
-    arguments = (
-        kernel,
-        stride,
-        padding,
-        data.draw(st.booleans()),
-        data.draw(st.booleans()),
-        data.draw(st.sampled_from([None, None, 1, 7, -3])),
-    )
+    window = (kernel, stride, padding, draw(st.booleans()), counts_padding)
+    divisor = draw(st.sampled_from([None, None, 1, 7, -3]))
     meta = torch.empty(planes + size_in, device="meta")
-    shape = torch.ops.aten.avg_pool3d(meta, *arguments).shape
-    grad_output = data.draw(tensors(list(shape), dtype))
-    self = data.draw(tensors(planes + size_in, dtype))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(avg_pool3d, "MANY", data.draw(many))
-        patch.setattr(avg_pool3d, "index_ctype", data.draw(counted))
-        got = avg_pool3d.avg_pool3d_backward(grad_output, self, *arguments)
-        with host.schedule(data.draw(seeds)):
-            again = avg_pool3d.avg_pool3d_backward(grad_output, self, *arguments)
-            assert same_bits(got, again)
-    aten = torch.ops.aten.avg_pool3d_backward
-    exact = aten(grad_output.double(), self.double(), *arguments)
-    positive = (*arguments[:-1], abs(arguments[-1]) if arguments[-1] else None)
-    magnitude = aten(grad_output.double().abs(), self.double(), *positive)
+    grad = draw(tensors(torch.ops.aten.avg_pool3d(meta, *window, divisor).shape, dtype))
+    self = draw(tensors(planes + size_in, dtype))
+    with counting(draw, avg_pool3d):
+        got = in_schedules(
+            lambda: avg_pool3d.avg_pool3d_backward(grad, self, *window, divisor), draw(SEEDS)
+        )
+    aten, wide = torch.ops.aten.avg_pool3d_backward, self.double()
+    exact = aten(grad.double(), wide, *window, divisor)
+    magnitude = aten(grad.double().abs(), wide, *window, abs(divisor) if divisor else None)
     steps = stride or kernel
     windows = math.prod(-(-k // s) for k, s in zip(kernel, steps, strict=True))
     windows = windows if len(kernel) == 3 else windows**3
@@ -153,12 +124,69 @@ def test_avg_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     assert_close_to_exact(got, exact, magnitude, windows, line=-(-kernel[-1] // steps[-1]))
 
 
+def assert_chosen(
+    data: st.DataObject,
+    function: Callable[..., Tensor],
+    aten: Callable[..., Tensor],
+    self: Tensor,
+    window: tuple[Any, ...],
+    indices: Tensor,
+    windows: int,
+) -> None:
+    """Within the bound of float64, the bits of any schedule, the operator's memory format."""
+    grad, given = data.draw(tensors(indices.shape, self.dtype)), data.draw(LAYOUTS)(indices)
+    with counting(data.draw, chosen_windows):
+        got = in_schedules(lambda: function(grad, self, *window, given), data.draw(SEEDS))
+    assert_has_form(got, aten(grad.to("meta"), self.to("meta"), *window, indices.to("meta")))
+    wide, plain = grad.double().contiguous(), self.double().contiguous()
+    exact, magnitude = (aten(each, plain, *window, indices) for each in (wide, wide.abs()))
+    assert_close_to_exact(got, exact, magnitude, windows)
+    assert not (got.signbit() & (got == 0)).any(), "sums start from +0.0"
+
+
+@given(data=st.data(), dtype=DTYPES)
+def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Every gradient is added where the forward's index says."""
+    draw, planes = data.draw, data.draw(leading)
+    kernel = [draw(st.integers(1, 5)) for _ in range(3)]
+    dilation = [draw(st.sampled_from([1, 1, 2, 3, 4])) for _ in range(3)]
+    padding = [draw(st.integers(0, k // 2)) for k in kernel]
+    stride = draw(strides)
+    if draw(st.booleans()):
+        kernel, dilation, padding, stride = kernel[:1], dilation[:1], padding[:1], stride[:1]
+    spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    # Every window has an element: otherwise ATen gives it an index beyond the input.
+    size_in = [span + draw(sizes) for span in (spans if len(spans) == 3 else spans * 3)]
+    assume(math.prod(planes) * math.prod(size_in) < 20_000)
+    window = (kernel, stride, padding, dilation, draw(st.booleans()))
+    self, aten = draw(inputs(planes + size_in, dtype)), torch.ops.aten
+    pooled, indices = aten.max_pool3d_with_indices(self.double().contiguous(), *window)
+    assume(bool(pooled.isfinite().all()))
+    windows = math.prod(kernel) if len(kernel) == 3 else kernel[0] ** 3
+    name = "max_pool3d_with_indices_backward"
+    functions = getattr(max_pool3d, name), getattr(aten, name)
+    assert_chosen(data, *functions, self, window, indices, windows)
+
+
+@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
+def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype) -> None:
+    """Every gradient is added where the forward's index says."""
+    axes = st.lists(sizes, min_size=spatial, max_size=spatial)
+    planes, size_in, size_out = data.draw(leading), data.draw(axes), data.draw(axes)
+    assume(math.prod(planes) * max(math.prod(size_in), math.prod(size_out)) < 20_000)
+    self, name = data.draw(inputs(planes + size_in, dtype)), f"adaptive_max_pool{spatial}d"
+    indices = getattr(torch.ops.aten, name)(self.double().contiguous(), size_out)[1]
+    windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
+    functions = (getattr(each, f"{name}_backward") for each in (adaptive_max_pool, torch.ops.aten))
+    assert_chosen(data, *functions, self, (), indices, windows)
+
+
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_avg_pool3d_survives_a_sum_beyond_the_range(dtype: torch.dtype) -> None:
     """Where windows share a divisor, finite gradients give a finite result as in ATen."""
     self = torch.empty(1, 1, 3, 3, 3, dtype=dtype)
-    grad_output = torch.full_like(self, torch.finfo(dtype).max / 2)
-    grad_input = avg_pool3d.avg_pool3d_backward(grad_output, self, [3], [1], [1], False, True, None)
+    grad = torch.full_like(self, torch.finfo(dtype).max / 2)
+    grad_input = avg_pool3d.avg_pool3d_backward(grad, self, [3], [1], [1], False, True, None)
     assert grad_input.isfinite().all()
     assert grad_input[0, 0, 1, 1, 1].item() == pytest.approx(torch.finfo(dtype).max / 2, rel=1e-2)
 
@@ -176,15 +204,60 @@ def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
         function(torch.empty(1, 3, *size_out), torch.empty(2, 3, *size_in))
 
 
+@pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])
+def test_an_index_outside_its_window_is_left_out(index: int) -> None:
+    """Indices that point anywhere make no access out of bounds, and no gradient."""
+    self, grad = torch.zeros(1, 2, 4, 4, 4), torch.ones(1, 2, 2, 2, 2)
+    indices = torch.full(grad.shape, index)
+    window = ([2], [2], [0], [1], False)
+    pooled = max_pool3d.max_pool3d_with_indices_backward(grad, self, *window, indices)
+    assert torch.equal(pooled, self)
+    adaptive = adaptive_max_pool.adaptive_max_pool3d_backward(grad, self, indices)
+    assert torch.equal(adaptive, self)
+    flat = (grad[:, :, 0], self[:, :, 0], indices[:, :, 0])
+    assert torch.equal(adaptive_max_pool.adaptive_max_pool2d_backward(*flat), flat[1])
+
+
+def test_a_window_without_an_element() -> None:
+    """Dilation wider than the input: the window has no gradient to give."""
+    self, grad = torch.zeros(1, 1, 1, 1), torch.ones(1, 2, 1, 1)
+    window = ([2, 1, 1], [1], [2, 0, 0], [3, 1, 1], False)
+    indices = torch.ones(1, 2, 1, 1, dtype=torch.int64)
+    got = max_pool3d.max_pool3d_with_indices_backward(grad, self, *window, indices)
+    assert torch.equal(got, self)
+
+
+def test_what_does_not_go_together_is_rejected() -> None:
+    """Where ATen would read beyond a tensor, or take an index of another dtype."""
+    self, grad = torch.zeros(2, 3, 4, 4, 4), torch.ones(2, 3, 2, 2, 2)
+    indices = torch.zeros(2, 3, 2, 2, 2, dtype=torch.int64)
+    pool = max_pool3d.max_pool3d_with_indices_backward
+    for run, window in (
+        (pool, ([2], [2], [0], [1], False)),
+        (adaptive_max_pool.adaptive_max_pool3d_backward, ()),
+    ):
+        with pytest.raises(RuntimeError, match="batch and channel sizes"):
+            run(grad[:1], self, *window, indices[:1])
+        with pytest.raises(RuntimeError, match="shape of grad_output"):
+            run(grad, self, *window, indices[:1])
+        with pytest.raises(RuntimeError, match="expected scalar type"):
+            run(grad, self, *window, indices.int())
+    with pytest.raises(RuntimeError, match="greater than zero"):
+        pool(grad, self, [2], [0], [0], [1], False, indices)
+
+
 def test_products_beyond_32_bits() -> None:
     """Positions times sizes, and windows, that no 32 bits hold, though the tensors are small."""
-    grad_output, self = torch.randn(1, 1, 1, 69_999), torch.zeros(1, 1, 1, 70_000)
-    exact = torch.ops.aten._adaptive_avg_pool2d_backward(grad_output.double(), self.double())
-    got = adaptive_avg_pool.adaptive_avg_pool2d_backward(grad_output, self)
+    grad, self = torch.randn(1, 1, 1, 69_999), torch.randn(1, 1, 1, 70_000)
+    exact = torch.ops.aten._adaptive_avg_pool2d_backward(grad.double(), self.double())
+    got = adaptive_avg_pool.adaptive_avg_pool2d_backward(grad, self)
     torch.testing.assert_close(got.double(), exact, rtol=1e-6, atol=1e-6)
-    grad_output, self = torch.randn(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 1)
+    indices = torch.ops.aten.adaptive_max_pool2d(self, [1, 69_999])[1]
+    exact = torch.ops.aten.adaptive_max_pool2d_backward(grad, self, indices)
+    assert same_bits(adaptive_max_pool.adaptive_max_pool2d_backward(grad, self, indices), exact)
+    grad, self = torch.randn(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 1)
     window = ([4000] * 3, [1] * 3, [2000] * 3, False, True, None)
     # All eight windows hold the one position, and 4000**3 with the padding.
-    got = avg_pool3d.avg_pool3d_backward(grad_output, self, *window)
-    exact = grad_output.double().sum() / 4000.0**3
+    got = avg_pool3d.avg_pool3d_backward(grad, self, *window)
+    exact = grad.double().sum() / 4000.0**3
     torch.testing.assert_close(got.double().squeeze(), exact, rtol=1e-6, atol=0.0)

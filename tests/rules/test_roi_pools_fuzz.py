@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import pytest
 import torch
-from exact_sums import SEEDS, assert_same_bits_in_any_schedule, laid_out
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import LAYOUTS, SEEDS, in_schedules
 from torch import Tensor
 
-from detmode.cuda import unavailable
 from detmode.rules.roi_pools import launch, reference
-from detmode.rules.roi_pools.source import DTYPES
+from detmode.rules.roi_pools.gather import DTYPES
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
-LAYOUTS = ("contiguous", "transposed", "sliced")
 MOST = 48
 """No coordinate is larger, in pixels."""
 
 sizes = st.one_of(st.integers(1, 9), st.sampled_from([1, 8, 9, 33, 40]))
+SCALES = st.sampled_from([1.0, 0.5])
 counts = st.one_of(st.integers(0, 6), st.sampled_from([1, 40, 260]))
 
 
@@ -55,9 +55,27 @@ def boxes(
 
 
 @st.composite
-def gradients(draw: st.DrawFn, dtype: torch.dtype, *shape: int) -> Tensor:
-    tensor = Maker(dtype, seed=draw(SEEDS)).normal(*shape)
-    return laid_out(tensor, draw(st.sampled_from(LAYOUTS)))
+def calls(
+    draw: st.DrawFn, most: int, dtype: torch.dtype, grid: torch.dtype, exact: bool | None = None
+) -> tuple[Tensor, Tensor, list[int], tuple[int, int, int, int]]:
+    """The gradient and the boxes; rows and columns of bins; and the shape of the images.
+
+    At most ``most`` channels; bins whose positions are exact in the dtype ``grid``.
+    """
+    images, height, width = draw(st.integers(1, 3)), draw(sizes), draw(sizes)
+    channels = draw(st.sampled_from([1, 2, most]))
+    *pooled, found = draw(bins(grid))
+    rois = draw(boxes(dtype, images, height, width, found if exact is None else exact))
+    grad = Maker(dtype, seed=draw(SEEDS)).normal(len(rois), channels, *pooled)
+    return draw(LAYOUTS)(grad), rois, pooled, (images, channels, height, width)
+
+
+def own_channels(
+    grad: Tensor, shape: tuple[int, int, int, int]
+) -> tuple[Tensor, tuple[int, int, int, int]]:
+    """A position-sensitive call's channel of each bin, and the shape of its images."""
+    mapping = torch.arange(grad.shape[1:].numel(), dtype=torch.int32).view(1, *grad.shape[1:])
+    return mapping.expand(grad.shape), (shape[0], mapping.numel(), *shape[2:])
 
 
 def assert_close(
@@ -80,88 +98,49 @@ def assert_close(
 @given(
     data=st.data(),
     dtype=st.sampled_from(DTYPES),
-    position_sensitive=st.booleans(),
-    shape=st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 17]), sizes, sizes),
-    scale=st.sampled_from([1.0, 0.5]),
+    scale=SCALES,
     ratio=st.integers(-1, 3),
     aligned=st.booleans(),
-    seed=SEEDS,
 )
 def test_roi_align(
-    data: st.DataObject,
-    dtype: torch.dtype,
-    position_sensitive: bool,
-    shape: tuple[int, int, int, int],
-    scale: float,
-    ratio: int,
-    aligned: bool,
-    seed: int,
+    data: st.DataObject, dtype: torch.dtype, scale: float, ratio: int, aligned: bool
 ) -> None:
     """The gradient is the reference's in float64 but for roundings, in any schedule."""
-    images, channels, height, width = shape
-    *pooled, exact = data.draw(bins(dtype))
-    rois = data.draw(boxes(dtype, images, height, width, exact))
-    if position_sensitive:
-        channels = min(channels, 2)
-    grad = data.draw(gradients(dtype, len(rois), channels, *pooled))
-    if not position_sensitive:
-        how = (scale, *pooled, *shape, ratio, aligned)
-        align, align_reference = launch.roi_align_backward, reference.roi_align_backward
-    else:
-        own = torch.arange(grad.shape[1:].numel(), dtype=torch.int32).view(1, channels, *pooled)
-        into = (images, channels * pooled[0] * pooled[1], height, width)
-        how = (own.expand(grad.shape), scale, *pooled, ratio, *into)
-        align, align_reference = launch.ps_roi_align_backward, reference.ps_roi_align_backward
-    got = assert_same_bits_in_any_schedule(lambda: align(grad, rois, *how), seed)
-    assert_close(got, align_reference, grad, rois, *how)
+    grad, rois, pooled, shape = data.draw(calls(17, dtype, dtype))
+    how = (scale, *pooled, *shape, ratio, aligned)
+    got = in_schedules(lambda: launch.roi_align_backward(grad, rois, *how), data.draw(SEEDS))
+    assert_close(got, reference.roi_align_backward, grad, rois, *how)
 
 
-@given(
-    data=st.data(),
-    dtype=st.sampled_from(DTYPES),
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 3), sizes, sizes),
-    seed=SEEDS,
-)
-def test_roi_pool(
-    data: st.DataObject, dtype: torch.dtype, shape: tuple[int, int, int, int], seed: int
-) -> None:
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), scale=SCALES, ratio=st.integers(-1, 3))
+def test_ps_roi_align(data: st.DataObject, dtype: torch.dtype, scale: float, ratio: int) -> None:
+    """The same where every bin has a channel of its own."""
+    grad, rois, pooled, shape = data.draw(calls(2, dtype, dtype))
+    mapping, into = own_channels(grad, shape)
+    how = (mapping, scale, *pooled, ratio, *into)
+    got = in_schedules(lambda: launch.ps_roi_align_backward(grad, rois, *how), data.draw(SEEDS))
+    assert_close(got, reference.ps_roi_align_backward, grad, rois, *how)
+
+
+@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+def test_roi_pool(data: st.DataObject, dtype: torch.dtype) -> None:
     """Every gradient arrives where argmax says, and the sum is rounded once."""
-    images, channels, height, width = shape
-    *pooled, _ = data.draw(bins(dtype))
-    rois = data.draw(boxes(dtype, images, height, width, exact=True))
-    grad = data.draw(gradients(dtype, len(rois), channels, *pooled))
-    spread = data.draw(st.sampled_from([1, height * width]))
-    argmax = Maker(dtype, seed=seed).integers(-1, spread, *grad.shape, dtype=torch.int32)
+    grad, rois, pooled, shape = data.draw(calls(2, dtype, dtype, exact=True))
+    spread = data.draw(st.sampled_from([1, shape[2] * shape[3]]))
+    make = Maker(dtype, seed=data.draw(SEEDS))
+    argmax = make.integers(-1, spread, *grad.shape, dtype=torch.int32)
     how = (argmax, 1.0, *pooled, *shape)
-    got = assert_same_bits_in_any_schedule(lambda: launch.roi_pool_backward(grad, rois, *how), seed)
+    got = in_schedules(lambda: launch.roi_pool_backward(grad, rois, *how), data.draw(SEEDS))
     assert_close(got, reference.roi_pool_backward, grad, rois, *how)
 
 
-@given(
-    data=st.data(),
-    dtype=st.sampled_from(DTYPES),
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 2), sizes, sizes),
-    scale=st.sampled_from([1.0, 0.5]),
-    seed=SEEDS,
-)
-def test_ps_roi_pool(
-    data: st.DataObject,
-    dtype: torch.dtype,
-    shape: tuple[int, int, int, int],
-    scale: float,
-    seed: int,
-) -> None:
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), scale=SCALES)
+def test_ps_roi_pool(data: st.DataObject, dtype: torch.dtype, scale: float) -> None:
     """The pixels of the bins are those that the reference finds in the same dtype."""
-    images, channels, height, width = shape
-    *pooled, _ = data.draw(bins(torch.float32))
-    rois = data.draw(boxes(dtype, images, height, width, exact=True))
-    grad = data.draw(gradients(dtype, len(rois), channels, *pooled))
-    own = torch.arange(grad.shape[1:].numel(), dtype=torch.int32).view(1, channels, *pooled)
-    into = (images, channels * pooled[0] * pooled[1], height, width)
-    how = (own.expand(grad.shape), scale, *pooled, *into)
-    got = assert_same_bits_in_any_schedule(
-        lambda: launch.ps_roi_pool_backward(grad, rois, *how), seed
-    )
+    grad, rois, pooled, shape = data.draw(calls(2, dtype, torch.float32, exact=True))
+    mapping, into = own_channels(grad, shape)
+    how = (mapping, scale, *pooled, *into)
+    got = in_schedules(lambda: launch.ps_roi_pool_backward(grad, rois, *how), data.draw(SEEDS))
     expected = reference.ps_roi_pool_backward(grad, rois, *how).double()
     magnitude = reference.ps_roi_pool_backward(grad.abs(), rois, *how).double()
     bound = (2 + len(rois)) * torch.finfo(dtype).eps * magnitude + torch.finfo(dtype).tiny

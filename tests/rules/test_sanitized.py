@@ -3,34 +3,38 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torchvision_operators
 from selection import PROFILE, every_case
 
 from detmode.cuda import CompileError, host
 
-FAMILIES = dict.fromkeys(case.family for case in every_case())
-"""Families of an extension that is not imported have tests of their own."""
+PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+SUBSTITUTED = [case.family for case in every_case()] + [*torchvision_operators.FAMILIES]
 
 # Both sanitizers end the process at the first fault, so reaching the last line is the claim.
 SCRIPT = """
 import sys
 import torch
 from detmode.verify.cases import cases, run_substituted
+from torchvision_operators import operators
 
 family, dtypes = sys.argv[1], sys.argv[2:]
-chosen = [case for case in cases(family) if str(case.dtype) in dtypes or not dtypes]
-for case in chosen:
-    print(case, file=sys.stderr, flush=True)
-    run_substituted(case.sample, case.dtype)
-    run_substituted(case.sample, case.dtype, schedule_seed=1)
+with operators():
+    chosen = [case for case in cases(family) if str(case.dtype) in dtypes or not dtypes]
+    for case in chosen:
+        print(case, file=sys.stderr, flush=True)
+        run_substituted(case.sample, case.dtype)
+        run_substituted(case.sample, case.dtype, schedule_seed=1)
 print(len(chosen), "clean")
 """
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", dict.fromkeys(SUBSTITUTED))
 def test_no_fault_in_any_sample(family: str) -> None:
     """No access outside a buffer and no undefined behaviour; the profile says in which dtypes."""
     try:
@@ -39,7 +43,7 @@ def test_no_fault_in_any_sample(family: str) -> None:
         pytest.skip(str(error))
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, family, *PROFILE.sanitized],
-        env={**os.environ, **environment, "UBSAN_OPTIONS": "halt_on_error=1"},
+        env={**os.environ, **environment, "UBSAN_OPTIONS": "halt_on_error=1", "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
         check=False,

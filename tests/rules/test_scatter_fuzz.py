@@ -1,104 +1,135 @@
-"""scatter_add and scatter_reduce on the host runner, over shapes, strides, dtypes and arguments."""
+"""Scattering on the host runner: sums, products, extrema, assignments; over shapes and strides."""
 
 from __future__ import annotations
 
-from unittest import mock
+from typing import Any
 
+import exact_reductions
+import exact_sums
+import needs
 import pytest
 import torch
-from exact_sums import (
-    DTYPES,
-    LAYOUTS,
-    SEEDS,
-    WAYS,
-    assert_exact,
-    assert_same_bits_in_any_schedule,
-    laid_out,
-    same_bits,
-    tensors,
-)
 from hypothesis import given
 from hypothesis import strategies as st
+from last_wins import DTYPES, assert_last_wins, words
+from strategies import LAYOUTS, SEEDS, WAYS, chosen, in_place_and_not, places, same_bits, tensors
+from torch import Tensor
 
-from detmode.cuda import unavailable
-from detmode.cuda.rows import shapes, sums
+from detmode import DeterministicMode
+from detmode.cuda.rows import assign, sums
 from detmode.rules.scatter import launch
-from detmode.rules.scatter_reduce import launch as reducing
+from detmode.rules.scatter_assign.launch import scatter
+from detmode.rules.scatter_reduce.launch import scatter_reduce
 from detmode.table.samples import Maker
 
-pytestmark = pytest.mark.skipif(unavailable("cpu") is not None, reason=str(unavailable("cpu")))
+pytestmark = needs.compiler
 
-sizes = st.one_of(st.integers(0, 5), st.integers(1, 9), st.just(33))
-counts = st.one_of(st.integers(0, 9), st.sampled_from([63, 64, 65, 130, 300]))
+
+@st.composite
+def calls(
+    draw: st.DrawFn, values: Any, dtype: torch.dtype
+) -> tuple[Tensor, int, Tensor, Tensor, Tensor, Tensor]:
+    """Arguments of a scatter; then the positions in ``self``, and what goes there."""
+    shape, dim, lengths, spread = draw(places())
+    axis = dim % max(len(shape), 1)
+    lengths = [n if d == axis else draw(st.integers(min(n, 1), n)) for d, n in enumerate(lengths)]
+    # Which dimensions the index is expanded along.
+    along = draw(st.sampled_from(["none", "behind", "before", "all"]))
+    before, behind = along in ("before", "all"), along in ("behind", "all")
+    own = [
+        1 if (d > axis and behind) or (d < axis and before) else n for d, n in enumerate(lengths)
+    ]
+    index = Maker(dtype, seed=draw(SEEDS)).integers(0, spread, *own).expand(lengths)
+    index = draw(LAYOUTS)(index) if along == "none" else index
+    self = draw(values(shape, dtype))
+    src = draw(values([n + draw(st.integers(0, 2)) for n in lengths], dtype))
+    part = src[tuple(slice(n) for n in lengths)]
+    flat = torch.arange(self.numel()).view(shape)
+    to = flat.gather(dim, index) if index.numel() else index
+    return self, dim, index.int() if draw(st.booleans()) else index, src, to, part
 
 
 @given(
     data=st.data(),
-    dtype=DTYPES,
+    dtype=exact_sums.DTYPES,
     sorts=WAYS,
     seed=SEEDS,
     reduce=st.sampled_from(["sum", "mean"]),
     include_self=st.booleans(),
-    # Which dimensions the index is expanded along.
-    expanded=st.sampled_from(["none", "behind", "before", "all"]),
 )
-def test_scatter_reduce(
+def test_sums(
     data: st.DataObject,
     dtype: torch.dtype,
     sorts: bool | None,
     seed: int,
     reduce: str,
     include_self: bool,
-    expanded: str,
 ) -> None:
     """Sums and means are exact but for their roundings, in any schedule, in place and not."""
-    shape = data.draw(st.lists(sizes, max_size=3))
-    dim = data.draw(st.integers(-len(shape), len(shape) - 1)) if shape else 0
-    axis = dim % max(len(shape), 1)
-    size = shape[dim] if shape else 1
-    rows = data.draw(counts) if size else 0
-    lengths = [
-        rows if d == axis else data.draw(st.integers(min(n, 1), n)) for d, n in enumerate(shape)
-    ]
-    own = [
-        1
-        if (d > axis and expanded in ("behind", "all"))
-        or (d < axis and expanded in ("before", "all"))
-        else n
-        for d, n in enumerate(lengths)
-    ]
-    spread = data.draw(st.integers(1, max(size, 1)))
-    index = Maker(dtype, seed=seed).integers(0, spread, *own).expand(lengths)
-    if expanded == "none":
-        index = laid_out(index, data.draw(st.sampled_from(LAYOUTS[:3])))
-    self = data.draw(tensors(shape, dtype))
-    src = data.draw(tensors([n + data.draw(st.integers(0, 2)) for n in lengths], dtype))
-
-    choice = shapes.sorts_rows if sorts is None else lambda *args: sorts
-    with mock.patch.object(sums, "sorts_rows", choice):
-        got = assert_same_bits_in_any_schedule(
-            lambda: reducing.total(self, dim, index, src, reduce, include_self=include_self),
-            seed,
-        )
-        target = laid_out(self.contiguous().clone(), data.draw(st.sampled_from(LAYOUTS[:3])))
-        returned = reducing.total(
-            target, dim, index, src, reduce, include_self=include_self, out=target
+    self, dim, index, src, to, part = data.draw(calls(tensors, dtype))
+    arguments = (self, dim, index, src)
+    with chosen(sums, "sorts_rows", sorts):
+        got = in_place_and_not(
+            scatter_reduce,
+            *arguments,
+            reduce,
+            include_self=include_self,
+            seed=seed,
+            layout=data.draw(LAYOUTS),
         )
         if reduce == "sum" and include_self:
-            added = launch.scatter_add(self, dim, index, src)
-            assert same_bits(added, got)
-    assert returned is target
-    assert same_bits(target, got)
-    if index.numel() == 0:
-        assert same_bits(got, self)
-        return
-    flat = torch.arange(self.numel()).view(self.shape)
-    part = src[tuple(slice(n) for n in lengths)]
-    assert_exact(
-        got,
-        self,
-        flat.gather(dim, index),
-        part,
+            assert same_bits(launch.scatter(*arguments), got)
+    exact_sums.assert_exact(got, self, to, part, include_self=include_self, mean=reduce == "mean")
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["prod", "amax", "amin"])
+@given(data=st.data(), dtype=exact_reductions.DTYPES, seed=SEEDS)
+def test_products_and_extrema(
+    reduce: str, include_self: bool, data: st.DataObject, dtype: torch.dtype, seed: int
+) -> None:
+    """Every reduction is exact but for its roundings, in any schedule, in place and not."""
+    self, dim, index, src, to, part = data.draw(calls(exact_reductions.values, dtype))
+    # Extrema of integers are ATen's own: their row of the table lets them pass.
+    reduce = reduce if dtype.is_floating_point else "prod"
+    arguments = (self, dim, index, src)
+    got = in_place_and_not(
+        scatter_reduce,
+        *arguments,
+        reduce,
         include_self=include_self,
-        mean=reduce == "mean",
+        seed=seed,
+        layout=data.draw(LAYOUTS),
     )
+    if reduce == "prod" and include_self:
+        assert same_bits(launch.scatter(*arguments, "multiply"), got)
+    exact_reductions.assert_reduced(got, self, to, part, reduce, include_self=include_self)
+
+
+@given(data=st.data(), dtype=DTYPES, elects=WAYS, seed=SEEDS)
+def test_assignment(
+    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
+) -> None:
+    """The last source along the dimension stays, bit by bit, in any schedule, in place and not."""
+    self, dim, index, src, to, part = data.draw(calls(words, dtype))
+    with chosen(assign, "elects", elects):
+        got = in_place_and_not(scatter, self.contiguous(), dim, index, src, seed=seed)
+    assert_last_wins(got, self, to, part)
+
+
+def test_methods() -> None:
+    """``scatter_`` and the backward of ``topk`` are substituted; other strides run natively."""
+    mode = DeterministicMode(simulate="cuda")
+    x = torch.randn(3, 9, requires_grad=True)
+    with mode:
+        torch.zeros(3, 9).scatter_(1, torch.zeros(3, 4, dtype=torch.int64), torch.ones(3, 4))
+        x.topk(3, dim=1).values.sum().backward()
+        with torch.no_grad():
+            x.t().clone().scatter_(1, torch.zeros(9, 2, dtype=torch.int64), torch.ones(9, 2))
+    seen = {(r.overload, r.action) for r in mode.records if "scatter" in r.overload}
+    assert seen == {
+        ("aten::scatter_.src", "substitute"),
+        ("aten::scatter_.src", "native"),
+        ("aten::scatter.src", "substitute"),
+    }
+    assert x.grad.sum() == 9

@@ -11,47 +11,33 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import ANY_LAYOUT, SEEDS
 
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
-from detmode.rules import upsample, upsample_aa
+from detmode.rules.upsample import RULES as INTERPOLATION
+from detmode.rules.upsample_aa import RULES as ANTIALIASED
 from detmode.table.conditions import FLOATING
+from detmode.table.inputs import shifted
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
+from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 
 SUBSTITUTES = {
     rule.op: rule.action.function
-    for rule in (*upsample.RULES, *upsample_aa.RULES)
+    for rule in (*INTERPOLATION, *ANTIALIASED)
     if isinstance(rule.action, Substitute)
 }
 REFERENCES = {**samples_of("upsample").references, **samples_of("upsample_aa").references}
 DIMS = {op: 1 if "1d" in op else 3 if "3d" in op else 2 for op in SUBSTITUTES}
-LAYOUTS = ("contiguous", "channels_last", "unaligned", "reversed", "sliced", "expanded")
 # Enough for several blocks' worth of tiles in 1-D, and for every branch of the launcher elsewhere.
 LONGEST = {1: 400, 2: 40, 3: 9}
 
 
-def laid_out(shape: list[int], layout: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Normal values in one of `LAYOUTS`."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(sizes: list[int]) -> torch.Tensor:
-        return torch.randn(sizes, dtype=torch.float64, generator=generator).to(dtype)
-
-    if layout == "channels_last" and len(shape) > 3:
-        last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-        return normal(shape).contiguous(memory_format=last)
-    if layout == "unaligned" and len(shape) > 3:  # channels_last, one element into its storage
-        sizes = [shape[0], *shape[2:], shape[1]]
-        return normal([math.prod(sizes) + 1])[1:].view(sizes).movedim(-1, 1)
-    if layout == "reversed":
-        return normal(shape[::-1]).permute(*reversed(range(len(shape))))
-    if layout == "sliced":
-        return normal([2 * size for size in shape])[(slice(None, None, 2),) * len(shape)]
-    if layout == "expanded":
-        return normal([*shape[:-1], 1]).expand(shape)
-    return normal(shape)
+def unaligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with channels last, one element into their storage."""
+    return shifted(tensor.movedim(1, -1)).movedim(-1, 1)
 
 
 @st.composite
@@ -61,8 +47,8 @@ def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
     sizes = st.one_of(st.integers(1, 5), st.integers(1, LONGEST[dims]))
     batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5, 16, 18]))]
     size, out = [draw(sizes) for _ in range(dims)], [draw(sizes) for _ in range(dims)]
-    shape, layout = [*batch, *out], draw(st.sampled_from(LAYOUTS))
-    dtype, seed = draw(st.sampled_from(FLOATING)), draw(st.integers(0, 2**32))
+    maker = Maker(draw(st.sampled_from(FLOATING)), seed=draw(SEEDS))
+    layout = draw(st.one_of(ANY_LAYOUT, st.just(unaligned)))
     given = [
         # floor(i * scale) == o, as where the output's size comes from the scale.
         st.floats(o / i, math.nextafter((o + 1) / i, 0.0))
@@ -74,7 +60,7 @@ def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
     scales = [draw(st.one_of(ignored, scale, free)) for scale in given]
     names = {1: ["scales"], 2: ["scales_h", "scales_w"], 3: ["scales_d", "scales_h", "scales_w"]}
     return {
-        "grad_output": laid_out(shape, layout, dtype, seed),
+        "grad_output": layout(maker.normal(*batch, *out)),
         "output_size": out,
         "input_size": [*batch, *size],
         "align_corners": draw(st.booleans()),

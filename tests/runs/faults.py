@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,53 +52,22 @@ def other_update(args: tuple[Any, ...], result: None) -> None:
     args[0][2].view(-1)[0] *= 1.5
 
 
+def faulty(name: str, overload: str, at: int, change: Callable[..., object]) -> Kind:
+    """A fault in the outputs of a call, which is the one that is to be named."""
+    return Kind(name, Training(fault=Fault(overload, at, change)), "outputs", overload, at)
+
+
 KINDS = (
-    Kind(
-        "one_element",
-        Training(fault=Fault("aten::addmm.default", 3, one_more)),
-        "outputs",
-        "aten::addmm.default",
-        3,
-    ),
-    Kind(
-        "a_permutation",
-        Training(fault=Fault("aten::relu.default", 1, swap)),
-        "outputs",
-        "aten::relu.default",
-        1,
-    ),
-    Kind(
-        "a_sign_flip",
-        Training(fault=Fault("aten::mm.default", 4, lambda args, result: result.neg_())),
-        "outputs",
-        "aten::mm.default",
-        4,
-    ),
-    Kind(
-        "negative_zero",
-        Training(fault=Fault("aten::relu.default", 2, negate_zero)),
-        "outputs",
-        "aten::relu.default",
-        2,
-    ),
-    Kind(
-        "nan_payload",
-        Training(fault=Fault("aten::log.default", 2, other_payload)),
-        "outputs",
-        "aten::log.default",
-        2,
-    ),
+    faulty("one_element", "aten::addmm.default", 3, one_more),
+    faulty("a_permutation", "aten::relu.default", 1, swap),
+    faulty("a_sign_flip", "aten::mm.default", 4, lambda args, result: result.neg_()),
+    faulty("negative_zero", "aten::relu.default", 2, negate_zero),
+    faulty("nan_payload", "aten::log.default", 2, other_payload),
+    faulty("a_foreach_update", "aten::_foreach_addcdiv_.ScalarList", 2, other_update),
     Kind("data_order", Training(order=5), "generator", "aten::randperm.generator", 0),
     Kind("seed", Training(seed=1), "seed", "aten::uniform_.default", 0),
     Kind("a_step_more", Training(again=1), "calls", "aten::slice.Tensor"),
     Kind("an_operator_less", Training(unclipped=2), "calls", "aten::clamp_.default", 8),
-    Kind(
-        "a_foreach_update",
-        Training(fault=Fault("aten::_foreach_addcdiv_.ScalarList", 2, other_update)),
-        "outputs",
-        "aten::_foreach_addcdiv_.ScalarList",
-        2,
-    ),
     Kind("dropout_mask", Training(reseeded=2), "generator", "aten::bernoulli_.float", 2),
     Kind("threads", Training(threads=3), "outputs", "aten::sum.default", 0),
 )

@@ -8,7 +8,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -22,16 +21,16 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from traces import check_hostile_copy
 from training import Fault, bits
 
-import detmode
-from detmode import TraceError, diff, record
-from detmode.cli import parser as cli
-from detmode.cli.commands.programs import ENVIRONMENT
+from detmode import diff, record
 from detmode.runs import dump_file
 from detmode.runs.difference import parts, same_bits
 from detmode.runs.dump_diff import ArrayDifference, compare_dumps
 from detmode.runs.dump_file import DumpReader, dumps_of
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def read(dump: DumpReader, name: str) -> Tensor:
@@ -233,13 +232,11 @@ def test_histogram_of_wide_floats(dtype: torch.dtype, tmp_path: Path) -> None:
     assert found.ulps == (("3-4", 4), (f"{(1 << power - 1) + 1}-{1 << power}", 1))
 
 
-COMPARED = [
-    *(pytest.param(dtype, id=str(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.int8)),
-    *(pytest.param(dtype, id=str(dtype)) for dtype in (torch.complex64, torch.float8_e5m2)),
-]
-
-
-@pytest.mark.parametrize("dtype", COMPARED)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.bfloat16, torch.int8, torch.complex64, torch.float8_e5m2],
+    ids=str,
+)
 @pytest.mark.parametrize("chunk", [5, 1 << 18])
 def test_where_and_how_far(
     dtype: torch.dtype, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -314,18 +311,27 @@ def program(path: Path, at: int | None = None, more: int = 0, **options: Any) ->
     return path
 
 
-def test_diff_says_what_to_dump_and_then_how_it_differs(tmp_path: Path) -> None:
-    """The advice of the first comparison, followed, gives the elements and ULPs of the fault."""
-    first, second = program(tmp_path / "first"), program(tmp_path / "second", at=3)
-    text = str(diff(first, second))
-    advice = "record both runs again with --dump aten::addmm.default@3"
-    assert text.splitlines()[-1] == f"to see how the tensors differ, {advice}"
-    dump = {"dump": [advice.split()[-1]]}
-    first = program(tmp_path / "first again", **dump)
-    second = program(tmp_path / "second again", at=3, **dump)
-    comparison = diff(first, second)
+@pytest.mark.parametrize("more", [0, 2])
+def test_diff_says_what_to_dump_and_then_how_it_differs(more: int, tmp_path: Path) -> None:
+    """The advice of the first comparison, followed, gives the elements and ULPs of the fault.
+
+    Where one run makes calls more, its call has another index: both are said, and compared.
+    """
+    runs: list[dict[str, Any]] = [{}, {"at": 3, "more": more}]
+    comparison = diff(*(program(tmp_path / str(n), **run) for n, run in enumerate(runs)))
+    advice = "to see how the tensors differ, record both runs again with --dump "
+    advice += "aten::addmm.default@3"
+    if more:
+        advice = advice.replace("both runs", "the first run")
+        advice += ", the second with --dump aten::addmm.default@5"
+    assert str(comparison).splitlines()[-1] == advice
+    calls = [[str(call) for call in each] for each in comparison.to_dump]
+    comparison = diff(
+        *(program(tmp_path / f"again {n}", dump=calls[n], **run) for n, run in enumerate(runs))
+    )
     assert "--dump" not in str(comparison)
     (call,) = comparison.dumped
+    assert (call.first.index, call.second.index) == (3, 3 + more)
     assert call.same == ("input 0", "input 1", "input 2")
     (output,) = call.differing
     assert (output.name, output.elements, output.size) == ("output 0", 2, 16)
@@ -339,31 +345,11 @@ def test_diff_says_what_to_dump_and_then_how_it_differs(tmp_path: Path) -> None:
     assert data["dumped"][0]["differing"][0]["region"] == [[1, 2], [1, 1]]
 
 
-def test_calls_with_other_numbers_in_both_runs(tmp_path: Path) -> None:
-    """Where one run makes calls more, its call has another index: both are said, and compared."""
-    first, second = program(tmp_path / "first"), program(tmp_path / "second", at=3, more=2)
-    comparison = diff(first, second)
-    assert str(comparison).splitlines()[-1] == (
-        "to see how the tensors differ, record the first run again with "
-        "--dump aten::addmm.default@3, the second with --dump aten::addmm.default@5"
-    )
-    calls = [[str(call) for call in each] for each in comparison.to_dump]
-    first = program(tmp_path / "first again", dump=calls[0])
-    second = program(tmp_path / "second again", at=3, more=2, dump=calls[1])
-    (call,) = diff(first, second).dumped
-    assert (call.first.index, call.second.index) == (3, 5)
-    assert call.same == ("input 0", "input 1", "input 2")
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("runs")
     dump = {"dump": ["aten::addmm@3", "aten::tanh@4"]}
     return program(folder / "first", **dump), program(folder / "second", at=3, **dump)
-
-
-FILES = ["call.json", "0.npy", "3.npy"]
-PIECES = [b"[" * 3000, b"-1", b"1e999", b"{}", b"'O'", b"|O", b"null", b"9" * 5000, b"True"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -372,42 +358,13 @@ def test_hostile_dump_is_refused(
     runs: tuple[Path, Path], tmp_path: Path, data: st.DataObject
 ) -> None:
     """Whatever bytes are in its files, a dump is read or refused with one line."""
-    copy = tmp_path / str(uuid4())
-    shutil.copytree(runs[1], copy)
-    part = copy / "dumps" / "aten.addmm.default@3" / data.draw(st.sampled_from(FILES))
-    content = bytearray(part.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        begin = data.draw(st.integers(0, len(content)))
-        end = min(len(content), begin + data.draw(st.integers(0, 8)))
-        content[begin:end] = data.draw(st.one_of(st.binary(max_size=8), st.sampled_from(PIECES)))
-    part.write_bytes(content)
-    said = refusal(runs[0], copy)
-    assert said is None or (str(copy) in said and "\n" not in said)
-    shutil.rmtree(copy)
+    check_hostile_copy(*runs, "dumps/aten.addmm.default@3/*", data, tmp_path)
 
 
-def refusal(trace: Path, other: Path) -> str | None:
-    """What a dump is refused with; None if it is read and shown."""
-    try:
-        comparison = diff(trace, other)
-    except TraceError as error:
-        return str(error)
-    json.loads(comparison.to_json())
-    return None if str(comparison) else "nothing is shown"
-
-
-def changed(**entries: Any) -> Callable[[Path], None]:
+def changed(of_array: bool = False, **entries: Any) -> Callable[[Path], None]:
     def change(dump: Path) -> None:
         head = json.loads((dump / "call.json").read_text())
-        (dump / "call.json").write_text(json.dumps({**head, **entries}))
-
-    return change
-
-
-def changed_array(**entries: Any) -> Callable[[Path], None]:
-    def change(dump: Path) -> None:
-        head = json.loads((dump / "call.json").read_text())
-        head["arrays"][3].update(entries)
+        (head["arrays"][3] if of_array else head).update(entries)
         (dump / "call.json").write_text(json.dumps(head))
 
     return change
@@ -432,11 +389,11 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "other_format": (changed(format="x"), "is not a dump"),
     "other_call": (changed(index=4), "describes another call"),
     "no_arrays": (changed(arrays=None), "does not describe"),
-    "unknown_dtype": (changed_array(dtype="load"), "does not describe"),
-    "other_dtype": (changed_array(dtype="int64"), "is not the int64[4, 4]"),
-    "other_shape": (changed_array(shape=[10**18]), "is not the float32"),
-    "negative_shape": (changed_array(shape=[-4, -4]), "does not describe"),
-    "twice": (changed_array(name="input 0"), "twice"),
+    "unknown_dtype": (changed(True, dtype="load"), "does not describe"),
+    "other_dtype": (changed(True, dtype="int64"), "is not the int64[4, 4]"),
+    "other_shape": (changed(True, shape=[10**18]), "is not the float32"),
+    "negative_shape": (changed(True, shape=[-4, -4]), "does not describe"),
+    "twice": (changed(True, name="input 0"), "twice"),
     "pickle": (pickled, "is not an array"),
     "pipe": (piped, "there is no file"),
     "no_file": (lambda dump: (dump / "3.npy").unlink(), "there is no file"),
@@ -456,17 +413,14 @@ def test_malformed_dump_is_one_line_and_exit_code_2(
     said: str,
     runs: tuple[Path, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_command: Run,
 ) -> None:
     """Nothing of it is executed, waited for, or shown as a traceback."""
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(runs[1], tmp_path / "copy")
     change(tmp_path / "copy" / "dumps" / "aten.addmm.default@3")
-    assert cli.main(["diff", str(runs[0]), "copy"]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    (line,) = output.err.splitlines()
+    ours = run_command("diff", str(runs[0]), "copy")
+    assert (ours.returncode, ours.stdout) == (2, "")
+    (line,) = ours.stderr.splitlines()
     assert said in line
     assert not (tmp_path / "executed").exists()
 
@@ -483,40 +437,24 @@ def test_a_dump_that_was_being_written_is_passed_over(
     assert [str(each.first) for each in diff(runs[0], copy).dumped] == ["aten::tanh.default@4"]
 
 
-SCRIPT = "import torch, sys; print('ran'); torch.ones(2).exp(); sys.exit(7)"
+PROGRAM = ("-c", "import torch, sys; torch.ones(2).exp(); sys.exit(7)", "--lr", "0.1")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    (tmp_path / "script.py").write_text(SCRIPT)
-
-    def start(*dumps: str) -> subprocess.CompletedProcess[str]:
-        options = [option for dump in dumps for option in ("--dump", dump)]
-        return subprocess.run(
-            [sys.executable, "-m", "detmode", "record", "-o", "run", *options, "script.py"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(detmode.__file__).parent.parent)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-    return start
-
-
-def test_dump_that_the_run_does_not_reach(
-    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    """It is said at the end; the exit code is the program's."""
-    done = run("aten::exp@0", "aten::exp@1", "mine::operator.overload@0")
-    assert done.returncode == 7
-    assert done.stderr.splitlines() == [
+def test_dump_that_the_run_does_not_reach(run_command: Run, tmp_path: Path) -> None:
+    """It is said at the end; the exit code and the recorded arguments are the program's."""
+    dumps = ("aten::exp@0", "aten::exp@1", "mine::operator.overload@0")
+    options = [option for dump in dumps for option in ("--dump", dump)]
+    ours = run_command("record", "-o", "run", *options, *PROGRAM)
+    assert ours.returncode == 7
+    assert ours.stderr.splitlines() == [
         "detmode: recorded to run",
         "detmode: note: no dump of aten::exp.default@1: the run did not make that call",
         "detmode: note: no dump of mine::operator.overload@0: the run did not make that call",
     ]
     (dump,) = dumps_of(tmp_path / "run")
     assert read(dump, "output 0").tolist() == pytest.approx([math.e] * 2)
+    about = json.loads((tmp_path / "run" / "trace.json").read_text())
+    assert about["arguments"] == ["-c", "--lr", "0.1"]
 
 
 WRONG = ["aten::exp", "aten::exp@", "exp@1", "aten::exp@-1", "aten::nothing@1", "aten::exp.x@1"]
@@ -524,17 +462,12 @@ WRONG = ["aten::exp", "aten::exp@", "exp@1", "aten::exp@-1", "aten::nothing@1", 
 
 @pytest.mark.parametrize("text", [*WRONG, "", "aten::exp@1.5", "aten::../x@1", "aten::__class__@1"])
 def test_wrong_dump_is_refused_before_the_program_runs(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str, tmp_path: Path, run_command: Run
 ) -> None:
     """One line, exit code 2, and no folder."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    assert cli.main(["record", "-o", "run", "--dump", text, "script.py"]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    (line,) = output.err.splitlines()
+    ours = run_command("record", "-o", "run", "--dump", text, *PROGRAM)
+    assert (ours.returncode, ours.stdout) == (2, "")
+    (line,) = ours.stderr.splitlines()
     assert repr(text) in line
     assert not (tmp_path / "run").exists()
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import Training
 
 from detmode import diff, record
+from detmode.runs.trace_file import Reader
 
 
 @pytest.fixture(scope="module")
@@ -119,40 +120,29 @@ def test_in_what_the_runs_were_started_differently(
     assert json.loads(comparison.to_json())["started"]["CPU threads"] == ["1", "3"]
 
 
-def start(path: Path, monkeypatch: pytest.MonkeyPatch) -> record:
-    """A recording of a process whose generators begin anywhere."""
-    torch.seed()
-    monkeypatch.setattr(random, "getstate", lambda: "the same state")
-    return record(path)
-
-
-def test_a_program_that_seeds_itself_began_with_any_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("own", "kind"), [(False, "inputs"), (True, "generator")], ids=["seeds itself", "its own"]
+)
+def test_generators_that_are_not_the_reason(
+    own: bool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A generator from which both runs have drawn the same is not the reason for other data."""
-    for name, data in (("one", [1.0, 2.0]), ("other", [2.0, 1.0])):
-        with start(tmp_path / name, monkeypatch):
-            torch.manual_seed(0)
-            torch.rand(3)
-            torch.zeros(2).add(torch.tensor(data))
-    divergence = diff(tmp_path / "one", tmp_path / "other").divergence
+    """One from which both runs have drawn the same, or none has, as a call had one of its own."""
+    monkeypatch.setattr(random, "getstate", lambda: "the same state")
+    for number in (1, 2):
+        torch.seed()  # a process whose generators begin anywhere
+        with record(tmp_path / str(number)):
+            if own:
+                torch.rand(3, generator=torch.Generator().manual_seed(number))
+            else:
+                torch.manual_seed(0)
+                torch.rand(3)
+                torch.zeros(2).add(torch.tensor([1.0, float(number)]))
+    divergence = diff(tmp_path / "1", tmp_path / "2").divergence
     assert divergence is not None
-    assert (divergence.kind, divergence.generators) == ("inputs", ())
-
-
-def test_a_generator_of_the_programs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a call has a generator of its own, the seed of the global one is not the reason."""
-    for seed, name in enumerate(("one", "other")):
-        with start(tmp_path / name, monkeypatch):
-            torch.rand(3, generator=torch.Generator().manual_seed(seed))
-    divergence = diff(tmp_path / "one", tmp_path / "other").divergence
-    assert divergence is not None
-    assert (divergence.kind, divergence.generators) == ("generator", ())
+    assert (divergence.kind, divergence.generators) == (kind, ())
 
 
 def occurrence(path: Path, number: int) -> int:
     """Which call of its operator the call with a number is."""
-    from detmode.runs.trace_file import Reader
-
     calls = list(Reader(path).calls())
     return sum(call.overload == calls[number].overload for call in calls[:number])

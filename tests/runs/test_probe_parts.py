@@ -10,7 +10,7 @@ from torch import Tensor
 from detmode.runs.difference import Difference, difference, same_bits
 from detmode.runs.snapshot import CannotCopyError, Snapshot
 
-E5M2 = torch.float8_e5m2
+E5M2, E4M3 = torch.float8_e5m2, torch.float8_e4m3fn
 
 
 def copied(*args: object, whole: bool = False) -> tuple[object, ...]:
@@ -46,6 +46,14 @@ def test_copy_is_the_same(tensor: Tensor) -> None:
     assert tensor.numel() == 0 or copy.data_ptr() != tensor.data_ptr()
     if tensor.numel():
         assert copy.data_ptr() % 64 == tensor.data_ptr() % 64
+
+
+def test_an_argument_that_the_call_resizes() -> None:
+    """A copy made after the call has the shape and the values from before it."""
+    tensor = torch.arange(6.0)[2:4]
+    snapshot = Snapshot((tensor,), {})
+    tensor.resize_(9).fill_(7)
+    assert snapshot.copy()[0][0].tolist() == [2, 3]
 
 
 def test_aliases_stay_aliases() -> None:
@@ -101,6 +109,10 @@ def bits(*patterns: int) -> Tensor:
         (torch.eye(3).to_sparse(), torch.eye(3), Difference(9, None)),
         (torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse(), Difference(3, 1.0)),
         (torch.ones(2).to(E5M2), torch.zeros(2).to(E5M2), Difference(2, 1.0)),
+        (torch.ones(2).to(E4M3), torch.zeros(2).to(E4M3), Difference(2, 1.0)),
+        (torch.ones(2).bfloat16(), torch.zeros(2).bfloat16(), Difference(2, 1.0)),
+        (torch.tensor([7, 1]), torch.tensor([7, 3]), Difference(1, 2.0)),
+        (torch.zeros(1).byte(), torch.full((1,), 255).byte(), Difference(1, 255.0)),
         (torch.ones(1).expand(1), torch.ones(()).expand(1), None),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,14 @@ def calls(path: Path, *overloads: str) -> list[TraceCall]:
     return [call for call in Reader(path).calls() if not overloads or call.overload in overloads]
 
 
-def test_in_place_call(path: Path) -> None:
-    """A mutated argument is an input before, and mutated after; it is no output."""
-    x = torch.ones(3)
-    with record(path):
-        x.add_(1)
-        x.clone()
-    add, clone = calls(path)
-    assert (add.overload, add.arguments) == ("aten::add_.Tensor", "_, 1")
-    assert add.inputs.digests != add.mutated.digests == clone.inputs.digests
-    assert add.outputs.digests == ()
-    assert add.inputs.forms == ("float32[3] strides [1] cpu",)
+def compared(
+    tmp_path: Path, program: Callable[[Any, record], object], *values: Any
+) -> detmode.Comparison:
+    """The comparison of two runs of a program, each with a value of its own."""
+    folders = [tmp_path / name for name in ("run", "other")]
+    for folder, value in zip(folders, values):
+        program(value, record(folder))
+    return diff(*folders)
 
 
 def test_out_and_lists(path: Path) -> None:
@@ -64,11 +62,13 @@ def test_out_and_lists(path: Path) -> None:
 
 def test_what_out_held_before_is_no_input(path: Path, tmp_path: Path) -> None:
     """The call writes over it."""
-    for run, value in ((path, 0.0), (tmp_path / "other", 5.0)):
+
+    def program(value: float, recording: record) -> None:
         out = torch.full((3,), value)
-        with record(run):
+        with recording:
             torch.mul(torch.ones(3), 2.0, out=out)
-    assert diff(path, tmp_path / "other").identical
+
+    assert compared(tmp_path, program, 0.0, 5.0).identical
     (mul,) = calls(path, "aten::mul.out")
     assert (len(mul.inputs.digests), len(mul.mutated.digests)) == (1, 1)
 
@@ -115,19 +115,20 @@ def test_fused_optimizer(path: Path) -> None:
 
 def test_memory_that_nobody_wrote(path: Path, tmp_path: Path) -> None:
     """What ``empty`` gives, and a view of it, is undefined until it is written."""
-    other = tmp_path / "other"
-    for each, rest in ((path, 1.0), (other, 2.0)):
+
+    def program(rest: float, recording: record) -> None:
         full = torch.full((64,), rest)
         del full  # its memory may be given out again
-        with record(each):
+        with recording:
             x = torch.empty(64)
             half = x[:32]
             x.fill_(3)
             half.clone()
+
+    assert compared(tmp_path, program, 1.0, 2.0).identical
     empty, view, fill, clone = calls(path)
     assert empty.outputs.digests == view.outputs.digests == fill.inputs.digests == (UNDEFINED,)
     assert UNDEFINED not in (*fill.mutated.digests, *clone.inputs.digests)
-    assert diff(path, other).identical
 
 
 def test_random_operator(path: Path) -> None:
@@ -141,19 +142,6 @@ def test_random_operator(path: Path) -> None:
     *randoms, ones = calls(path)
     assert ones.generator is None
     assert len({call.generator for call in randoms} - {None}) == 3
-
-
-def test_sites_and_modules(path: Path) -> None:
-    """A backward operator has the line and the module of its forward call."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
-    with record(path):
-        loss = model(torch.ones(1, 3)).sum()
-        loss.backward()
-    forward, backward = calls(path, "aten::tanh.default", "aten::tanh_backward.default")
-    assert forward.site == backward.site
-    assert forward.site.rpartition(":")[0] == __file__
-    assert forward.module is not None
-    assert forward.module.startswith("Sequential")
 
 
 def test_non_tensor_arguments(path: Path) -> None:
@@ -196,15 +184,16 @@ def test_large_and_strided_tensors(path: Path) -> None:
     assert turned.inputs.digests != turned.outputs.digests
 
 
-def test_reading_what_nobody_wrote(path: Path, tmp_path: Path) -> None:
+def test_reading_what_nobody_wrote(tmp_path: Path) -> None:
     """Two runs that read uninitialised memory diverge there, and diff says so."""
-    other = tmp_path / "other"
-    for each, byte in ((path, 0x3F), (other, 0x40)):
-        with record(each):
+
+    def program(byte: int, recording: record) -> None:
+        with recording:
             x = torch.empty(64)
             ctypes.memset(x.data_ptr(), byte, x.nbytes)
             x.exp()
-    comparison = diff(path, other)
+
+    comparison = compared(tmp_path, program, 0x3F, 0x40)
     assert comparison.divergence is not None
     assert comparison.divergence.call.overload == "aten::exp.default"
     assert "reads uninitialized memory" in str(comparison)
@@ -220,16 +209,6 @@ def test_results_are_the_same(path: Path) -> None:
     assert torch.equal(found, expected)
     torch.ones(3)
     assert [call.overload for call in calls(path)] == ["aten::rand.default", "aten::sin.default"]
-
-
-def test_record_twice(path: Path) -> None:
-    """A recording cannot be entered again: its folder is not empty any more."""
-    recording = record(path)
-    with recording:
-        torch.ones(1)
-    with pytest.raises(detmode.TraceError, match="is not empty"), recording:
-        pass
-    assert len(calls(path)) == 1
 
 
 class Block(nn.Module):
@@ -259,7 +238,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for module in (self.first, self.nested, *self.twice):
             x = module(x)
-        return Double.apply(x)  # type: ignore[no-any-return]
+        return Double.apply(x)
 
 
 class Double(torch.autograd.Function):
@@ -431,17 +410,19 @@ def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) ->
     assert UNDEFINED not in one.digests
 
 
-def test_call_that_raises_leaves_nothing(path: Path, tmp_path: Path) -> None:
+def test_call_that_raises_leaves_nothing(tmp_path: Path) -> None:
     """Neither a line nor a digest, which would be taken for one of the next call."""
-    x = torch.arange(6.0).view(2, 3)
-    for run, fails in ((path, False), (tmp_path / "other", True)):
-        with record(run):
+
+    def program(fails: bool, recording: record) -> None:
+        x = torch.arange(6.0).view(2, 3)
+        with recording:
             y = x + 1
             if fails:
                 with pytest.raises(RuntimeError):
                     x.mm(x)
             (y * 2).exp()
-    assert diff(path, tmp_path / "other").identical
+
+    assert compared(tmp_path, program, False, True).identical
 
 
 def test_calls_of_several_threads(path: Path) -> None:
@@ -473,16 +454,17 @@ def test_calls_of_several_threads(path: Path) -> None:
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 def test_workspace_of_a_recurrent_network(path: Path, tmp_path: Path) -> None:
     """Parts of what is left for backward nobody writes: two runs of one program are the same."""
-    torch.manual_seed(0)
     lstm, x = nn.LSTM(8, 8), torch.randn(5, 3, 8)
-    for run, byte in ((path, 0x00), (tmp_path / "other", 0xFF)):
+
+    def program(byte: int, recording: record) -> None:
         # What is freed here is what the workspace gets.
         blocks = [torch.full((1 << power,), byte, dtype=torch.uint8) for power in range(6, 20)] * 4
         del blocks
         lstm.zero_grad(set_to_none=True)
-        with record(run), torch.autocast("cpu", dtype=torch.bfloat16):
+        with recording, torch.autocast("cpu", dtype=torch.bfloat16):
             lstm(x)[0].float().sum().backward()
-    assert diff(path, tmp_path / "other").identical
+
+    assert compared(tmp_path, program, 0x00, 0xFF).identical
     layers = calls(path, "aten::mkldnn_rnn_layer.default")
     assert [call.outputs.digests[3] for call in layers] == [UNDEFINED] * len(layers)
     assert UNDEFINED not in [digest for call in layers for digest in call.outputs.digests[:3]]
@@ -541,25 +523,29 @@ class Late(torch.utils.data.Dataset[Tensor]):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_order_in_which_batches_arrive_is_not_recorded(path: Path, tmp_path: Path) -> None:
     """It is the workers' timing; the program gets the batches in their own order."""
-    for run, worker in ((path, 0), (tmp_path / "other", 1)):
+
+    def program(worker: int, recording: record) -> None:
         loader = torch.utils.data.DataLoader(Late(worker), batch_size=1, num_workers=2)
         torch.manual_seed(0)
-        with record(run):
+        with recording:
             for batch in loader:
                 batch.neg()
-    assert diff(path, tmp_path / "other").identical
+
+    assert compared(tmp_path, program, 0, 1).identical
     assert len(calls(path, "aten::neg.default")) == 4
 
 
 def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:
     """No bytes have a digest, and nobody is told to fill them."""
-    for run, scale in ((path, 2.0), (tmp_path / "other", 3.0)):
-        with record(run):
+
+    def program(scale: float, recording: record) -> None:
+        with recording:
             torch.cat([torch.empty(0), torch.ones(2)]).mul(scale)
             torch.ones(0).mul(scale)
+
+    comparison = compared(tmp_path, program, 2.0, 3.0)
     (call,) = calls(path, "aten::mul.Tensor")[1:]
     assert UNDEFINED not in (*call.inputs.digests, *call.outputs.digests)
-    comparison = diff(path, tmp_path / "other")
     assert comparison.divergence is not None
     assert comparison.divergence.kind == "arguments"
     assert "uninitialized memory" not in str(comparison)

@@ -8,9 +8,7 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,21 +19,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from traces import check_hostile_copy
 
-import detmode
 from detmode import TraceError, diff, record
-from detmode.cli import parser as cli
 from detmode.runs.digests import Digests
+from detmode.runs.recording import _BATCH
 from detmode.runs.trace_file import Reader
-
-ENDLESS = """
-import sys, torch, detmode
-with detmode.record(sys.argv[1]):
-    print("begun", flush=True)
-    x = torch.ones(8)
-    while True:
-        x = x * 1.0001
-"""
 
 
 @pytest.fixture(scope="module")
@@ -88,30 +77,29 @@ def test_what_is_recorded_is_read(tmp_path: Path) -> None:
     assert [call.number for call in reader.calls({2})] == [2]
 
 
-@pytest.mark.parametrize(
-    "after", [0.05, *(pytest.param(each, marks=pytest.mark.thorough) for each in (0.3, 0.6))]
-)
-def test_killed_run_is_readable(after: float, tmp_path: Path) -> None:
+@pytest.fixture
+def copy(trace: Path, tmp_path: Path) -> Path:
+    """A copy of the trace, to be damaged."""
+    return shutil.copytree(trace, tmp_path / "copy")
+
+
+KILLED = """
+import os, signal, sys, torch, detmode
+with detmode.record(sys.argv[1]):
+    x = torch.ones(8)
+    for _ in range(2000):
+        x = x * 1.0001
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_run_is_readable(tmp_path: Path, run_python: Callable[..., Any]) -> None:
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(detmode.__file__).parent.parent)},
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    calls_file = path / "calls.jsonl"
-    deadline = time.monotonic() + 60
-    while not calls_file.stat().st_size and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(after)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    assert run_python("-c", KILLED, str(path)).returncode == -signal.SIGKILL
     reader = Reader(path)
     calls = list(reader.calls())
-    assert len(calls) >= 500
+    assert len(calls) == 2001 // _BATCH * _BATCH
     assert not reader.complete
     assert {call.overload for call in calls[1:]} == {"aten::mul.Tensor"}
     comparison = diff(path, path)
@@ -150,9 +138,12 @@ def test_no_line_is_without_its_digests(
 
 def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
     """Its recording is not said to be cut off, which would be a fault of the recording."""
-    with pytest.raises(ZeroDivisionError), record(tmp_path / "run"):
-        torch.ones(1).neg()
-        1 / 0  # noqa: B018
+    with pytest.raises(LookupError), record(tmp_path / "run"):
+        torch.ones(1)
+        raise LookupError
+    reader = Reader(tmp_path / "run")
+    assert [call.overload for call in reader.calls()] == ["aten::ones.default"]
+    assert not reader.complete
     comparison = diff(tmp_path / "run", tmp_path / "run")
     assert f"the program of {tmp_path / 'run'} failed or was killed" in str(comparison)
     assert "failed or was killed" in comparison.to_html()
@@ -173,15 +164,6 @@ def test_truncated_trace_is_readable(part: str, trace: Path, tmp_path: Path) -> 
         assert len(calls) < len(whole) or part == "calls.jsonl"
 
 
-def refusal(trace: Path, other: Path) -> str | None:
-    """What a trace is refused with; None if it is read. Anything but TraceError is an error."""
-    try:
-        diff(trace, other)
-    except TraceError as error:
-        return str(error)
-    return None
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -199,12 +181,8 @@ def refusal(trace: Path, other: Path) -> str | None:
     ],
     ids=str,
 )
-def test_a_line_that_means_nothing_is_refused(
-    fields: list[object], trace: Path, tmp_path: Path
-) -> None:
+def test_a_line_that_means_nothing_is_refused(fields: list[object], copy: Path) -> None:
     """A number that stands for no text is not taken for one that stands for another."""
-    copy = tmp_path / "copy"
-    shutil.copytree(trace, copy)
     lines = (copy / "calls.jsonl").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if "call" in line)
     lines[first] = json.dumps({"call": fields})
@@ -217,20 +195,7 @@ def test_a_line_that_means_nothing_is_refused(
 @given(data=st.data())
 def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObject) -> None:
     """Whatever bytes are in its files, a trace is read or refused with one line."""
-    copy = tmp_path / str(uuid4())  # Hypothesis seeds Python's generator anew
-    shutil.copytree(trace, copy)
-    part = copy / data.draw(st.sampled_from(["trace.json", "calls.jsonl", "digests.bin"]))
-    content = bytearray(part.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        begin = data.draw(st.integers(0, len(content)))
-        end = min(len(content), begin + data.draw(st.integers(0, 8)))
-        content[begin:end] = data.draw(
-            st.one_of(st.binary(max_size=8), st.sampled_from([b"[" * 3000, b"-1", b"1e999", b"{}"]))
-        )
-    part.write_bytes(content)
-    said = refusal(trace, copy)
-    assert said is None or (str(copy) in said and "\n" not in said)
-    shutil.rmtree(copy)
+    check_hostile_copy(trace, trace, "*.*", data, tmp_path)
 
 
 @contextmanager
@@ -252,20 +217,19 @@ Diff = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Diff:
+def run_diff(tmp_path: Path, run_command: Callable[..., Any]) -> Diff:
     """``detmode diff`` with all that it writes, in little memory: code, stdout, stderr."""
 
     def run(first: Path, second: Path, form: str = "table") -> tuple[int, str, str]:
-        files = ("--html", str(tmp_path / "page.html"), "--sarif", str(tmp_path / "run.sarif"))
+        files = ("--html", "page.html", "--sarif", "run.sarif")
         with memory(1 << 30):
-            code = cli.main(["diff", "--format", form, *files, str(first), str(second)])
-        output = capsys.readouterr()
-        assert code in (0, 1, 2)
-        if code == 2:
-            assert (output.out, output.err.count("\n")) == ("", 1)
+            ours = run_command("diff", "--format", form, *files, str(first), str(second))
+        assert ours.returncode in (0, 1, 2)
+        if ours.returncode == 2:
+            assert (ours.stdout, ours.stderr.count("\n")) == ("", 1)
         else:
             json.loads((tmp_path / "run.sarif").read_text(encoding="utf-8"))
-        return code, output.out, output.err
+        return ours.returncode, ours.stdout, ours.stderr
 
     return run
 
@@ -283,6 +247,14 @@ def written(path: Path, head: dict[str, Any], lines: list[Any], digests: bytes) 
     (path / "calls.jsonl").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     (path / "digests.bin").write_bytes(digests)
     return path
+
+
+def two_written(folder: Path, lines: list[Any], tensors: int) -> tuple[Path, Path]:
+    """Two traces of the same lines, in which every tensor has other bytes."""
+    return (
+        written(folder / "one", {}, lines, b"\0" * (16 * tensors)),
+        written(folder / "other", {}, lines, b"\1" * (16 * tensors)),
+    )
 
 
 def call_fields() -> dict[str, Any]:
@@ -348,12 +320,13 @@ def test_hostile_trace_takes_little_memory(
 ) -> None:
     """Whatever its lines name, a trace is shown in each form or refused with one line."""
     lines = [*({"text": text} for text in texts), *calls, *others]
-    folder = tmp_path / str(uuid4())
-    folder.mkdir()
-    one = written(folder / "one", heads[0], lines, bytes(1 << 17))
-    other = written(folder / "other", heads[1], lines, b"\1" * (1 << 17))
+    one, other = (
+        written(tmp_path / str(uuid4()), head, lines, byte * (1 << 17))
+        for head, byte in zip(heads, (b"\0", b"\1"))
+    )
     run_diff(one, other, form)
-    shutil.rmtree(folder)
+    shutil.rmtree(one)
+    shutil.rmtree(other)
 
 
 def sparse(file: Path) -> None:
@@ -390,13 +363,10 @@ def test_what_is_no_file_of_a_trace(
     change: Callable[[Path], None],
     said: str,
     part: str,
-    trace: Path,
-    tmp_path: Path,
+    copy: Path,
     run_diff: Diff,
 ) -> None:
     """It is not read, nor waited for: one line. Digests that no call has are passed over."""
-    copy = tmp_path / "copy"
-    shutil.copytree(trace, copy)
     change(copy / part)
     code, _, error = run_diff(copy, copy)
     if (change, part) == (sparse, "digests.bin"):
@@ -409,18 +379,11 @@ def test_what_is_no_file_of_a_trace(
 def test_a_text_that_many_tensors_have(tmp_path: Path, run_diff: Diff) -> None:
     """Some megabytes on disk that would be 200 gigabytes in a report are refused."""
     lines = [{"text": "x" * 1_000_000}, call(inputs=[0] * 190_000)]
-    runs = [
-        written(tmp_path / name, {}, lines, byte * (16 * 190_000))
-        for name, byte in (("one", b"\0"), ("other", b"\1"))
-    ]
-    assert run_diff(*runs)[0] == 2
+    assert run_diff(*two_written(tmp_path, lines, 190_000))[0] == 2
     # A long one beside many short ones is shown, each as long as it is.
     lines = [{"text": "x" * 100_000}, {"text": "y" * 40}, call(inputs=[1] * 20_000, outputs=[0])]
-    runs = [
-        written(tmp_path / f"real {name}", {}, lines, byte * (16 * 20_001))
-        for name, byte in (("one", b"\0"), ("other", b"\1"))
-    ]
-    code, out, _ = run_diff(*runs)
+    (tmp_path / "real").mkdir()
+    code, out, _ = run_diff(*two_written(tmp_path / "real", lines, 20_001))
     assert code == 1
     assert len(out) < 4_000_000
 
@@ -447,11 +410,7 @@ def test_a_line_that_is_too_long(tmp_path: Path, run_diff: Diff) -> None:
 def test_texts_that_cannot_be_written(tmp_path: Path, run_diff: Diff) -> None:
     """Lone surrogates and control characters are shown as escapes; the bytes of a name stay."""
     lines = [{"text": "\ud800\x1b[2J"}, {"text": f"{Path.cwd()}/\udcff\udbff.py:3"}, call(site=1)]
-    runs = [
-        written(tmp_path / name, {}, lines, byte * 16)
-        for name, byte in (("one", b"\0"), ("other", b"\1"))
-    ]
-    code, out, _ = run_diff(*runs)
+    code, out, _ = run_diff(*two_written(tmp_path, lines, 1))
     assert code == 1
     assert "\\ud800\\x1b[2J" in out
     assert "\\udcff\\udbff.py:3" in out
@@ -475,12 +434,8 @@ def test_two_processes_do_not_share_a_folder(
 
 
 @pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
-def test_other_generators_than_a_recording_has(
-    generators: object, trace: Path, tmp_path: Path
-) -> None:
+def test_other_generators_than_a_recording_has(generators: object, trace: Path, copy: Path) -> None:
     """What ``trace.json`` says of the generators is read as it is, and need not be there."""
-    copy = tmp_path / "copy"
-    shutil.copytree(trace, copy)
     head = json.loads((copy / "trace.json").read_text())
     (copy / "trace.json").write_text(json.dumps({**head, "generators": generators}))
     os.truncate(copy / "calls.jsonl", (copy / "calls.jsonl").stat().st_size // 2)
@@ -498,48 +453,42 @@ def test_other_generators_than_a_recording_has(
     ],
 )
 def test_unreadable_is_one_line_and_exit_code_2(
-    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, said: str, tmp_path: Path, run_diff: Diff
 ) -> None:
     """What is no trace ends ``detmode diff`` with one line and exit code 2."""
-    path = tmp_path / "run"
-    path.mkdir()
     if content is not None:
-        (path / "trace.json").write_text(content)
-    assert cli.main(["diff", str(path), str(path)]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    (line,) = output.err.splitlines()
-    assert said in line
+        (tmp_path / "trace.json").write_text(content)
+    code, _, error = run_diff(tmp_path, tmp_path)
+    assert code == 2
+    assert said in error
 
 
-def test_exit_codes(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(trace: Path, tmp_path: Path, run_diff: Diff) -> None:
     """Identical runs give 0, different ones 1, as a table and as JSON."""
     torch.manual_seed(1)
     with record(tmp_path / "other"):
         torch.rand(5)
-    assert cli.main(["diff", str(trace), str(trace)]) == 0
-    assert "the runs are identical" in capsys.readouterr().out
-    assert cli.main(["diff", "--format", "json", str(trace), str(tmp_path / "other")]) == 1
-    found = json.loads(capsys.readouterr().out)
+    code, out, _ = run_diff(trace, trace)
+    assert code == 0
+    assert "the runs are identical" in out
+    code, out, _ = run_diff(trace, tmp_path / "other", "json")
+    assert code == 1
+    found = json.loads(out)
     assert not found["identical"]
     assert found["divergence"]["overload"] == "aten::rand.default"
     assert found["divergence"]["kind"] == "seed"
 
 
 def test_folder_with_files_is_refused(tmp_path: Path) -> None:
-    """A folder that holds something is left as it is."""
+    """A folder that holds something is left as it is; so is that of a recording entered again."""
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(TraceError, match="is not empty"), record(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    recording = record(tmp_path / "run")
+    with recording:
+        torch.ones(1)
+    with pytest.raises(TraceError, match="is not empty"), recording:
+        pass
     torch.zeros(1)  # no mode is left on
-
-
-def test_error_in_the_block(tmp_path: Path) -> None:
-    """A block that raises leaves its calls, and is not complete."""
-    with pytest.raises(ZeroDivisionError), record(tmp_path / "run"):
-        torch.ones(3)
-        1 / 0  # noqa: B018
-    reader = Reader(tmp_path / "run")
-    assert [call.overload for call in reader.calls()] == ["aten::ones.default"]
-    assert not reader.complete
+    assert len(list(Reader(tmp_path / "run").calls())) == 1

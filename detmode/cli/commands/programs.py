@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from detmode.environment.nccl import EXCLUDING
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
-    from detmode.reports.shown import Shown
 
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -38,40 +37,29 @@ ENVIRONMENT = {
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program under the mode, and report what was intercepted."""
-    overrides = _overrides(options.override)
-    check_files(options)
-    _check_schedule(options)
-    _restart_with_environment(arguments)
-    program = _program(options)
-    if isinstance(program, int):
-        return program
-    mode = _mode(
-        options,
-        warn_only=options.warn_only,
-        strict=options.strict,
-        substitute=not options.no_substitute,
-        overrides=overrides,
-    )
+    policy = _policy(options)
+    program = _prepared(options, arguments)
+    mode = _mode(options, **policy)
     failure = _execute(program, mode)
     report = mode.report()
     note = None if options.quiet else _about_the_device(options)
-    text = as_asked(options, report, sys.stderr)
-    return _end(options, failure, report, text, note)
+    with _ended(failure) as status:
+        print(f"\n{as_asked(options, report, sys.stderr)}", file=sys.stderr)
+        if note is not None:
+            _note(note)
+        write_files(options, report)
+    return status
 
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program and record every call."""
     if options.output == STDOUT:
         raise UsageError("-o -: a recording is a folder; give its name")
-    _check_schedule(options)
-    _restart_with_environment(arguments)
-    program = _program(options)
-    if isinstance(program, int):
-        return program
+    program = _prepared(options, arguments)
     from detmode.runs import recording
     from detmode.runs.trace_file import TraceError
 
-    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    modes = _modes(options)
     path = _path_of_rank(options.output)
     try:
         recorded = recording.record(path, dump=options.dump)
@@ -81,12 +69,10 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     failure = _execute(program, *modes, recorded)
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))
-    status = exit_status(failure)
-    print(f"detmode: recorded to {path}", file=sys.stderr)
-    for call, reason in recorded.not_dumped.items():
-        print(f"detmode: note: no dump of {call}: {reason}", file=sys.stderr)
-    if isinstance(failure, KeyboardInterrupt):
-        die_of_interrupt()
+    with _ended(failure) as status:
+        print(f"detmode: recorded to {path}", file=sys.stderr)
+        for call, reason in recorded.not_dumped.items():
+            _note(f"no dump of {call}: {reason}")
     return status
 
 
@@ -101,50 +87,36 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program, each of its operators several times, and report what varied."""
     if options.repeats < 1:
         raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
-    check_files(options)
-    _check_schedule(options)
-    _restart_with_environment(arguments)
-    program = _program(options)
-    if isinstance(program, int):
-        return program
+    program = _prepared(options, arguments)
     from detmode.runs.probing import Probe
 
-    modes = [_mode(options)] if options.deterministic or options.simulate else []
+    modes = _modes(options)
     with _usage_errors():
         probing = Probe(options.repeats, skip=options.skip)
     # Outside the mode: a substituted call is probed as a whole, and counted once.
     failure = _execute(program, probing, *modes)
     report = probing.report()
-    status = _end(options, failure, report, str(report))
+    with _ended(failure) as status:
+        print(f"\n{report}", file=sys.stderr)
+        write_files(options, report)
     return status or int(report.varied)
 
 
 def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program on the CPU, and report what the mode would do on CUDA."""
-    overrides = _overrides(options.override)
-    check_files(options)
-    _restart_with_environment(arguments)
-    program = _program(options)
-    if isinstance(program, int):
-        return program
+    policy = _policy(options)
+    program = _prepared(options, arguments)
     from detmode.audit import Audit
 
     with _usage_errors():
-        mode = Audit(
-            options.warn_only,
-            strict=options.strict,
-            substitute=not options.no_substitute,
-            overrides=overrides,
-        )
+        mode = Audit(**policy)
     with _stdout_on_stderr():
         failure = _execute(program, mode)
-    status = exit_status(failure)
-    report = mode.report()
-    if not stdout_is_taken(options):
-        show(as_asked(options, report, sys.stdout))
-    write_files(options, report)
-    if isinstance(failure, KeyboardInterrupt):
-        die_of_interrupt()
+    with _ended(failure) as status:
+        report = mode.report()
+        if not stdout_is_taken(options):
+            show(as_asked(options, report, sys.stdout))
+        write_files(options, report)
     return status or int(report.raises)
 
 
@@ -174,31 +146,28 @@ def _about_the_device(options: argparse.Namespace) -> str | None:
     )
 
 
-def _end(
-    options: argparse.Namespace,
-    failure: BaseException | None,
-    report: Shown,
-    text: str,
-    note: str | None = None,
-) -> int:
-    """Say how the program ended, then what was seen; the program's exit code."""
-    status = exit_status(failure)
-    print(f"\n{text}", file=sys.stderr)
-    if note is not None:
-        print(f"detmode: note: {note}", file=sys.stderr)
-    write_files(options, report)
+@contextmanager
+def _ended(failure: BaseException | None) -> Iterator[int]:
+    """Say how the program ended, and after the block end as it did; gives its exit code."""
+    yield exit_status(failure)
     if isinstance(failure, KeyboardInterrupt):
         die_of_interrupt()
-    return status
 
 
-def _check_schedule(options: argparse.Namespace) -> None:
-    if options.schedule_seed is not None and options.simulate is None:
+def _note(text: str) -> None:
+    print(f"detmode: note: {text}", file=sys.stderr)
+
+
+def _prepared(options: argparse.Namespace, arguments: list[str]) -> Program:
+    """Check the options, set the environment, and return the program to run.
+
+    Raises:
+        SystemExit: it is not Python.
+    """
+    check_files(options)
+    if getattr(options, "schedule_seed", None) is not None and options.simulate is None:
         raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
-
-
-def _program(options: argparse.Namespace) -> Program | int:
-    """The program to run; what to exit with where it is no Python."""
+    _restart_with_environment(arguments)
     # Python itself drops a "--" before the program.
     target, *arguments = options.program[options.program[:1] == ["--"] :]
     try:
@@ -209,7 +178,11 @@ def _program(options: argparse.Namespace) -> Program | int:
         raise UsageError(f"cannot run {target!r}: {error}") from error
     except (SyntaxError, ValueError) as error:
         error.__traceback__ = None
-        return exit_status(error)
+        raise SystemExit(exit_status(error)) from None
+
+
+def _modes(options: argparse.Namespace) -> list[DeterministicMode]:
+    return [_mode(options)] if options.deterministic or options.simulate else []
 
 
 def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
@@ -221,7 +194,7 @@ def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
 
         reason = cuda.unavailable("cpu")
         if reason is not None:
-            print(f"detmode: note: not simulating CUDA: {reason}", file=sys.stderr)
+            _note(f"not simulating CUDA: {reason}")
             simulate = seed = None
     with _usage_errors():
         return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
@@ -253,14 +226,20 @@ def _execute(program: Program, *contexts: AbstractContextManager[object]) -> Bas
     return failure
 
 
-def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+def _policy(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of a mode that ``run`` and ``audit`` share."""
     overrides = {}
-    for pair in pairs:
+    for pair in options.override:
         op, equals, action = pair.rpartition("=")
         if not equals or not op or not action:
             raise UsageError(f"--override {pair!r}: give it as OP=ACTION, e.g. aten::histc=allow")
         overrides[op] = action
-    return overrides
+    return {
+        "warn_only": options.warn_only,
+        "strict": options.strict,
+        "substitute": not options.no_substitute,
+        "overrides": overrides,
+    }
 
 
 def _restart_with_environment(arguments: list[str]) -> None:

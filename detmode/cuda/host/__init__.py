@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from detmode.cuda.dtypes import CTYPES
 from detmode.cuda.host.library import (
     Build,
     Library,
@@ -131,8 +132,7 @@ def check_races() -> Iterator[None]:
     an error too. The message names both threads and, if binutils' addr2line is installed, both
     lines. Launches take thirty to ninety times as long.
     """
-    saved = _schedule.races
-    _schedule.races = True
+    saved, _schedule.races = _schedule.races, True
     try:
         yield
     finally:
@@ -161,24 +161,7 @@ _CODES = {
     torch.uint32: "I",
     torch.uint64: "Q",
 }
-_POINTEES = {
-    "e": "half",
-    "E": "bfloat16",
-    "f": "float",
-    "d": "double",
-    "F": "complex<float>",
-    "D": "complex<double>",
-    "?": "bool",
-    "b": "int8_t",
-    "B": "uint8_t",
-    "h": "int16_t",
-    "H": "uint16_t",
-    "i": "int32_t",
-    "I": "uint32_t",
-    "q": "int64_t",
-    "Q": "uint64_t",
-    "*": "void",
-}
+_POINTEES = {code: CTYPES[dtype] for dtype, code in _CODES.items()} | {"*": "void"}
 
 
 def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
@@ -225,7 +208,6 @@ def launch_blocks(
     signature.pack_into(words, bound)
     packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
-    pointers: list[tuple[int, int]] = []
     for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
         packed[i].buffer = _STRUCT if kind == "s" else _WORD
         packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
@@ -240,19 +222,15 @@ def launch_blocks(
             )
         start = tensor.data_ptr()
         regions.append((start, start + _extent(tensor), kind == "p", i))
-        pointers.append((i, start))
     merged = _merge(regions)
     buffers = (_Buffer * max(len(merged), 1))()
     positions = (ctypes.c_int * max(len(merged), 1))()
-    for j, (start, end, writable, first) in enumerate(merged):
-        buffers[j].data, buffers[j].bytes = start, end - start
-        buffers[j].writable = writable
+    for j, (low, high, writable, first) in enumerate(merged):
+        buffers[j].data, buffers[j].bytes, buffers[j].writable = low, high - low, writable
         positions[j] = first
-    for i, start in pointers:
-        for j, (low, high, _, first) in enumerate(merged):
+        for start, _, _, i in regions:
             if low <= start < high or (start == low == high and first == i):
                 packed[i].buffer, packed[i].offset = j, start - low
-                break
     seed = _schedule.seed
     mixed = 0
     if seed is not None:

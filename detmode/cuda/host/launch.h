@@ -6,15 +6,6 @@ namespace detmode_host {
 
 // Trampolines: an array of pointers to the arguments becomes a typed call.
 
-template <typename T, typename U>
-struct same_type {
-  static constexpr bool value = false;
-};
-template <typename T>
-struct same_type<T, T> {
-  static constexpr bool value = true;
-};
-
 template <typename T>
 struct unqualified {
   using type = T;

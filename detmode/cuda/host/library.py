@@ -43,6 +43,11 @@ FLAGS = (
     "-U_FORTIFY_SOURCE",
     *(("-fcf-protection=none",) if platform.machine() in ("x86_64", "AMD64") else ()),
 )
+_SANITIZERS = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=vptr",
+    "-fno-sanitize-recover=undefined",
+)
 _MESSAGE_BYTES = 2048
 _PATIENCE = 600
 """The seconds that a compiler may take."""
@@ -61,24 +66,17 @@ class Build(enum.Enum):
 
     def compile_flags(self, compiler: Compiler) -> tuple[str, ...]:
         """Flags for the compiler."""
-        if self is Build.SANITIZE:
-            return (*self.link_flags(), "-fno-omit-frame-pointer", "-g1")
-        if self is Build.RACES:
-            volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
-            if not compiler.is_clang:
-                volatile = ("--param", "tsan-distinguish-volatile=1")
-            return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1")
-        return ()
+        if self is not Build.RACES:
+            return (*self.link_flags, "-fno-omit-frame-pointer", "-g1") if self.link_flags else ()
+        volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
+        if not compiler.is_clang:
+            volatile = ("--param", "tsan-distinguish-volatile=1")
+        return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1")
 
+    @property
     def link_flags(self) -> tuple[str, ...]:
         """Flags for the linker: races.h stands for the thread sanitizer's library."""
-        if self is Build.SANITIZE:
-            return (
-                "-fsanitize=address,undefined",
-                "-fno-sanitize=vptr",
-                "-fno-sanitize-recover=undefined",
-            )
-        return ()
+        return _SANITIZERS if self is Build.SANITIZE else ()
 
 
 @dataclass(frozen=True)
@@ -364,7 +362,7 @@ def _build(source: Source, build: Build) -> Kept:
         sha.update(part.encode() + b"\0")
 
     def make() -> tuple[bytes, str]:
-        return _compiled(compiler, source.path, text, flags, build.link_flags()), ""
+        return _compiled(compiler, source.path, text, flags, build.link_flags), ""
 
     name = f"{source.path.parent.name}-{source.path.stem}-{sha.hexdigest()[:32]}.so"
     return take("host", name, make)

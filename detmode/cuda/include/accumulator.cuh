@@ -40,41 +40,16 @@ constexpr uint64_t SAW_NAN = 1;
 constexpr uint64_t SAW_POSITIVE_INFINITY = 2;
 constexpr uint64_t SAW_NEGATIVE_INFINITY = 4;
 
-// An IEEE format: bits of the significand with the leading one, the exponent's bias, all its bits.
+// A word of T's size as a T, and how many bits it has.
 template <typename T>
-struct format;
-template <>
-struct format<half> {
-  static constexpr int precision = 11, bias = 15, bits = 16;
-  static __device__ __forceinline__ half from_bits(uint64_t word) {
-    half value;
-    value.bits = static_cast<uint16_t>(word);
-    return value;
-  }
-};
-template <>
-struct format<bfloat16> {
-  static constexpr int precision = 8, bias = 127, bits = 16;
-  static __device__ __forceinline__ bfloat16 from_bits(uint64_t word) {
-    bfloat16 value;
-    value.bits = static_cast<uint16_t>(word);
-    return value;
-  }
-};
-template <>
-struct format<float> {
-  static constexpr int precision = 24, bias = 127, bits = 32;
-  static __device__ __forceinline__ uint64_t to_bits(float value) { return float_to_bits(value); }
-  static __device__ __forceinline__ float from_bits(uint64_t word) {
-    return bits_to_float(static_cast<uint32_t>(word));
-  }
-};
-template <>
-struct format<double> {
-  static constexpr int precision = 53, bias = 1023, bits = 64;
-  static __device__ __forceinline__ uint64_t to_bits(double value) { return double_to_bits(value); }
-  static __device__ __forceinline__ double from_bits(uint64_t word) { return bits_to_double(word); }
-};
+static __device__ __forceinline__ T from_bits(uint64_t word) {
+  return format<T>::from_bits(static_cast<typename format<T>::word>(word));
+}
+template <typename T>
+constexpr int bits_of = 8 * static_cast<int>(sizeof(T));
+template <typename T>
+constexpr uint64_t infinity_of =
+    ((uint64_t(1) << (bits_of<T> - format<T>::precision)) - 1) << (format<T>::precision - 1);
 
 // value >> shift, rounded to nearest, ties to even; 0 < shift.
 static __device__ __forceinline__ uint64_t shift_right_rn(uint64_t value, int shift) {
@@ -92,8 +67,7 @@ template <typename T>
 static __device__ __forceinline__ T round_to(bool negative, uint64_t high, uint64_t low,
                                              int exponent) {
   using F = format<T>;
-  constexpr uint64_t infinity = ((uint64_t(1) << (F::bits - F::precision)) - 1)
-                                << (F::precision - 1);
+  constexpr uint64_t infinity = infinity_of<T>;
   uint64_t word = 0;
   if ((high | low) != 0) {
     int length = high != 0 ? 128 - __clzll(static_cast<int64_t>(high))
@@ -124,7 +98,7 @@ static __device__ __forceinline__ T round_to(bool negative, uint64_t high, uint6
       if (word > infinity) word = infinity;
     }
   }
-  return F::from_bits(word | (negative ? uint64_t(1) << (F::bits - 1) : 0));
+  return from_bits<T>(word | (negative ? uint64_t(1) << (bits_of<T> - 1) : 0));
 }
 
 // One real component, added as value_t (float or double).
@@ -138,7 +112,7 @@ struct component {
     return static_cast<int>(word >> (F::precision - 1)) & exponent_mask;
   }
   static __device__ __forceinline__ bool negative(uint64_t word) {
-    return (word >> (F::bits - 1)) != 0;
+    return (word >> (bits_of<value_t> - 1)) != 0;
   }
   static __device__ __forceinline__ uint64_t fraction_of(uint64_t word) {
     return word & ((uint64_t(1) << (F::precision - 1)) - 1);
@@ -210,17 +184,15 @@ struct component {
   template <typename result_t>
   static __device__ __forceinline__ result_t finish(int32_t key, const int64_t* limb,
                                                     int64_t headroom) {
-    using R = format<result_t>;
     if (key <= ZEROS) return round_to<result_t>(key == NEGATIVE_ZEROS, 0, 0, 0);
     if (key >= SPECIAL) {
       uint64_t saw = static_cast<uint64_t>(limb[0]);
-      constexpr uint64_t infinity = ((uint64_t(1) << (R::bits - R::precision)) - 1)
-                                    << (R::precision - 1);
-      if (saw == SAW_POSITIVE_INFINITY) return R::from_bits(infinity);
+      constexpr uint64_t infinity = infinity_of<result_t>;
+      if (saw == SAW_POSITIVE_INFINITY) return from_bits<result_t>(infinity);
       if (saw == SAW_NEGATIVE_INFINITY) {
-        return R::from_bits(infinity | (uint64_t(1) << (R::bits - 1)));
+        return from_bits<result_t>(infinity | (uint64_t(1) << (bits_of<result_t> - 1)));
       }
-      return R::from_bits(infinity | (uint64_t(1) << (R::precision - 2)));
+      return from_bits<result_t>(infinity | (uint64_t(1) << (format<result_t>::precision - 2)));
     }
     int width = 63 - static_cast<int>(headroom);
     int exponent = key - ZEROS - F::bias - (limbs * width - 1);
@@ -252,7 +224,6 @@ template <typename scalar_t>
 struct accumulator {
   using opmath_type = opmath_t<scalar_t>;
   using part = accumulator_detail::component<opmath_type>;
-  static constexpr int components = 1;
   static constexpr int limbs = part::limbs;
 
   // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
@@ -286,33 +257,26 @@ struct accumulator {
 // Complex numbers are two components with a key each, as their addition is.
 template <typename T>
 struct accumulator<complex<T>> {
-  using opmath_type = complex<T>;
-  using part = accumulator_detail::component<T>;
-  static constexpr int components = 2;
-  static constexpr int limbs = part::limbs;
+  using part = accumulator<T>;
 
   static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
                                                  complex<T> addend) {
-    part::observe(keys + 2 * destination, addend.re);
-    part::observe(keys + 2 * destination + 1, addend.im);
+    part::observe(keys, 2 * destination, addend.re);
+    part::observe(keys, 2 * destination + 1, addend.im);
   }
   static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
                                              int64_t destination, complex<T> addend,
                                              int64_t headroom) {
-    const int32_t* key = keys + 2 * destination;
-    int64_t* sum = sums + 2 * limbs * destination;
-    part::add(key[0], sum, addend.re, headroom);
-    part::add(key[1], sum + limbs, addend.im, headroom);
+    part::add(keys, sums, 2 * destination, addend.re, headroom);
+    part::add(keys, sums, 2 * destination + 1, addend.im, headroom);
   }
   static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
-    return keys[2 * destination] != accumulator_detail::NO_ADDEND;
+    return part::any(keys, 2 * destination);
   }
   static __device__ __forceinline__ complex<T> finish(const int32_t* keys, const int64_t* sums,
                                                       int64_t destination, int64_t headroom) {
-    const int32_t* key = keys + 2 * destination;
-    const int64_t* sum = sums + 2 * limbs * destination;
-    return complex<T>(part::template finish<T>(key[0], sum, headroom),
-                      part::template finish<T>(key[1], sum + limbs, headroom));
+    return complex<T>(part::finish(keys, sums, 2 * destination, headroom),
+                      part::finish(keys, sums, 2 * destination + 1, headroom));
   }
   static __device__ __forceinline__ complex<T> finish_opmath(const int32_t* keys,
                                                              const int64_t* sums,

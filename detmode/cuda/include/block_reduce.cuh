@@ -8,29 +8,23 @@
 
 #include "types.cuh"
 
-template <typename scalar_t>
-struct sum_op {
-  __device__ __forceinline__ scalar_t operator()(scalar_t earlier, scalar_t later) const {
-    return earlier + later;
-  }
-  // Adding -0.0 keeps every value, a -0.0 too; adding +0.0 would not.
-  static __device__ __forceinline__ scalar_t identity() { return -scalar_t(0); }
+// `value` as whole 32-bit words.
+template <typename T>
+union words_of {
+  static_assert(sizeof(T) % 4 == 0, "a shuffled type has whole 32-bit words");
+  static constexpr int count = sizeof(T) / 4;
+  T value;
+  int32_t word[count];
+  __device__ words_of() {}
 };
 
-// __shfl_down_sync of all 32 lanes for any type of whole 32-bit words.
-template <typename T>
-static __device__ __forceinline__ T shuffle_down(T value, int delta) {
-  static_assert(sizeof(T) % 4 == 0, "a shuffled type has whole 32-bit words");
-  union Words {
-    T value;
-    int words[sizeof(T) / 4];
-    __device__ Words() {}
-  } in, out;
+// A shuffle of all 32 lanes for any type of whole 32-bit words.
+template <typename T, typename Shuffle>
+static __device__ __forceinline__ T shuffled(T value, Shuffle shuffle) {
+  words_of<T> in, out;
   in.value = value;
 #pragma unroll
-  for (int w = 0; w < static_cast<int>(sizeof(T) / 4); ++w) {
-    out.words[w] = __shfl_down_sync(0xffffffffu, in.words[w], static_cast<unsigned int>(delta));
-  }
+  for (int w = 0; w < words_of<T>::count; ++w) out.word[w] = shuffle(in.word[w]);
   return out.value;
 }
 
@@ -39,7 +33,10 @@ template <typename T, typename Op>
 static __device__ __forceinline__ T warp_reduce(T value, Op op) {
 #pragma unroll
   for (int delta = 1; delta < 32; delta *= 2) {
-    value = op(value, shuffle_down(value, delta));
+    T later = shuffled(value, [=](int32_t word) {
+      return __shfl_down_sync(0xffffffffu, word, static_cast<unsigned int>(delta));
+    });
+    value = op(value, later);
   }
   return value;
 }
@@ -65,10 +62,4 @@ static __device__ __forceinline__ T block_reduce(T value, Op op, T identity) {
     value = warp_reduce(lane < warps ? partial[lane] : identity, op);
   }
   return value;
-}
-
-// The same for an op with `Op::identity()`, such as sum_op<float>.
-template <int threads, typename T, typename Op>
-static __device__ __forceinline__ T block_reduce(T value, Op op) {
-  return block_reduce<threads>(value, op, static_cast<T>(Op::identity()));
 }

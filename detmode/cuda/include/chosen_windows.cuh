@@ -38,19 +38,26 @@ struct pooled_shape {
   int64_t lanes, lanes_magic;
 };
 
-// index_t holds every position in the three tensors, and what `covering` computes.
-template <int per_thread, typename index_t, typename scalar_t, typename Covering>
-static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict__ grad_output,
-                                                     const int64_t* __restrict__ indices,
-                                                     scalar_t* __restrict__ grad_input,
-                                                     const pooled_shape& shape, Covering covering) {
-  using acc_t = opmath_t<scalar_t>;
+// What one thread owns: a position of the input, in `count` planes or channels. Its first window
+// and its first element lie at `windows` and `element`, those of the next plane a hop behind them;
+// neighbours in a plane are `inner` elements apart.
+template <typename index_t>
+struct owned_position {
+  index_t t, h, w;
+  index_t position;
+  index_t windows, element;
+  index_t in_hop, out_hop;
+  index_t count, inner;
+};
+
+// Calls visit(owned_position) for what this thread owns; index_t holds every position.
+template <int per_thread, typename index_t, typename Visit>
+static __device__ __forceinline__ void for_each_owned(const pooled_shape& shape, Visit visit) {
   bool last = shape.inner > 1;
   divisor<index_t> positions(shape.t_in * shape.h_in * shape.w_in, shape.positions_magic);
   divisor<index_t> height(shape.h_in, shape.h_magic), width(shape.w_in, shape.w_magic);
   divisor<index_t> lanes(shape.lanes, shape.lanes_magic);
   index_t windows = static_cast<index_t>(shape.t_out * shape.h_out * shape.w_out);
-  index_t h_out = static_cast<index_t>(shape.h_out), w_out = static_cast<index_t>(shape.w_out);
   index_t outer = static_cast<index_t>(shape.outer), inner = static_cast<index_t>(shape.inner);
   index_t in_hop = last ? lanes.value : positions.value, out_hop = last ? lanes.value : windows;
   for (int64_t i = thread_index(); i < shape.threads; i += thread_count()) {
@@ -63,25 +70,40 @@ static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict_
     index_t count = last ? lanes.quotient(inner - lane - 1) + 1 : outer - first;
     index_t row = width.quotient(position);
     index_t frame = height.quotient(row);
-    window_range<index_t> ts = covering(0, frame);
-    window_range<index_t> hs = covering(1, row - frame * height.value);
-    window_range<index_t> ws = covering(2, position - row * width.value);
-    index_t before = first * windows * inner + lane;
+    visit(owned_position<index_t>{frame, row - frame * height.value, position - row * width.value,
+                                  position, first * windows * inner + lane,
+                                  (first * positions.value + position) * inner + lane, in_hop,
+                                  out_hop, count, inner});
+  }
+}
+
+// index_t also holds what `covering` computes.
+template <int per_thread, typename index_t, typename scalar_t, typename Covering>
+static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict__ grad_output,
+                                                     const int64_t* __restrict__ indices,
+                                                     scalar_t* __restrict__ grad_input,
+                                                     const pooled_shape& shape, Covering covering) {
+  using acc_t = opmath_t<scalar_t>;
+  index_t h_out = static_cast<index_t>(shape.h_out), w_out = static_cast<index_t>(shape.w_out);
+  for_each_owned<per_thread, index_t>(shape, [&](const owned_position<index_t>& own) {
+    window_range<index_t> ts = covering(0, own.t);
+    window_range<index_t> hs = covering(1, own.h);
+    window_range<index_t> ws = covering(2, own.w);
     compensated_sum<acc_t> sums[per_thread] = {};
     // Windows in row-major order: t, then h, then w. Only those that chose this element count.
     for (index_t ot = ts.begin; ot < ts.end; ot += ts.step) {
       for (index_t oh = hs.begin; oh < hs.end; oh += hs.step) {
         index_t line = (ot * h_out + oh) * w_out;
         for (index_t ow = ws.begin; ow < ws.end; ow += ws.step) {
-          index_t at = before + (line + ow) * inner;
+          index_t at = own.windows + (line + ow) * own.inner;
           const scalar_t* gradient = grad_output + at;
           int64_t found[per_thread];
           acc_t values[per_thread];
-          load_planes(indices + at, out_hop, count, int64_t(-1), found);
+          load_planes(indices + at, own.out_hop, own.count, int64_t(-1), found);
           // Zeros change no sum.
 #pragma unroll
-          for (int j = 0; j < per_thread; ++j, gradient += out_hop) {
-            values[j] = found[j] == position ? to_opmath(*gradient) : acc_t(0);
+          for (int j = 0; j < per_thread; ++j, gradient += own.out_hop) {
+            values[j] = found[j] == own.position ? to_opmath(*gradient) : acc_t(0);
           }
 #pragma unroll
           for (int j = 0; j < per_thread; ++j) sums[j].add(values[j]);
@@ -91,7 +113,6 @@ static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict_
     acc_t results[per_thread];
 #pragma unroll
     for (int j = 0; j < per_thread; ++j) results[j] = sums[j].rounded();
-    store_planes(grad_input + (first * positions.value + position) * inner + lane, in_hop, count,
-                 results);
-  }
+    store_planes(grad_input + own.element, own.in_hop, own.count, results);
+  });
 }

@@ -92,8 +92,6 @@ struct alignas(2 * sizeof(T)) complex {
   complex() = default;
   __device__ __forceinline__ complex(T real, T imag) : re(real), im(imag) {}
   __device__ __forceinline__ explicit complex(T real) : re(real), im(T(0)) {}
-  __device__ __forceinline__ T real() const { return re; }
-  __device__ __forceinline__ T imag() const { return im; }
 };
 
 template <typename T>
@@ -121,6 +119,40 @@ template <typename T>
 static __device__ __forceinline__ bool operator!=(complex<T> a, complex<T> b) {
   return !(a == b);
 }
+
+// An IEEE format: the bits of the significand with the leading one, the exponent's bias, a word of
+// its size.
+template <typename T>
+struct format;
+template <typename T, int digits, int exponent_bias>
+struct format_of_16_bits {
+  static constexpr int precision = digits, bias = exponent_bias;
+  using word = uint16_t;
+  static __device__ __forceinline__ word to_bits(T value) { return value.bits; }
+  static __device__ __forceinline__ T from_bits(word bits) {
+    T value;
+    value.bits = bits;
+    return value;
+  }
+};
+template <>
+struct format<half> : format_of_16_bits<half, 11, 15> {};
+template <>
+struct format<bfloat16> : format_of_16_bits<bfloat16, 8, 127> {};
+template <>
+struct format<float> {
+  static constexpr int precision = 24, bias = 127;
+  using word = uint32_t;
+  static __device__ __forceinline__ word to_bits(float value) { return float_to_bits(value); }
+  static __device__ __forceinline__ float from_bits(word bits) { return bits_to_float(bits); }
+};
+template <>
+struct format<double> {
+  static constexpr int precision = 53, bias = 1023;
+  using word = uint64_t;
+  static __device__ __forceinline__ word to_bits(double value) { return double_to_bits(value); }
+  static __device__ __forceinline__ double from_bits(word bits) { return bits_to_double(bits); }
+};
 
 template <typename scalar_t>
 struct opmath {
@@ -150,12 +182,10 @@ static __device__ __forceinline__ scalar_t from_opmath(opmath_t<scalar_t> value)
 template <typename scalar_t>
 struct real_of {
   using type = scalar_t;
-  static constexpr bool is_complex = false;
 };
 template <typename T>
 struct real_of<complex<T>> {
   using type = T;
-  static constexpr bool is_complex = true;
 };
 template <typename scalar_t>
 using real_t = typename real_of<scalar_t>::type;
@@ -216,20 +246,16 @@ struct limits<double> {
   }
   static __device__ __forceinline__ double nan() { return bits_to_double(0x7ff8000000000000ull); }
 };
-template <>
-struct limits<half> {
-  static __device__ __forceinline__ half lowest() { return half(limits<float>::lowest()); }
-  static __device__ __forceinline__ half highest() { return half(limits<float>::highest()); }
-  static __device__ __forceinline__ half nan() { return half(limits<float>::nan()); }
+template <typename T>
+struct limits_of_16_bits {
+  static __device__ __forceinline__ T lowest() { return T(limits<float>::lowest()); }
+  static __device__ __forceinline__ T highest() { return T(limits<float>::highest()); }
+  static __device__ __forceinline__ T nan() { return T(limits<float>::nan()); }
 };
 template <>
-struct limits<bfloat16> {
-  static __device__ __forceinline__ bfloat16 lowest() { return bfloat16(limits<float>::lowest()); }
-  static __device__ __forceinline__ bfloat16 highest() {
-    return bfloat16(limits<float>::highest());
-  }
-  static __device__ __forceinline__ bfloat16 nan() { return bfloat16(limits<float>::nan()); }
-};
+struct limits<half> : limits_of_16_bits<half> {};
+template <>
+struct limits<bfloat16> : limits_of_16_bits<bfloat16> {};
 
 // A float or double as a scalar_t. One NaN for all: the hardware's own may differ.
 template <typename scalar_t, typename T>

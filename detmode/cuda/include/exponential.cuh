@@ -61,22 +61,39 @@ static __device__ __forceinline__ double series(double x) {
   return fma_rn(sum, x, 1.0);
 }
 
+// Below `least`, exp is under the smallest normal number, or close to it. n ln 2 is exact in its
+// high part for the exponents of T. The terms are those that matter for log.
+template <typename T>
+struct ends;
+template <>
+struct ends<float> {
+  static constexpr float least = -87.0f, whole = 12582912.0f;
+  static constexpr float log2_e = 1.44269502f, ln2 = 0.693147182f, ln2_rest = -1.90465430e-9f;
+  static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440054690583e-4f;
+  static constexpr int log_terms = 5;
+};
+template <>
+struct ends<double> {
+  static constexpr double least = -708.0, whole = 6755399441055744.0;
+  static constexpr double log2_e = 1.4426950408889634;
+  static constexpr double ln2 = 0.6931471805599453, ln2_rest = 2.3190468138462996e-17;
+  static constexpr double ln2_high = 6.93147180369123816490e-01;
+  static constexpr double ln2_low = 1.90821492927058770002e-10;
+  static constexpr int log_terms = 11;
+};
+
 // exp(high + low) = value * 2^n, where high + low is n ln 2 + rest, |rest| < 0.35, and value is the
 // series of rest. The sum with 1.5 times a power of two rounds to an integer.
 template <typename T>
 struct reduced {
   T value, n;
 };
-static __device__ __forceinline__ reduced<double> reduced_exp(double high, double low) {
-  double n = sub_rn(fma_rn(high, 1.4426950408889634, 6755399441055744.0), 6755399441055744.0);
-  double rest = fma_rn(-n, 0.6931471805599453, high);
-  rest = add_rn(fma_rn(-n, 2.3190468138462996e-17, rest), low);
-  return {series(rest), n};
-}
-static __device__ __forceinline__ reduced<float> reduced_exp(float high, float low) {
-  float n = sub_rn(fma_rn(high, 1.44269502f, 12582912.0f), 12582912.0f);
-  float rest = fma_rn(-n, 0.693147182f, high);
-  rest = add_rn(fma_rn(-n, -1.90465430e-9f, rest), low);
+template <typename T>
+static __device__ __forceinline__ reduced<T> reduced_exp(T high, T low) {
+  using constants = ends<T>;
+  T n = sub_rn(fma_rn(high, constants::log2_e, constants::whole), constants::whole);
+  T rest = fma_rn(-n, constants::ln2, high);
+  rest = add_rn(fma_rn(-n, constants::ln2_rest, rest), low);
   return {series(rest), n};
 }
 
@@ -93,24 +110,6 @@ static __device__ __forceinline__ scaled<float> exp_of(float high, float low) {
   reduced<float> exp = reduced_exp(high, low);
   return normalized(exp.value, static_cast<int64_t>(exp.n));
 }
-
-// Below `least`, exp is under the smallest normal number, or close to it. n ln 2 is exact in its
-// high part for the exponents of T. The terms are those that matter for log.
-template <typename T>
-struct ends;
-template <>
-struct ends<float> {
-  static constexpr float least = -87.0f;
-  static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440054690583e-4f;
-  static constexpr int log_terms = 5;
-};
-template <>
-struct ends<double> {
-  static constexpr double least = -708.0;
-  static constexpr double ln2_high = 6.93147180369123816490e-01;
-  static constexpr double ln2_low = 1.90821492927058770002e-10;
-  static constexpr int log_terms = 11;
-};
 
 }  // namespace exponential_detail
 

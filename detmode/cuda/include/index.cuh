@@ -47,20 +47,6 @@ static __device__ __forceinline__ int64_t quick_div(int64_t value, int64_t divis
   return value / divisor;
 }
 
-// Splits the position `linear` in a row-major array of `sizes` into coordinates, the last dimension
-// fastest. `sizes[0]` is not read.
-template <int dims>
-static __device__ __forceinline__ void unravel(int64_t linear, const int64_t (&sizes)[dims],
-                                               int64_t (&coordinates)[dims]) {
-#pragma unroll
-  for (int d = dims - 1; d > 0; --d) {
-    int64_t quotient = quick_div(linear, sizes[d]);
-    coordinates[d] = linear - quotient * sizes[d];
-    linear = quotient;
-  }
-  coordinates[0] = linear;
-}
-
 // 64-bit integer atomics under one name; CUDA declares most of them for unsigned types only.
 static __device__ __forceinline__ int64_t atomic_add(int64_t* address, int64_t value) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(address),

@@ -73,9 +73,8 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
 
 // All dimensions, one thread for each position.
 template <typename interpolation, typename opmath_t>
-static __device__ void write_tables(int32_t* positions, opmath_t* weights, const resized_axis& w,
-                                    const resized_axis& h, const resized_axis& d,
-                                    bool align_corners) {
+__global__ void upsample_tables(int32_t* positions, opmath_t* weights, resized_axis w,
+                                resized_axis h, resized_axis d, bool align_corners) {
   auto resize_of = [&](const resized_axis& axis) {
     return Resize<opmath_t>{axis.size, axis.out, axis.taps, static_cast<opmath_t>(axis.scale),
                             align_corners};

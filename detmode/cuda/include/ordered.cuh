@@ -10,44 +10,16 @@
 
 namespace ordered_detail {
 
+// The unsigned type of so many bytes.
 template <int bytes>
-struct word;
-template <>
-struct word<1> {
-  using type = uint8_t;
-};
-template <>
-struct word<2> {
-  using type = uint16_t;
-};
-template <>
-struct word<4> {
-  using type = uint32_t;
-};
-template <>
-struct word<8> {
-  using type = uint64_t;
-};
-
-static __device__ __forceinline__ uint16_t bits_of(half value) { return value.bits; }
-static __device__ __forceinline__ uint16_t bits_of(bfloat16 value) { return value.bits; }
-static __device__ __forceinline__ uint32_t bits_of(float value) { return float_to_bits(value); }
-static __device__ __forceinline__ uint64_t bits_of(double value) { return double_to_bits(value); }
-
-static __device__ __forceinline__ void set_bits(half& value, uint16_t bits) { value.bits = bits; }
-static __device__ __forceinline__ void set_bits(bfloat16& value, uint16_t bits) {
-  value.bits = bits;
-}
-static __device__ __forceinline__ void set_bits(float& value, uint32_t bits) {
-  value = bits_to_float(bits);
-}
-static __device__ __forceinline__ void set_bits(double& value, uint64_t bits) {
-  value = bits_to_double(bits);
-}
+using word = typename conditional<
+    bytes == 8, uint64_t,
+    typename conditional<bytes == 4, uint32_t,
+                         typename conditional<bytes == 2, uint16_t, uint8_t>::type>::type>::type;
 
 template <typename scalar_t, bool floating>
 struct mapping {
-  using type = typename word<sizeof(scalar_t)>::type;
+  using type = word<sizeof(scalar_t)>;
   static constexpr type offset = limits<scalar_t>::is_signed
                                      ? static_cast<type>(uint64_t(1) << (8 * sizeof(type) - 1))
                                      : type(0);
@@ -65,18 +37,16 @@ struct mapping {
 
 template <typename scalar_t>
 struct mapping<scalar_t, true> {
-  using type = typename word<sizeof(scalar_t)>::type;
+  using type = typename format<scalar_t>::word;
   static constexpr type sign = static_cast<type>(uint64_t(1) << (8 * sizeof(type) - 1));
   static constexpr type all = static_cast<type>(~uint64_t(0));
   static __device__ __forceinline__ type of(scalar_t value) {
     if (is_nan(value)) return all;
-    type bits = bits_of(value);
+    type bits = format<scalar_t>::to_bits(value);
     return static_cast<type>((bits & sign) != 0 ? ~bits : bits | sign);
   }
   static __device__ __forceinline__ scalar_t value_of(type key) {
-    scalar_t value;
-    set_bits(value, static_cast<type>((key & sign) != 0 ? key ^ sign : ~key));
-    return value;
+    return format<scalar_t>::from_bits(static_cast<type>((key & sign) != 0 ? key ^ sign : ~key));
   }
   static constexpr bool has_nan = true;
   static __device__ __forceinline__ bool nan(type key) { return key == all; }

@@ -16,36 +16,15 @@
 
 constexpr int SCAN_CHILDREN = 32;
 
-// `value` as whole 32-bit words.
-template <typename T>
-union scan_words {
-  static_assert(sizeof(T) % 4 == 0, "a state has whole 32-bit words");
-  static constexpr int count = sizeof(T) / 4;
-  T value;
-  int32_t word[count];
-  __device__ scan_words() {}
-};
-
-// __shfl_up_sync and __shfl_sync of all 32 lanes for any type of whole 32-bit words.
 template <typename T>
 static __device__ __forceinline__ T shuffle_up(T value, int delta) {
-  scan_words<T> in, out;
-  in.value = value;
-#pragma unroll
-  for (int w = 0; w < scan_words<T>::count; ++w) {
-    out.word[w] = __shfl_up_sync(0xffffffffu, in.word[w], static_cast<unsigned int>(delta));
-  }
-  return out.value;
+  return shuffled(value, [=](int32_t word) {
+    return __shfl_up_sync(0xffffffffu, word, static_cast<unsigned int>(delta));
+  });
 }
 template <typename T>
 static __device__ __forceinline__ T shuffle_from(T value, int lane) {
-  scan_words<T> in, out;
-  in.value = value;
-#pragma unroll
-  for (int w = 0; w < scan_words<T>::count; ++w) {
-    out.word[w] = __shfl_sync(0xffffffffu, in.word[w], lane);
-  }
-  return out.value;
+  return shuffled(value, [=](int32_t word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 
 // The inclusive scans of the warp's 32 values of each row, side by side: one loop over the
@@ -78,11 +57,11 @@ static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* tot
                                                     T total) {
   volatile int32_t* mark = marks + node;
   SCAN_HOST_ASSERT(*mark == 0);
-  scan_words<T> words;
+  words_of<T> words;
   words.value = total;
-  int32_t* to = totals + node * scan_words<T>::count;
+  int32_t* to = totals + node * words_of<T>::count;
 #pragma unroll
-  for (int w = 0; w < scan_words<T>::count; ++w) to[w] = words.word[w];
+  for (int w = 0; w < words_of<T>::count; ++w) to[w] = words.word[w];
   __threadfence();
   *mark = 1;
 }
@@ -93,10 +72,10 @@ static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, 
   while (*mark == 0) {
   }
   __threadfence();
-  scan_words<T> words;
-  const int32_t* from = totals + node * scan_words<T>::count;
+  words_of<T> words;
+  const int32_t* from = totals + node * words_of<T>::count;
 #pragma unroll
-  for (int w = 0; w < scan_words<T>::count; ++w) words.word[w] = from[w];
+  for (int w = 0; w < words_of<T>::count; ++w) words.word[w] = from[w];
   return words.value;
 }
 

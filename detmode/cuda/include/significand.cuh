@@ -6,30 +6,9 @@
 #include "dtype.cuh"
 #include "index.cuh"
 
-namespace significand_detail {
-
-template <typename T>
-struct format;
-template <>
-struct format<float> {
-  static constexpr int bias = 127, digits = 23;
-  using word = uint32_t;
-  static __device__ __forceinline__ word to_bits(float value) { return float_to_bits(value); }
-  static __device__ __forceinline__ float from_bits(word bits) { return bits_to_float(bits); }
-};
-template <>
-struct format<double> {
-  static constexpr int bias = 1023, digits = 52;
-  using word = uint64_t;
-  static __device__ __forceinline__ word to_bits(double value) { return double_to_bits(value); }
-  static __device__ __forceinline__ double from_bits(word bits) { return bits_to_double(bits); }
-};
-
-}  // namespace significand_detail
-
 // The largest exponent. The smallest one of a normal number is 1 - exponent_limit.
 template <typename T>
-constexpr int exponent_limit = significand_detail::format<T>::bias;
+constexpr int exponent_limit = format<T>::bias;
 
 // Zeros, infinities and NaN: each is its own significand.
 template <typename T>
@@ -40,26 +19,26 @@ static __device__ __forceinline__ bool has_no_exponent(T x) {
 // The exponent of a normal number.
 template <typename T>
 static __device__ __forceinline__ int exponent_of(T x) {
-  using F = significand_detail::format<T>;
+  using F = format<T>;
   constexpr int mask = 2 * F::bias + 1;
-  return (static_cast<int>(F::to_bits(x) >> F::digits) & mask) - F::bias;
+  return (static_cast<int>(F::to_bits(x) >> (F::precision - 1)) & mask) - F::bias;
 }
 
 // The significand of a normal number, with its sign.
 template <typename T>
 static __device__ __forceinline__ T significand_of(T x) {
-  using F = significand_detail::format<T>;
+  using F = format<T>;
   using word = typename F::word;
-  constexpr word exponents = static_cast<word>(2 * F::bias + 1) << F::digits;
-  constexpr word one = static_cast<word>(F::bias) << F::digits;
+  constexpr word exponents = static_cast<word>(2 * F::bias + 1) << (F::precision - 1);
+  constexpr word one = static_cast<word>(F::bias) << (F::precision - 1);
   return F::from_bits((F::to_bits(x) & ~exponents) | one);
 }
 
 // 2^exponent, for the exponents of normal numbers; 0 for -exponent_limit.
 template <typename T>
 static __device__ __forceinline__ T power_of_two(int64_t exponent) {
-  using F = significand_detail::format<T>;
-  return F::from_bits(static_cast<typename F::word>(exponent + F::bias) << F::digits);
+  using F = format<T>;
+  return F::from_bits(static_cast<typename F::word>(exponent + F::bias) << (F::precision - 1));
 }
 
 // x * 2^exponent for any exponent and 1/4 <= |x| <= 4, or an x that has none: in two steps, of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, launch
 from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import Rows, elects, flat, sort_dtype
+from detmode.cuda.rows.shapes import Rows, elects, flat, sorted_positions
 
 WORDS = {
     16: torch.complex128,
@@ -62,10 +62,10 @@ def assign_rows(
         )  # fmt: skip
         return
     keys = index if by_row else of_elements(index, shape)
-    found, order = torch.sort(keys.view(-1).to(sort_dtype(named.size)), stable=True)
+    found, order = sorted_positions(keys, named.size)
     launch(
         SOURCE, f"assign_sorted<{ctype(word)}>", n,
-        index=keys, sorted=found.to(torch.int64), order=order, source=words, out=to, n=n,
+        index=keys, sorted=found, order=order, source=words, out=to, n=n,
         shape=_in_words(named, out, word),
     )  # fmt: skip
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, launch
-from detmode.cuda.rows.reductions import SOURCE
+from detmode.cuda import Source, ctype, launch
+from detmode.cuda.dtypes import FLOATING, INTEGRAL
 from detmode.cuda.rows.shapes import Rows
+
+SOURCE = Source(
+    __file__,
+    "extrema.cu",
+    entries=tuple(
+        f"index_reduce_{kernel}<{ctype(dtype)}>"
+        for kernel in ("observe", "finish")
+        for dtype in FLOATING + INTEGRAL
+    ),
+)
 
 
 def extreme_rows(

@@ -86,12 +86,6 @@ struct Cubic {
   }
 };
 
-template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(int32_t* positions, opmath_t* weights, resized_axis w,
-                                resized_axis h, resized_axis d, bool align_corners) {
-  write_tables<interpolation>(positions, weights, w, h, d, align_corners);
-}
-
 // grad_output is [outer, (d.out, h.out,) w.out, inner], grad_input [outer, (d.size, h.size,)
 // w.size, inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once,
 // where they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in

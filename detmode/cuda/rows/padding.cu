@@ -5,6 +5,7 @@
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "index_type.cuh"
+#include "planes.cuh"
 
 // More copies than these are gathered by a warp.
 static constexpr int ALONE = 64;
@@ -59,11 +60,9 @@ static __device__ __forceinline__ index_t output_of(index_t k, index_t i,
 template <typename scalar_t>
 struct Sum {
   compensated_sum<opmath_t<scalar_t>> total;
-  __device__ __forceinline__ void add(scalar_t value) { total.add(to_opmath(value)); }
+  __device__ __forceinline__ void add(opmath_t<scalar_t> value) { total.add(value); }
   __device__ __forceinline__ void add(const Sum& later) { join(total, later.total); }
-  __device__ __forceinline__ scalar_t rounded() const {
-    return from_opmath<scalar_t>(total.rounded());
-  }
+  __device__ __forceinline__ opmath_t<scalar_t> rounded() const { return total.rounded(); }
   // What rounding takes stays in `low`, as with single addends.
   template <typename acc_t>
   static __device__ __forceinline__ void join(compensated_sum<acc_t>& sum,
@@ -121,20 +120,15 @@ struct Element {
 template <typename scalar_t, typename index_t>
 struct Planes {
   const scalar_t* first;
-  index_t hop;
-  int count;
+  index_t hop, count;
 };
 
-// Adds the output at `place` of each plane to the sum of the plane. The loads do not wait for one
-// another; a plane that does not exist has zeros.
+// Adds the output at `place` of each plane to the sum of the plane; zeros where there is no plane.
 template <int per_thread, typename scalar_t, typename index_t>
 static __device__ __forceinline__ void add_at(const Planes<scalar_t, index_t>& planes,
                                               index_t place, Sum<scalar_t> (&sums)[per_thread]) {
-  scalar_t values[per_thread];
-#pragma unroll
-  for (int j = 0; j < per_thread; ++j) {
-    values[j] = j < planes.count ? planes.first[j * planes.hop + place] : scalar_t();
-  }
+  opmath_t<scalar_t> values[per_thread];
+  load_planes(planes.first + place, planes.hop, planes.count, opmath_t<scalar_t>(0), values);
 #pragma unroll
   for (int j = 0; j < per_thread; ++j) sums[j].add(values[j]);
 }
@@ -185,12 +179,12 @@ static __device__ __forceinline__ void gather_together(const Planes<scalar_t, in
 }
 
 template <int per_thread, typename scalar_t, typename index_t>
-static __device__ __forceinline__ void store(scalar_t* grad_input, index_t hop, int count,
+static __device__ __forceinline__ void store(scalar_t* grad_input, index_t hop, index_t count,
                                              const Sum<scalar_t> (&sums)[per_thread]) {
+  opmath_t<scalar_t> results[per_thread];
 #pragma unroll
-  for (int j = 0; j < per_thread; ++j) {
-    if (j < count) grad_input[j * hop] = sums[j].rounded();
-  }
+  for (int j = 0; j < per_thread; ++j) results[j] = sums[j].rounded();
+  store_planes(grad_input, hop, count, results);
 }
 
 // Neighbouring threads own neighbouring positions, a thread `per_thread` planes. A warp's lanes
@@ -212,8 +206,8 @@ __global__ void pad_backward(const scalar_t* __restrict__ grad_output,
     return static_cast<int64_t>(group) * per_thread;
   };
   auto planes_from = [&](int64_t plane) {
-    int count = static_cast<int>(min_index(planes - plane, per_thread));
-    return Planes<scalar_t, index_t>{grad_output + plane * outputs, outputs, count};
+    return Planes<scalar_t, index_t>{grad_output + plane * outputs, outputs,
+                                     narrow(min_index(planes - plane, per_thread))};
   };
   for (int64_t first = thread_index() - lane; first < n; first += thread_count()) {
     bool many = false;

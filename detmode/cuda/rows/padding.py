@@ -35,16 +35,22 @@ PaddedAxis = namedtuple("PaddedAxis", "size out padding")
 
 
 def gather_backward(
-    name: str, grad_output: Tensor, self: Tensor, padding: Sequence[int], spatial: int
+    name: str, spatial: int, grad_output: Tensor, self: Tensor, padding: Sequence[int]
 ) -> Tensor:
-    """The gradient of a padding of the last ``spatial`` dimensions, contiguous.
+    """The gradient of a padding of the last ``spatial`` dimensions with respect to its input.
 
     Args:
         name: the operator without its number of dimensions: ``"reflection_pad"``.
-        grad_output: the gradient of the padded tensor.
-        self: the tensor that was padded; its shape and dtype are read.
-        padding: before and after the last dimension, then the one before it, and so on.
         spatial: 1, 2 or 3.
+        grad_output: (N, C, W_out), (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out), floating
+            point or complex; N may be missing.
+        self: (N, C, W), (N, C, H, W) or (N, C, D, H, W), or without N; its shape and dtype are
+            read.
+        padding: left and right, top and bottom, front and back, as many as there are; negative
+            where it crops; of a reflection each less than the size it pads.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``self``.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or paddings that do not go together.

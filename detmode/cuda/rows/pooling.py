@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from collections.abc import Sequence
 from functools import lru_cache
 
 from detmode.cuda import magic_numbers
@@ -27,3 +28,15 @@ def pooling(
     step = dilation // math.gcd(dilation, stride)
     parts = divmod((kernel - 1) * dilation + 1, stride)
     return Pooling(size, size_magic, out, stride, stride_magic, padding, dilation, step, *parts)
+
+
+def triple(operator: str, name: str, values: Sequence[int]) -> tuple[int, int, int]:
+    """Return an argument of a 3-d pooling, which may be given once for all axes.
+
+    Raises:
+        RuntimeError: there are neither one nor three.
+    """
+    if len(values) not in (1, 3):
+        raise RuntimeError(f"{operator}: {name} must be a single int, or a tuple of three ints")
+    t, h, w = values if len(values) == 3 else (*values, *values, *values)
+    return int(t), int(h), int(w)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,8 @@ from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.source import SOURCE
 
 
-def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices as int64 on the device of ``self``, a mask as one index for each dimension."""
+def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Tensor]:
+    """By dimension the indices as int64 on the device of ``self``; a mask is one for each."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None:
@@ -36,7 +37,7 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor 
         raise IndexError(
             f"too many indices for tensor of dimension {self.dim()} (got {len(found)})"
         )
-    return found
+    return {dim: index for dim, index in enumerate(found) if index is not None}
 
 
 def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:
@@ -106,12 +107,33 @@ def check_on_host(
         error: the exception that ATen raises.
         wraps: negative indices count from the end.
     """
+    position = out_of_range(index, size, wraps=wraps)
+    if position is not None:
+        raise error(f"index {position} is out of bounds for dimension {dim} with size {size}")
+
+
+def out_of_range(index: Tensor, size: int, *, wraps: bool = False) -> int | None:
+    """A position on the CPU that is none of ``size``; from ``-size`` on where it ``wraps``."""
     if index.device.type != "cpu" or index.numel() == 0:
-        return
+        return None
     lowest = -size if wraps else 0
-    for position in torch.stack(torch.aminmax(index)).tolist():
-        if not lowest <= position < size:
-            raise error(f"index {position} is out of bounds for dimension {dim} with size {size}")
+    ends: list[int] = torch.stack(torch.aminmax(index)).tolist()
+    return next((position for position in ends if not lowest <= position < size), None)
+
+
+def axis_of(self: Tensor, dim: int) -> int:
+    """``dim`` from 0; a tensor without dimensions has one.
+
+    Raises:
+        IndexError: it is out of range.
+    """
+    size = max(self.dim(), 1)
+    if not -size <= dim < size:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], "
+            f"but got {dim})"
+        )
+    return dim % size
 
 
 def check_values(out: Tensor, values: Tensor) -> None:
@@ -129,6 +151,15 @@ def check_values(out: Tensor, values: Tensor) -> None:
         raise RuntimeError(
             f"expected values on {out.device}, where self is, but they are on {values.device}"
         )
+
+
+def in_contiguous(
+    target: Tensor, move_rows: Callable[..., None], *arguments: Any, **options: Any
+) -> Tensor:
+    """``target`` with what ``move_rows`` does to it, or to a contiguous copy of it."""
+    work = target.contiguous()
+    move_rows(work, *arguments, **options)
+    return target if work is target else target.copy_(work)
 
 
 def copy_if_overlapping(out: Tensor, source: Tensor) -> Tensor:

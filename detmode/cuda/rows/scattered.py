@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, linearize
+from detmode.cuda.rows.positions import (
+    check_on_host,
+    copy_if_overlapping,
+    in_contiguous,
+    linearize,
+)
 from detmode.cuda.rows.shapes import Rows
 
 
@@ -41,25 +46,35 @@ def reduce_scattered(
         out = self.clone(memory_format=torch.contiguous_format)
     if index.numel() == 0:
         return out
-    grown, index, src = (
+    target, dim, index, source = laid_out(out, dim, index, src)
+    # Only what lies under the index takes part.
+    for other, length in enumerate(index.shape):
+        if other != dim:
+            target = target.narrow(other, 0, length)
+    positions, shape = rows_of(index, dim, target.shape[dim])
+    in_contiguous(target, reduce_rows, positions, source.contiguous(), shape, **options)
+    return out
+
+
+def laid_out(
+    out: Tensor, dim: int, index: Tensor, src: Tensor
+) -> tuple[Tensor, int, Tensor, Tensor]:
+    """``out``, ``dim`` from 0, the index as int64, and what of ``src`` lies under it.
+
+    Scalars are vectors, and what ``out`` may overwrite is a copy.
+
+    Raises:
+        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+    """
+    target, index, source = (
         x if x.dim() else x.view(1)
         for x in (out, copy_if_overlapping(out, index), copy_if_overlapping(out, src))
     )
-    dim = dim % grown.dim()
-    size = grown.shape[dim]
-    check_on_host(index, size, dim, RuntimeError)
-    # Only what lies under the index takes part.
-    target, source = grown, src
+    dim = dim % target.dim()
+    check_on_host(index, target.shape[dim], dim, RuntimeError)
     for other, length in enumerate(index.shape):
         source = source.narrow(other, 0, length)
-        if other != dim:
-            target = target.narrow(other, 0, length)
-    positions, shape = rows_of(index.to(torch.int64), dim, size)
-    work = target.contiguous()
-    reduce_rows(work, positions, source.contiguous(), shape, **options)
-    if work is not target:
-        target.copy_(work)
-    return out
+    return target, dim, index.to(torch.int64), source
 
 
 def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 PIECE = 64
-"""Rows that one thread adds one after the other; the same number as in kernels.cu."""
+"""Rows that one thread adds one after the other; the same number as in sums.cu."""
 
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
@@ -95,3 +96,9 @@ def sort_dtype(size: int) -> torch.dtype:
         if size - 1 <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
+
+
+def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The positions of ``index``, all below ``size``, sorted stably as int64; and their order."""
+    found, order = torch.sort(index.view(-1).to(sort_dtype(size)), stable=True)
+    return found.to(torch.int64), order

@@ -1,9 +1,12 @@
-// Sums of rows by destination: index_add, index_put(accumulate=True), scatter_add, scatter_reduce.
+// Sums and products of rows by destination: index_add, index_put(accumulate=True), index_reduce,
+// scatter_add, scatter_reduce.
 //
-// Two ways lead to the sums: integers added in any order (observe, admit_self, accumulate, finish),
-// and rows sorted by destination and added up piece by piece (sum_rows, sum_carries).
+// Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish), and
+// rows sorted by destination and added up piece by piece (sorted_rows, sorted_carries). Products go
+// the second way.
 #include "accumulator.cuh"
 #include "compensated_sum.cuh"
+#include "product.cuh"
 #include "row_shape.cuh"
 #include "segment_reduce.cuh"
 
@@ -100,27 +103,39 @@ __global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t
   }
 }
 
-// The sum of one column of the rows of one destination, in double, which has 29 bits to spare for
-// float and 16-bit addends.
-template <typename scalar_t>
+// What is reduced of one column of the rows of one destination: a sum in double, which has 29 bits
+// to spare for float and 16-bit addends.
+template <typename T>
 struct row_sum {
+  using scalar_t = T;
   using part_t = typename conditional<is_same<real_t<scalar_t>, double>::value, paired_sum<double>,
                                       plain_sum<double>>::type;
   part_t part;
   static __device__ __forceinline__ row_sum of(opmath_t<scalar_t> x) {
     return row_sum{part_t::of(static_cast<double>(x))};
   }
+  static __device__ __forceinline__ row_sum read(scalar_t x, bool scaled, double re, double im) {
+    return of(addend(x, scaled, re, im));
+  }
   static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
   __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
   __device__ __forceinline__ scalar_t result(int64_t count) const {
     return narrowed<scalar_t>(count == 1 ? part.total() : quotient(part.total(), count));
   }
+  // With the initial value, or with 0.0 as above.
+  __device__ __forceinline__ scalar_t onto(scalar_t self, bool include_self, int64_t count) const {
+    return plus(of(include_self ? to_opmath(self) : opmath_t<scalar_t>(0))).result(count);
+  }
 };
 template <typename T>
 struct row_sum<complex<T>> {
+  using scalar_t = complex<T>;
   row_sum<T> re, im;
   static __device__ __forceinline__ row_sum of(complex<T> x) {
     return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
+  }
+  static __device__ __forceinline__ row_sum read(complex<T> x, bool scaled, double re, double im) {
+    return of(addend(x, scaled, re, im));
   }
   static __device__ __forceinline__ row_sum nothing() {
     return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};
@@ -128,32 +143,51 @@ struct row_sum<complex<T>> {
   __device__ __forceinline__ row_sum plus(row_sum x) const {
     return row_sum{re.plus(x.re), im.plus(x.im)};
   }
-  __device__ __forceinline__ complex<T> result(int64_t count) const {
-    return complex<T>(re.result(count), im.result(count));
+  __device__ __forceinline__ complex<T> onto(complex<T> self, bool include_self,
+                                             int64_t count) const {
+    return complex<T>(re.onto(self.re, include_self, count), im.onto(self.im, include_self, count));
   }
 };
 
-// `width` neighbouring columns, which one thread reads at once and adds up side by side.
-template <typename scalar_t, int width>
-struct row_sums {
-  row_sum<scalar_t> lane[width];
-  static __device__ __forceinline__ row_sums nothing() {
-    row_sums sums;
-    for (int k = 0; k < width; ++k) sums.lane[k] = row_sum<scalar_t>::nothing();
-    return sums;
+// The same of a product, onto which nothing is scaled or counted.
+template <typename T>
+struct row_product {
+  using scalar_t = T;
+  product_t<scalar_t> run;
+  static __device__ __forceinline__ row_product read(scalar_t x, bool, double, double) {
+    return row_product{product_t<scalar_t>::of(x)};
   }
-  __device__ __forceinline__ row_sums plus(const row_sums& x) const {
-    row_sums sums;
-    for (int k = 0; k < width; ++k) sums.lane[k] = lane[k].plus(x.lane[k]);
-    return sums;
+  static __device__ __forceinline__ row_product nothing() { return read(scalar_t(1), false, 0, 0); }
+  __device__ __forceinline__ row_product plus(row_product x) const {
+    return row_product{run.times(x.run)};
+  }
+  __device__ __forceinline__ scalar_t onto(scalar_t self, bool include_self, int64_t) const {
+    auto product = include_self ? product_t<scalar_t>::of(self).times(run) : run;
+    return product.template result<scalar_t>();
   }
 };
 
-// Adds a destination's sums to its initial values, or to 0.0 as above, and stores the results.
-template <typename scalar_t, int width>
+// `width` neighbouring columns, which one thread reads at once and reduces side by side.
+template <typename row_t, int width>
+struct neighbours {
+  row_t lane[width];
+  static __device__ __forceinline__ neighbours nothing() {
+    neighbours runs;
+    for (int k = 0; k < width; ++k) runs.lane[k] = row_t::nothing();
+    return runs;
+  }
+  __device__ __forceinline__ neighbours plus(const neighbours& x) const {
+    neighbours runs;
+    for (int k = 0; k < width; ++k) runs.lane[k] = lane[k].plus(x.lane[k]);
+    return runs;
+  }
+};
+
+// Puts a destination's runs onto its initial values.
+template <typename row_t, int width>
 struct row_store {
-  scalar_t* out;
-  const int64_t* counted;  // the sorted index, to count a destination's rows in; null for a sum
+  typename row_t::scalar_t* out;
+  const int64_t* counted;  // the sorted index, to count a destination's rows in; null but for means
   int64_t begin, end;      // where in it they are
   int64_t column, inner, size;
   bool include_self;
@@ -169,38 +203,35 @@ struct row_store {
     return low;
   }
   __device__ __forceinline__ void operator()(int64_t key,
-                                             const row_sums<scalar_t, width>& sums) const {
+                                             const neighbours<row_t, width>& runs) const {
     int64_t outer = quick_div(column, inner), count = 1;
-    scalar_t* target = out + (outer * size + key) * inner + (column - outer * inner);
+    auto* target = out + (outer * size + key) * inner + (column - outer * inner);
     if (counted != nullptr) count = place_of(key + 1) - place_of(key) + (include_self ? 1 : 0);
-    for (int k = 0; k < width; ++k) {
-      auto own = include_self ? to_opmath(target[k]) : opmath_t<scalar_t>(0);
-      target[k] = sums.lane[k].plus(row_sum<scalar_t>::of(own)).result(count);
-    }
+    for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
   }
 };
 
-// The order of additions is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the
-// pieces' carries in the same way. A thread takes one piece of `width` columns.
+// The order is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the pieces' carries
+// in the same way. A thread takes one piece of `width` columns.
 constexpr int PIECE = 64;
 
 // The first launch: the rows themselves. `order` is the stable sort of `index`, `keys` its values.
-template <typename scalar_t, int width>
-__global__ void index_add_sum_rows(const int64_t* __restrict__ index,
-                                   const int64_t* __restrict__ keys,
-                                   const int64_t* __restrict__ order,
-                                   const scalar_t* __restrict__ source, scalar_t* __restrict__ out,
-                                   int64_t* __restrict__ carry_keys, double* __restrict__ carries,
-                                   row_shape shape, bool include_self, bool mean, bool scaled,
-                                   double re, double im) {
-  using sums_t = row_sums<scalar_t, width>;
-  sums_t* carried = reinterpret_cast<sums_t*>(carries);
+template <typename row_t, int width>
+__global__ void sorted_rows(const int64_t* __restrict__ index, const int64_t* __restrict__ keys,
+                            const int64_t* __restrict__ order,
+                            const typename row_t::scalar_t* __restrict__ source,
+                            typename row_t::scalar_t* __restrict__ out,
+                            int64_t* __restrict__ carry_keys, double* __restrict__ carries,
+                            row_shape shape, bool include_self, bool mean, bool scaled, double re,
+                            double im) {
+  using runs_t = neighbours<row_t, width>;
+  runs_t* carried = reinterpret_cast<runs_t*>(carries);
   int64_t rows = shape.rows, inner = shape.inner, size = shape.size;
   int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     int64_t outer = quick_div(column, inner);
-    const scalar_t* first = source + outer * rows * inner + (column - outer * inner);
+    auto* first = source + outer * rows * inner + (column - outer * inner);
     segment_piece<PIECE>(
         piece, rows,
         [&](int64_t row) {
@@ -210,51 +241,49 @@ __global__ void index_add_sum_rows(const int64_t* __restrict__ index,
           return key;
         },
         [&](int64_t row) {
-          auto read =
-              *reinterpret_cast<const pack_of<scalar_t, width>*>(first + order[row] * inner);
-          sums_t sums;
-          for (int k = 0; k < width; ++k) {
-            sums.lane[k] = row_sum<scalar_t>::of(addend(read.lane[k], scaled, re, im));
-          }
-          return sums;
+          using pack_t = pack_of<typename row_t::scalar_t, width>;
+          auto read = *reinterpret_cast<const pack_t*>(first + order[row] * inner);
+          runs_t runs;
+          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(read.lane[k], scaled, re, im);
+          return runs;
         },
-        [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
-        sums_t::nothing(),
+        [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
+        runs_t::nothing(),
         // A run that is complete here lies in this piece.
-        row_store<scalar_t, width>{out, mean ? keys : nullptr, piece * PIECE,
-                                   min_index(rows, (piece + 1) * PIECE), column, inner, size,
-                                   include_self},
-        [&](int64_t slot, int64_t key, const sums_t& sums) {
+        row_store<row_t, width>{out, mean ? keys : nullptr, piece * PIECE,
+                                min_index(rows, (piece + 1) * PIECE), column, inner, size,
+                                include_self},
+        [&](int64_t slot, int64_t key, const runs_t& runs) {
           if (column == 0) carry_keys[slot] = key;
-          carried[slot * groups + group] = sums;
+          carried[slot * groups + group] = runs;
         });
   }
 }
 
 // The launches after it: `n` carries, until one piece holds them all.
-template <typename scalar_t, int width>
-__global__ void index_add_sum_carries(const int64_t* __restrict__ keys,
-                                      const double* __restrict__ carries_read,
-                                      const int64_t* __restrict__ counted,
-                                      scalar_t* __restrict__ out, int64_t* __restrict__ carry_keys,
-                                      double* __restrict__ carries, int64_t n, row_shape shape,
-                                      bool include_self) {
-  using sums_t = row_sums<scalar_t, width>;
-  const sums_t* read = reinterpret_cast<const sums_t*>(carries_read);
-  sums_t* carried = reinterpret_cast<sums_t*>(carries);
+template <typename row_t, int width>
+__global__ void sorted_carries(const int64_t* __restrict__ keys,
+                               const double* __restrict__ carries_read,
+                               const int64_t* __restrict__ counted,
+                               typename row_t::scalar_t* __restrict__ out,
+                               int64_t* __restrict__ carry_keys, double* __restrict__ carries,
+                               int64_t n, row_shape shape, bool include_self) {
+  using runs_t = neighbours<row_t, width>;
+  const runs_t* read = reinterpret_cast<const runs_t*>(carries_read);
+  runs_t* carried = reinterpret_cast<runs_t*>(carries);
   int64_t groups = shape.outer * shape.inner / width, all = segment_pieces<PIECE>(n) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     segment_piece<PIECE>(
         piece, n, [&](int64_t slot) { return keys[slot]; },
         [&](int64_t slot) { return read[slot * groups + group]; },
-        [](const sums_t& earlier, const sums_t& later) { return earlier.plus(later); },
-        sums_t::nothing(),
-        row_store<scalar_t, width>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
-                                   include_self},
-        [&](int64_t slot, int64_t key, const sums_t& sums) {
+        [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
+        runs_t::nothing(),
+        row_store<row_t, width>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
+                                include_self},
+        [&](int64_t slot, int64_t key, const runs_t& runs) {
           if (column == 0) carry_keys[slot] = key;
-          carried[slot * groups + group] = sums;
+          carried[slot * groups + group] = runs;
         });
   }
 }

@@ -1,4 +1,4 @@
-"""Adding rows of a tensor to the destinations that an index names: what both families launch.
+"""Adding rows of a tensor to the destinations that an index names, or multiplying them by rows.
 
 Two ways lead to sums that do not depend on the order of threads; :mod:`detmode.cuda.rows.shapes`
 says which is taken. It goes by shapes alone, so that it is the same on every GPU.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
 from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import PIECE, Rows, flat, parts_of, sort_dtype, sorts_rows
+from detmode.cuda.rows.shapes import PIECE, Rows, flat, parts_of, sorted_positions, sorts_rows
 from detmode.cuda.rows.source import SOURCE, widths
 
 
@@ -39,28 +39,14 @@ def add_rows(
     """
     if shape.addends == 0:
         return
-    by_row = index.numel() == shape.rows
-    if not sorts_rows(shape, out.dtype, by_row):
-        _add_integers(out, index, source, shape, by_row, complex(alpha), include_self, mean)
-    elif by_row:
-        _add_sorted(out, index, source, shape, complex(alpha), include_self, mean)
-    else:
-        keys = of_elements(index, shape)
-        _add_sorted(out, keys, source, flat(shape), complex(alpha), include_self, mean)
-
-
-def _add_integers(
-    out: Tensor,
-    index: Tensor,
-    source: Tensor,
-    shape: Rows,
-    by_row: bool,
-    alpha: complex,
-    include_self: bool,
-    mean: bool,
-) -> None:
+    by_row, (components, words) = index.numel() == shape.rows, parts_of(out.dtype)
+    if sorts_rows(shape, out.dtype, by_row):
+        row, width = f"row_sum<{ctype(out.dtype)}>", widths(out.dtype)[-1]
+        _reduce_sorted(
+            row, width, components * words, out, index, source, shape, include_self, alpha, mean
+        )
+        return
     scalar = ctype(out.dtype)
-    components, words = parts_of(out.dtype)
     n, elements = shape.destinations, shape.destinations * components
     # One allocation, so one fill: the sums, then the keys.
     scratch = torch.zeros(
@@ -70,7 +56,8 @@ def _add_integers(
     counts = torch.zeros(n, dtype=torch.int64, device=out.device) if mean else None
     headroom = (shape.rows + 1).bit_length()
     addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
-    addends |= {"shape": shape, "scaled": alpha != 1, "re": alpha.real, "im": alpha.imag}
+    re, im = float(alpha.real), float(alpha.imag)
+    addends |= {"shape": shape, "scaled": alpha != 1, "re": re, "im": im}
     launch(
         SOURCE, f"index_add_observe<{scalar}>", shape.addends,
         keys=keys, counts=counts, **addends,
@@ -90,47 +77,69 @@ def _add_integers(
     )  # fmt: skip
 
 
-def _add_sorted(
+def multiply_rows(
+    out: Tensor, index: Tensor, source: Tensor, shape: Rows, *, include_self: bool = True
+) -> None:
+    """Multiply ``out`` by ``source`` where ``index`` says; other destinations keep their bits.
+
+    Args:
+        out: contiguous, ``shape.destinations`` elements, of a floating or integral dtype.
+        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
+            each of ``shape.outer``, or one for each element of ``source``.
+        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
+        shape: how they lie.
+        include_self: whether what a destination held is a factor too.
+    """
+    if shape.addends == 0:
+        return
+    # product_t of product.cuh
+    words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
+    row = f"row_product<{ctype(out.dtype)}>"
+    _reduce_sorted(row, 1, words, out, index, source, shape, include_self)
+
+
+def _reduce_sorted(
+    row: str,
+    width: int,
+    words: int,
     out: Tensor,
     index: Tensor,
     source: Tensor,
     shape: Rows,
-    alpha: complex,
     include_self: bool,
-    mean: bool,
+    alpha: complex = 1,
+    mean: bool = False,
 ) -> None:
-    components, words = parts_of(out.dtype)
-    columns = shape.outer * shape.inner
+    """Launch for up to ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
+    if index.numel() != shape.rows:
+        index, shape = of_elements(index, shape), flat(shape)
     # Reading several columns at once needs aligned rows, and does not change the bits.
-    width = widths(out.dtype)[-1]
     if shape.inner % width or source.data_ptr() % (width * source.itemsize):
         width = 1
-    kind = f"<{ctype(out.dtype)}, {width}>"
-    narrow = index.view(-1).to(sort_dtype(shape.size))
-    sorted_index, order = torch.sort(narrow, stable=True)
-    counted = sorted_index.to(torch.int64)
+    columns = shape.outer * shape.inner
+    keys, order = sorted_positions(index, shape.size)
 
     def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
         """Threads for n items, and where their pieces' carries go; the last launch has none."""
         pieces = -(-n // PIECE)
         if pieces == 1:
             return columns // width, None, None
-        keys = empty((2 * pieces,), torch.int64, out.device)
-        sums = empty((2 * pieces * columns * components * words,), torch.float64, out.device)
-        return pieces * columns // width, keys, sums
+        carry_keys = empty((2 * pieces,), torch.int64, out.device)
+        carries = empty((2 * pieces * columns * words,), torch.float64, out.device)
+        return pieces * columns // width, carry_keys, carries
 
-    threads, keys, sums = slots(shape.rows)
+    threads, carry_keys, carries = slots(shape.rows)
     launch(
-        SOURCE, f"index_add_sum_rows{kind}", threads,
-        index=index, keys=counted, order=order, source=source, out=out,
-        carry_keys=keys, carries=sums, shape=shape, include_self=include_self, mean=mean,
-        scaled=alpha != 1, re=alpha.real, im=alpha.imag,
+        SOURCE, f"sorted_rows<{row}, {width}>", threads,
+        index=index, keys=keys, order=order, source=source, out=out, carry_keys=carry_keys,
+        carries=carries, shape=shape, include_self=include_self, mean=mean, scaled=alpha != 1,
+        re=float(alpha.real), im=float(alpha.imag),
     )  # fmt: skip
-    while keys is not None:
-        read_keys, read_sums, n = keys, sums, keys.numel()
-        threads, keys, sums = slots(n)
+    while carry_keys is not None:
+        read_keys, read, n = carry_keys, carries, carry_keys.numel()
+        threads, carry_keys, carries = slots(n)
         launch(
-            SOURCE, f"index_add_sum_carries{kind}", threads,
-            keys=read_keys, carries_read=read_sums, counted=counted if mean else None, out=out,
-            carry_keys=keys, carries=sums, n=n, shape=shape, include_self=include_self,
+            SOURCE, f"sorted_carries<{row}, {width}>", threads,
+            keys=read_keys, carries_read=read, counted=keys if mean else None, out=out,
+            carry_keys=carry_keys, carries=carries, n=n, shape=shape, include_self=include_self,
         )  # fmt: skip

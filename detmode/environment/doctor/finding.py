@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 SEVERITIES = ("error", "warning", "note")
 """How much a finding matters, the most first."""
@@ -34,6 +35,11 @@ class Finding:
     def __post_init__(self) -> None:
         if not self.severity:
             object.__setattr__(self, "severity", "warning" if self.remedy else "note")
+
+    @classmethod
+    def either(cls, subject: str, state: str, is_fine: bool, fine: str, *otherwise: Any) -> Finding:
+        """A finding with the effect ``fine``, or else an effect, its remedy and its severity."""
+        return cls(subject, state, *((fine,) if is_fine else otherwise))
 
     def as_text(self) -> dict[str, str | None]:
         """The fields by name."""

@@ -17,12 +17,11 @@ _FIXED_WORKSPACES = (":4096:8", ":16:8")
 def _cublas() -> Iterator[Finding]:
     name = "CUBLAS_WORKSPACE_CONFIG"
     state = variable(name)
-    if state in _FIXED_WORKSPACES:
-        yield Finding(name, state, "cuBLAS gives the same bits with several streams")
-        return
-    yield Finding(
+    yield Finding.either(
         name,
         state,
+        state in _FIXED_WORKSPACES,
+        "cuBLAS gives the same bits with several streams",
         "with several streams cuBLAS may vary; PyTorch 2.8 and 2.9 refuse matrix products",
         "`detmode run` sets it; elsewhere export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python "
         "starts",
@@ -32,12 +31,11 @@ def _cublas() -> Iterator[Finding]:
 def _cudnn() -> Iterator[Finding]:
     backend = torch.backends.cudnn
     state = f"deterministic={backend.deterministic}, benchmark={backend.benchmark}"
-    if backend.deterministic and not backend.benchmark:
-        yield Finding("cuDNN", state, "the same algorithm is chosen in every run")
-        return
-    yield Finding(
+    yield Finding.either(
         "cuDNN",
         state,
+        backend.deterministic and not backend.benchmark,
+        "the same algorithm is chosen in every run",
         "outside the mode the algorithm, and so the bits, may vary between runs",
         "nothing under the mode, which sets deterministic=True and benchmark=False",
         "note",
@@ -54,34 +52,29 @@ def _recurrent() -> Iterator[Finding]:
         return
     workspace = variable("CUBLAS_WORKSPACE_CONFIG")
     state = "no cuDNN" if version is None else f"cuDNN {version}, workspace {workspace}"
-    if version is None:
-        yield Finding(subject, state, "nn.RNN, nn.LSTM and nn.GRU do not run in cuDNN")
-    elif workspace in (*_FIXED_WORKSPACES, ":4096:2"):
-        yield Finding(subject, state, "nn.RNN, nn.LSTM and nn.GRU have workspaces of their own")
-    else:
-        yield Finding(
-            subject,
-            state,
-            "nn.RNN, nn.LSTM and nn.GRU vary on some versions; which ones is not documented",
-            "export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python starts",
-        )
+    yield Finding.either(
+        subject,
+        state,
+        version is None or workspace in (*_FIXED_WORKSPACES, ":4096:2"),
+        "nn.RNN, nn.LSTM and nn.GRU "
+        + ("do not run in cuDNN" if version is None else "have workspaces of their own"),
+        "nn.RNN, nn.LSTM and nn.GRU vary on some versions; which ones is not documented",
+        "export CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python starts",
+    )
 
 
 def _precision() -> Iterator[Finding]:
     precisions = _float32_precisions()
     state = ", ".join(f"{name} {value}" for name, value in precisions.items())
-    reduced = set(precisions.values()) != {"float32"}
-    yield Finding(
+    yield Finding.either(
         "float32 precision",
         state,
+        set(precisions.values()) == {"float32"},
+        "float32 is computed as float32",
         "TF32 and bfloat16 do not vary between runs, but GPUs with and without them give different "
-        "bits"
-        if reduced
-        else "float32 is computed as float32",
+        "bits",
         "for several GPU models: torch.set_float32_matmul_precision('highest') and "
-        "torch.backends.cudnn.allow_tf32 = False"
-        if reduced
-        else None,
+        "torch.backends.cudnn.allow_tf32 = False",
         "note",
     )
     override = os.environ.get("NVIDIA_TF32_OVERRIDE")
@@ -122,16 +115,14 @@ def _reductions() -> Iterator[Finding]:
         )
         if _read(matmul, name)
     ]
-    yield Finding(
+    yield Finding.either(
         "float16 and bfloat16 matmul",
         ", ".join(allowed) or "sums are float32",
+        not allowed,
+        "sums are rounded once",
         "intermediate sums may be rounded: this does not vary between runs, but depends on the GPU "
-        "and the size"
-        if allowed
-        else "sums are rounded once",
-        "for accuracy, or several GPU models: set them to False in torch.backends.cuda.matmul"
-        if allowed
-        else None,
+        "and the size",
+        "for accuracy, or several GPU models: set them to False in torch.backends.cuda.matmul",
         "note",
     )
 
@@ -147,15 +138,13 @@ def _read(settings: object, name: str) -> bool:
 def _tunable() -> Iterator[Finding]:
     on = _is_tunable("is_enabled", "PYTORCH_TUNABLEOP_ENABLED", "0")
     tunes = on and _is_tunable("tuning_is_enabled", "PYTORCH_TUNABLEOP_TUNING", "1")
-    yield Finding(
+    yield Finding.either(
         "TunableOp",
         "on, and tunes" if tunes else "on" if on else "off",
-        "matrix products are chosen by timing: every tuning may choose others, with other bits"
-        if on
-        else "matrix products are not chosen by timing",
-        "unset PYTORCH_TUNABLEOP_ENABLED, or tune once and set PYTORCH_TUNABLEOP_TUNING=0"
-        if on
-        else None,
+        not on,
+        "matrix products are not chosen by timing",
+        "matrix products are chosen by timing: every tuning may choose others, with other bits",
+        "unset PYTORCH_TUNABLEOP_ENABLED, or tune once and set PYTORCH_TUNABLEOP_TUNING=0",
         "error" if tunes else "",
     )
 
@@ -194,23 +183,19 @@ def _attention() -> Iterator[Finding]:
 
 
 def _fill() -> Iterator[Finding]:
-    name = "fill_uninitialized_memory"
-    if torch._C._get_deterministic_fill_uninitialized_memory():
-        yield Finding(
-            name,
-            "True",
+    filled = torch._C._get_deterministic_fill_uninitialized_memory()
+    effects = (
+        "a program that reads uninitialised memory may vary",
+        "DeterministicMode(fill_uninitialized_memory=True) shows whether yours does",
+    )
+    if filled:
+        effects = (
             "under PyTorch's flag every torch.empty costs one write of its bytes; a program "
             "that reads uninitialised memory does not vary",
             "for a program that reads none: DeterministicMode(fill_uninitialized_memory=False)",
-            "note",
         )
-    else:
-        yield Finding(
-            name,
-            "False",
-            "a program that reads uninitialised memory may vary",
-            "DeterministicMode(fill_uninitialized_memory=True) shows whether yours does",
-        )
+    severity = "note" if filled else "warning"
+    yield Finding("fill_uninitialized_memory", str(filled), *effects, severity)
 
 
 def _compiler() -> Iterator[Finding]:
@@ -229,17 +214,15 @@ def _compiler() -> Iterator[Finding]:
     ]
     deterministic = setting("deterministic", "TORCHINDUCTOR_DETERMINISTIC")
     state = f"deterministic={deterministic}"
-    yield Finding(
+    yield Finding.either(
         "torch.compile (inductor)",
         ", ".join([state, *(f"{name}=True" for name in timed)]),
-        "what would change the bits is not chosen by timing"
-        if deterministic
-        else "outside the mode kernels are chosen by timing: two compilations may give other bits",
-        None
-        if deterministic
-        else "nothing under the mode, where functions run uncompiled; elsewhere export "
+        deterministic,
+        "what would change the bits is not chosen by timing",
+        "outside the mode kernels are chosen by timing: two compilations may give other bits",
+        "nothing under the mode, where functions run uncompiled; elsewhere export "
         "TORCHINDUCTOR_DETERMINISTIC=1 (PyTorch 2.10 or newer)",
-        "warning" if timed and not deterministic else "note",
+        "warning" if timed else "note",
     )
 
 

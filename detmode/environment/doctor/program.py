@@ -18,12 +18,11 @@ _UNKNOWN = "not known before a program runs"
 def _hash_seed() -> Iterator[Finding]:
     name = "PYTHONHASHSEED"
     value = os.environ.get(name)
-    if value not in (None, "", "random"):
-        yield Finding(name, str(value), "sets of strings have the same order in every run")
-        return
-    yield Finding(
+    yield Finding.either(
         name,
         "not set" if value is None else value,
+        value not in (None, "", "random"),
+        "sets of strings have the same order in every run",
         "sets of strings are ordered anew in every run, and what iterates over them too",
         "`detmode run` sets it; elsewhere export PYTHONHASHSEED=0 before Python starts"
         if value != "random"
@@ -66,15 +65,13 @@ def _workers() -> Iterator[Finding]:
     # Asking for the method alone would fix it for the process.
     method = multiprocessing.get_start_method(allow_none=True)
     method = method or multiprocessing.get_all_start_methods()[0]
-    yield Finding(
+    yield Finding.either(
         "DataLoader workers",
         f"started by {method}",
-        "started inside the mode they inherit it and PyTorch's flag, but are not in its report"
-        if method == "fork"
-        else "they have neither the mode nor PyTorch's flag",
-        None
-        if method == "fork"
-        else "where workers compute: detmode.use_deterministic_algorithms(True) in worker_init_fn",
+        method == "fork",
+        "started inside the mode they inherit it and PyTorch's flag, but are not in its report",
+        "they have neither the mode nor PyTorch's flag",
+        "where workers compute: detmode.use_deterministic_algorithms(True) in worker_init_fn",
     )
 
 
@@ -127,14 +124,14 @@ def _threads() -> Iterator[Finding]:
         if name == "MKL_DYNAMIC" and not torch.backends.mkl.is_available():
             continue
         adjusts = os.environ.get(name, default).lower() not in ("false", "0")
-        yield Finding(
+        yield Finding.either(
             name,
             variable(name),
-            "the number of threads may be lowered at run time"
-            if adjusts
-            else "the number of threads is not lowered at run time",
-            f"export {name}=FALSE" if adjusts else None,
-            "warning" if adjusts and name in os.environ else "note",
+            not adjusts,
+            "the number of threads is not lowered at run time",
+            "the number of threads may be lowered at run time",
+            f"export {name}=FALSE",
+            "warning" if name in os.environ else "note",
         )
 
 
@@ -152,15 +149,13 @@ def _cpu() -> Iterator[Finding]:
     )
     if torch.backends.mkl.is_available():
         value = os.environ.get("MKL_CBWR")
-        yield Finding(
+        yield Finding.either(
             "MKL_CBWR",
             value or "not set",
-            "MKL chooses its code by the CPU's model"
-            if value is None
-            else "MKL's code path is fixed",
-            "for the same bits on different CPUs: export MKL_CBWR=COMPATIBLE (slower)"
-            if value is None
-            else None,
+            value is not None,
+            "MKL's code path is fixed",
+            "MKL chooses its code by the CPU's model",
+            "for the same bits on different CPUs: export MKL_CBWR=COMPATIBLE (slower)",
             "note",
         )
 

@@ -15,12 +15,11 @@ from detmode.environment.versions import SUPPORTED, VERSIONS, parse_version
 
 def _pytorch() -> Iterator[Finding]:
     version = parse_version(torch.__version__)
-    if SUPPORTED[0] <= version <= SUPPORTED[1]:
-        yield Finding("PyTorch", torch.__version__, "the rule table was checked against it")
-        return
-    yield Finding(
+    yield Finding.either(
         "PyTorch",
         torch.__version__,
+        SUPPORTED[0] <= version <= SUPPORTED[1],
+        "the rule table was checked against it",
         f"the rule table was checked against {VERSIONS}: what another version alerts on "
         "still alerts, but without a substitute",
         f"use PyTorch {VERSIONS}, or a newer detmode",
@@ -62,26 +61,26 @@ def _gpu_names(count: int) -> list[str]:
 
 
 def _launches() -> Iterator[Finding]:
-    reason = cuda.unavailable("cuda")
-    yield Finding(
+    yield _launch_by(
+        "cuda",
         "CUDA kernels (CuPy, NVRTC, driver)",
-        "available" if reason is None else "not available",
-        "substitutes run on CUDA tensors"
-        if reason is None
-        else "on CUDA tensors PyTorch's own path runs, or the call is refused",
-        reason,
-        "warning" if reason is not None and torch.cuda.is_available() else "note",
+        "substitutes run on CUDA tensors",
+        "on CUDA tensors PyTorch's own path runs, or the call is refused",
+        "warning" if torch.cuda.is_available() else "note",
     )
-    reason = cuda.unavailable("cpu")
-    yield Finding(
+    yield _launch_by(
+        "cpu",
         "host runner (C++ compiler)",
-        "available" if reason is None else "not available",
-        "--simulate cuda and verify --device host work"
-        if reason is None
-        else "--simulate cuda runs without simulation; verify --device host does not run",
-        reason,
+        "--simulate cuda and verify --device host work",
+        "--simulate cuda runs without simulation; verify --device host does not run",
         "note",
     )
+
+
+def _launch_by(device: str, subject: str, fine: str, effect: str, severity: str) -> Finding:
+    reason = cuda.unavailable(device)
+    state = "available" if reason is None else "not available"
+    return Finding.either(subject, state, reason is None, fine, effect, reason, severity)
 
 
 LOOKS: tuple[Look, ...] = (_pytorch, _devices, _launches)

@@ -39,39 +39,36 @@ raises ``RuntimeError``.
 """
 
 from detmode.rules.adaptive_avg_pool import launch
-from detmode.table.chain import chain
+from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, Substitute
 
-_OVERLAP = "overlapping windows add to one element by atomicAdd, in the order they come"
+_GATHERED = Row(
+    when=on("cuda"),
+    action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
+    guarantee=GPU_TO_GPU,
+    because="overlapping windows add to one element by atomicAdd, in the order they come",
+)
 _ELSEWHERE = "on other devices PyTorch does not alert; the CPU adds a plane's windows in order"
 
 RULES = (
     *chain(
         "aten::_adaptive_avg_pool2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.adaptive_avg_pool2d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="adaptive_avg_pool2d_backward_cuda",
-        because=_OVERLAP,
+        _GATHERED
+        | Row(
+            action=Substitute(launch.adaptive_avg_pool2d_backward, traffic=1.0),
+            alert="adaptive_avg_pool2d_backward_cuda",
+        ),
         otherwise=_ELSEWHERE,
     ),
     *chain(
         "aten::_adaptive_avg_pool3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="adaptive_avg_pool3d_backward_cuda",
-        because=_OVERLAP,
+        _GATHERED | Row(alert="adaptive_avg_pool3d_backward_cuda"),
         otherwise=_ELSEWHERE,
     ),
     *chain(
         "aten::adaptive_avg_pool3d_backward.grad_input",
-        when=on("cuda"),
-        action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="adaptive_avg_pool3d_backward_out_cuda",
-        because=_OVERLAP,
+        _GATHERED | Row(alert="adaptive_avg_pool3d_backward_out_cuda"),
         otherwise=_ELSEWHERE,
     ),
 )

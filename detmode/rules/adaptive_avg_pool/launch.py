@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,28 +10,15 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented
+from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
 from detmode.table.conditions import FLOATING
 
-PER_THREAD = 8
-"""Planes (or channels) that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes; with fewer, more threads are better."""
-
-SOURCE = Source(
-    __file__,
-    "kernels.cu",
-    entries=tuple(
-        f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
-        for kernel in ("adaptive_avg_pool_backward", "adaptive_avg_pool_backward_channels_last")
-        for dtype in FLOATING
-        for per_thread in (1, PER_THREAD)
-        for index in ("int32_t", "int64_t")
-    ),
-)
+KERNEL = "adaptive_avg_pool_backward"
+SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
-AxisSizes = namedtuple("AxisSizes", "size magic out out_magic")
-"""The inputs and the outputs of one axis, each with its magic number."""
+OutMagics = namedtuple("OutMagics", "t h w")
+"""The magic numbers of the sizes out."""
 
 
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
@@ -50,27 +36,8 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         NotImplementedError: a dtype that is not floating point.
     """
     _check("adaptive_avg_pool2d_backward", grad_output, self, 2)
-    if not _channels_last(self):
-        return _contiguous(grad_output, self, 2)
-    channels = self.shape[1]
-    grad_input = empty(self.shape, self.dtype, self.device, torch.channels_last)
-    many = channels >= 8 * PER_THREAD and grad_input.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = _index_ctype(grad_output, self, 2)
-    lanes = -(-channels // per_thread)
-    threads = grad_input.numel() // channels * lanes
-    (lanes_magic,) = magic_numbers(lanes)
-    axes = _axes(grad_output, self, 2)
-    one_magic = axes.pop("t").magic
-    launch(
-        SOURCE,
-        f"adaptive_avg_pool_backward_channels_last<{ctype(self.dtype)}, {per_thread}, {index}>",
-        threads,
-        grad_output=grad_output.contiguous(memory_format=torch.channels_last),
-        grad_input=grad_input, n=threads, channels=channels, **axes,
-        one_magic=one_magic, lane_count=lanes, lanes_magic=lanes_magic,
-    )  # fmt: skip
-    return grad_input
+    last = torch.channels_last if _channels_last(self) else torch.contiguous_format
+    return _gather(grad_output, self, 2, last)
 
 
 def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
@@ -88,39 +55,31 @@ def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         NotImplementedError: a dtype that is not floating point.
     """
     _check("adaptive_avg_pool3d_backward", grad_output, self, 3)
-    return _contiguous(grad_output, self, 3)
+    return _gather(grad_output, self, 3, torch.contiguous_format)
 
 
-def _contiguous(grad_output: Tensor, self: Tensor, spatial: int) -> Tensor:
-    grad_input = empty(self.shape, self.dtype, self.device)
-    planes = self.shape[:-spatial].numel()
-    many = planes >= PER_THREAD and grad_input.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = _index_ctype(grad_output, self, spatial)
-    threads = -(-planes // per_thread) * self.shape[-spatial:].numel()
+def _gather(
+    grad_output: Tensor, self: Tensor, spatial: int, memory_format: torch.memory_format
+) -> Tensor:
+    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
+    last = memory_format is torch.channels_last
+    outer, inner = self.shape[:2] if last else (self.shape[:-spatial].numel(), 1)
+    shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
+    per_thread = PER_THREAD if shared >= least and grad_input.numel() >= MANY else 1
+    shares = -(-shared // per_thread)
+    threads = grad_input.numel() // max(shared, 1) * shares
+    missing = (1,) * (3 - spatial)
+    sizes_in, sizes_out = ((*missing, *each.shape[-spatial:]) for each in (self, grad_output))
+    # The kernel multiplies a position of one tensor by the other's size, of each axis.
+    products = [(size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes_in, sizes_out)]
+    index = index_ctype(grad_output.numel(), self.numel(), *products)
     launch(
-        SOURCE, f"adaptive_avg_pool_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
-        grad_output=grad_output.contiguous(), grad_input=grad_input, n=threads, planes=planes,
-        **_axes(grad_output, self, spatial),
+        SOURCE, f"{KERNEL}<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        grad_output=grad_output.contiguous(memory_format=memory_format), grad_input=grad_input,
+        shape=pooled_shape((threads, outer, inner), sizes_in, sizes_out, shares if last else 1),
+        magics=OutMagics(*magic_numbers(*sizes_out)),
     )  # fmt: skip
     return grad_input
-
-
-def _axes(grad_output: Tensor, self: Tensor, spatial: int) -> dict[str, Any]:
-    """The kernels' arguments that describe their axes; a missing one has the sizes 1."""
-    missing = (1,) * (3 - spatial)
-    sizes = (*missing, *self.shape[-spatial:]), (*missing, *grad_output.shape[-spatial:])
-    ins, outs = (zip(along, magic_numbers(*along)) for along in sizes)
-    t, h, w = (AxisSizes(*size_in, *size_out) for size_in, size_out in zip(ins, outs))
-    (positions_magic,) = magic_numbers(self.shape[-spatial:].numel())
-    return {"t": t, "h": h, "w": w, "positions_magic": positions_magic}
-
-
-def _index_ctype(grad_output: Tensor, self: Tensor, spatial: int) -> str:
-    """The kernels multiply a position of one tensor by the other's size, of each axis."""
-    axes = zip(self.shape[-spatial:], grad_output.shape[-spatial:])
-    products = ((size_in + 1) * (size_out + 1) for size_in, size_out in axes)
-    return index_ctype(grad_output.numel(), self.numel(), *products)
 
 
 def _channels_last(self: Tensor) -> bool:

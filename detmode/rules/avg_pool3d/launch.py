@@ -9,26 +9,14 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
-from detmode.cuda.rows.pooling import pooling
+from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
+from detmode.cuda.rows.pooling import pooling, triple
 from detmode.table.conditions import FLOATING
 
-PER_THREAD = 8
-"""Planes that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
-SOURCE = Source(
-    __file__,
-    "kernels.cu",
-    entries=tuple(
-        f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>"
-        for dtype in FLOATING
-        for per_thread in (1, PER_THREAD)
-        for index in ("int32_t", "int64_t")
-    ),
-)
+SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
 
 
 def avg_pool3d_backward(
@@ -60,9 +48,9 @@ def avg_pool3d_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    kernel = _triple("kernel_size", kernel_size)
-    strides = _triple("stride", stride) if len(stride) else kernel
-    pads = _triple("padding", padding)
+    kernel = triple("avg_pool3d", "kernel_size", kernel_size)
+    strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
+    pads = triple("avg_pool3d", "padding", padding)
     _check(grad_output, self, kernel, strides, pads, divisor_override)
     axes = list(zip(self.shape[-3:], grad_output.shape[-3:], kernel, strides, pads))
     divisor = divisor_override or 0
@@ -94,13 +82,6 @@ def _windows_alike(
     """Return whether all windows of an axis count ``kernel`` positions."""
     margin = padding if count_include_pad else 0
     return padding == margin and (size_out - 1) * stride - padding + kernel <= size_in + margin
-
-
-def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
-    if len(values) not in (1, 3):
-        raise RuntimeError(f"avg_pool3d: {name} must be a single int, or a tuple of three ints")
-    t, h, w = values if len(values) == 3 else (*values, *values, *values)
-    return int(t), int(h), int(w)
 
 
 def _check(

@@ -12,7 +12,7 @@ from torch import Tensor
 from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, special
-from detmode.table.samples import Maker, Samples, sample
+from detmode.table.samples import Maker, Samples, samples_of
 
 OP = "aten::avg_pool3d_backward"
 
@@ -67,42 +67,40 @@ def _composed(
     return found if divisor_override is None else found / divisor_override
 
 
-_case = partial(sample, op=OP, dtypes=FLOATING)
-_bench = partial(sample, op=OP, dtypes=FLOATING[:3])
-_plain = sample("plain", lambda m: _call(m, (2, 3, 6, 6, 6), (2,)), op=OP)
+_case = samples_of(_call, op=OP, dtypes=FLOATING)
+_bench = samples_of(_call, op=OP, dtypes=FLOATING[:3])
+_plain = samples_of(_call, op=OP)("plain", (2, 3, 6, 6, 6), (2,))
+_special = partial(special, name="grad_output", step=8)
 
 SAMPLES = Samples(
     cases=(
         _case(
-            "overlap",
-            lambda m: _call(m, (2, 3, 6, 7, 8), (3,), (2,)),
-            "collisions",
-            variants=(*LAYOUTS, "mps"),
+            "overlap", (2, 3, 6, 7, 8), (3,), (2,), covers="collisions", variants=(*LAYOUTS, "mps")
         ),
-        _case("stride_1", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,)), "collisions"),
-        _case("same_size", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,), (1,)), "collisions"),
-        _case("apart", lambda m: _call(m, (2, 2, 6, 7, 9), (2,), (3,))),
-        _case("default_stride", lambda m: _call(m, (2, 2, 6, 7, 9), (2, 3, 2))),
-        _case("unlike_axes", lambda m: _call(m, (2, 3, 4, 9, 7), (1, 4, 3), (1, 3, 2), (0, 2, 1))),
-        _case("ceil", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True), "collisions"),
-        _case("ceil_no_pad", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False)),
-        _case("no_pad", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), False, False)),
-        _case("divisor", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False, -5)),
-        _case("unbatched", lambda m: _call(m, (3, 6, 7, 8), (3,), (2,))),
-        _case("empty_batch", lambda m: _call(m, (0, 3, 6, 7, 8), (3,), (2,)), "empty"),
-        _case(
-            "special", lambda m: special(_call(m, (1, 3, 9, 9), (3,), (1,), (1,)), "grad_output", 8)
-        ),
+        _case("stride_1", (1, 2, 5, 6, 7), (3,), (1,), covers="collisions"),
+        _case("same_size", (1, 2, 5, 6, 7), (3,), (1,), (1,), covers="collisions"),
+        _case("apart", (2, 2, 6, 7, 9), (2,), (3,)),
+        _case("default_stride", (2, 2, 6, 7, 9), (2, 3, 2)),
+        _case("unlike_axes", (2, 3, 4, 9, 7), (1, 4, 3), (1, 3, 2), (0, 2, 1)),
+        _case("ceil", (1, 2, 6, 7, 8), (3,), (2,), (1,), True, covers="collisions"),
+        _case("ceil_no_pad", (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False),
+        _case("no_pad", (1, 2, 6, 7, 8), (3,), (2,), (1,), False, False),
+        _case("divisor", (1, 2, 6, 7, 8), (3,), (2,), (1,), True, False, -5),
+        _case("unbatched", (3, 6, 7, 8), (3,), (2,)),
+        _case("empty_batch", (0, 3, 6, 7, 8), (3,), (2,), covers="empty"),
+        _case("special", (1, 3, 9, 9), (3,), (1,), (1,), form=_special),
         _case(
             "special_divisor",
-            lambda m: special(
-                _call(m, (1, 3, 9, 9), (3,), (1,), (1,), False, False, 27), "grad_output", 8
-            ),
+            (1, 3, 9, 9),
+            (3,),
+            (1,),
+            (1,),
+            count_include_pad=False,
+            divisor_override=27,
+            form=_special,
         ),
-        _case("odd", lambda m: _call(m, (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4)), "odd_sizes"),
-        _case(
-            "odd_many", lambda m: _call(m, (1, 5, 1, 63, 1000), (1, 3, 4), (1, 2, 3)), "odd_sizes"
-        ),
+        _case("odd", (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4), covers="odd_sizes"),
+        _case("odd_many", (1, 5, 1, 63, 1000), (1, 3, 4), (1, 2, 3), covers="odd_sizes"),
     ),
     errors=(
         _plain.but("zero_divisor", divisor_override=0),
@@ -119,20 +117,14 @@ SAMPLES = Samples(
         _plain.but("mixed_dtypes", grad_output=Tensor.double),
     ),
     bench=(
-        _bench("unet3d_down", lambda m: _call(m, (2, 32, 128, 128, 128), (2,), (2,))),
-        _bench("unet3d_overlap", lambda m: _call(m, (2, 32, 128, 128, 128), (3,), (2,), (1,))),
-        _bench("slowfast_head", lambda m: _call(m, (8, 2048, 8, 7, 7), (8, 7, 7), (1,))),
-        _bench("i3d_head", lambda m: _call(m, (8, 1024, 8, 7, 7), (2, 7, 7), (1,))),
-        _bench("densenet3d_transition", lambda m: _call(m, (8, 256, 8, 28, 28), (2,), (2,))),
-        _bench("inception3d_branch", lambda m: _call(m, (8, 192, 16, 28, 28), (3,), (1,), (1,))),
-        _bench(
-            "same_exclude_pad",
-            lambda m: _call(m, (8, 64, 16, 56, 56), (3,), (1,), (1,), False, False),
-        ),
-        _bench(
-            "video_spatial",
-            lambda m: _call(m, (8, 64, 16, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
-        ),
+        _bench("unet3d_down", (2, 32, 128, 128, 128), (2,), (2,)),
+        _bench("unet3d_overlap", (2, 32, 128, 128, 128), (3,), (2,), (1,)),
+        _bench("slowfast_head", (8, 2048, 8, 7, 7), (8, 7, 7), (1,)),
+        _bench("i3d_head", (8, 1024, 8, 7, 7), (2, 7, 7), (1,)),
+        _bench("densenet3d_transition", (8, 256, 8, 28, 28), (2,), (2,)),
+        _bench("inception3d_branch", (8, 192, 16, 28, 28), (3,), (1,), (1,)),
+        _bench("same_exclude_pad", (8, 64, 16, 56, 56), (3,), (1,), (1,), False, False),
+        _bench("video_spatial", (8, 64, 16, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
     compositions={OP: _composed},

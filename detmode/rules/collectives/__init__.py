@@ -30,7 +30,7 @@ from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible,
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 # Of each collective, the argument with the tensors that it reduces.
-_REDUCING = {
+REDUCING = {
     "c10d::allreduce_": "tensors",
     "c10d::allreduce_coalesced_": "tensors",
     "c10d::reduce_": "tensors",
@@ -52,7 +52,7 @@ _REDUCING = {
 
 RULES = tuple(
     rule
-    for op, name in _REDUCING.items()
+    for op, name in REDUCING.items()
     for rule in chain(
         op,
         Row(

@@ -30,12 +30,13 @@ from detmode.table.chain import Row, chain
 from detmode.table.conditions import argument, on
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
-_CALLER_DECIDES = (
+CALLER_DECIDES = (
     "aten::_convolution",
     "aten::_convolution.deprecated",
     "aten::cudnn_convolution",
     "aten::cudnn_convolution_transpose",
 )
+FUSED = ("aten::cudnn_convolution_relu", "aten::cudnn_convolution_add_relu")
 
 _EXCLUDED = Row(
     when=on("cuda"),
@@ -47,7 +48,7 @@ _ELSEWHERE = "cuDNN runs on CUDA tensors only"
 
 RULES = (
     *chain(
-        _CALLER_DECIDES,
+        CALLER_DECIDES,
         Row(
             when=on("cuda") & argument("deterministic", False),
             action=Refuse(),
@@ -63,7 +64,7 @@ RULES = (
     ),
     *chain(("aten::convolution", "aten::convolution_backward"), _EXCLUDED, otherwise=_ELSEWHERE),
     *chain(
-        ("aten::cudnn_convolution_relu", "aten::cudnn_convolution_add_relu"),
+        FUSED,
         when=on("cuda"),
         action=Refuse(),
         because="PyTorch calls cuDNN with deterministic=False here, whatever the flag",

@@ -51,23 +51,12 @@ from detmode.table.chain import chain
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES = (
-    *chain(
-        "aten::_ctc_loss_backward",
-        when=on("cuda"),
-        action=Substitute(launch.ctc_loss_backward, traffic=2.7),
-        guarantee=GPU_TO_GPU,
-        alert="ctc_loss_backward_gpu",
-        because="positions with the same label add their gradients with a float atomicAdd",
-        otherwise="the CPU kernel walks the positions of a sequence in order",
-    ),
-    *chain(
-        "aten::_ctc_loss_backward.Tensor",
-        when=on("cuda"),
-        action=Substitute(launch.ctc_loss_backward, traffic=2.7),
-        guarantee=GPU_TO_GPU,
-        alert="ctc_loss_backward_gpu",
-        because="positions with the same label add their gradients with a float atomicAdd",
-        otherwise="the CPU kernel walks the positions of a sequence in order",
-    ),
+RULES = chain(
+    ("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
+    when=on("cuda"),
+    action=Substitute(launch.ctc_loss_backward, traffic=2.7),
+    guarantee=GPU_TO_GPU,
+    alert="ctc_loss_backward_gpu",
+    because="positions with the same label add their gradients with a float atomicAdd",
+    otherwise="the CPU kernel walks the positions of a sequence in order",
 )

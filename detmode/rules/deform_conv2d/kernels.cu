@@ -4,8 +4,8 @@
 //
 // Sums over taps that meet at one pixel are integers, added in any order; sums over the channels
 // that share an offset belong to one thread.
-#include "accumulator.cuh"
 #include "compensated_sum.cuh"
+#include "sum_to_zeros.cuh"
 
 // One axis: output o's tap k lies at o * stride - padding + k * dilation, before its offset.
 struct Axis {
@@ -131,71 +131,35 @@ __global__ void deform_sample(const scalar_t* __restrict__ input,
   }
 }
 
-// Calls visit(destination, addend) for the pixels less than 1 away from the place of element i.
-template <typename scalar_t, typename Visit>
-static __device__ __forceinline__ void for_each_pixel(int64_t i, const scalar_t* grad_columns,
-                                                      const scalar_t* offset, const scalar_t* mask,
-                                                      const Taps& taps, Visit visit) {
-  using T = opmath_t<scalar_t>;
-  int64_t height = taps.rows.size, width = taps.columns.size;
-  int64_t plane;
-  Tap tap = taps.tap_of(i, plane);
-  Place<T> at = place_of(offset, tap, taps.rows, taps.columns);
-  Between<T> y = between(at.y, height), x = between(at.x, width);
-  T factor = mask != nullptr ? to_opmath(mask[taps.in_mask(tap)]) : static_cast<T>(1);
-  for (int64_t row = y.low; row <= y.low + 1; ++row) {
-    for (int64_t column = x.low; column <= x.low + 1; ++column) {
-      if (row < 0 || row >= height || column < 0 || column >= width) continue;
-      T y_far = fabs(sub_rn(at.y, static_cast<T>(row)));
-      T x_far = fabs(sub_rn(at.x, static_cast<T>(column)));
-      if (!(y_far < 1 && x_far < 1)) continue;
-      T weight = mul_rn(sub_rn(static_cast<T>(1), y_far), sub_rn(static_cast<T>(1), x_far));
-      visit((plane * height + row) * width + column,
-            mul_rn(mul_rn(factor, weight), to_opmath(grad_columns[i])));
-    }
-  }
-}
-
-// Integer maxima: any order gives the same.
+// What the taps add to the gradient of the input.
 template <typename scalar_t>
-__global__ void deform_observe(const scalar_t* __restrict__ grad_columns,
+__global__ void deform_scatter(const scalar_t* __restrict__ grad_columns,
                                const scalar_t* __restrict__ offset,
-                               const scalar_t* __restrict__ mask, int32_t* __restrict__ keys,
-                               Axis rows, Axis columns, int64_t images, int64_t channels,
-                               int64_t offset_groups) {
+                               const scalar_t* __restrict__ mask, int32_t* keys, int64_t* sums,
+                               int64_t headroom, Axis rows, Axis columns, int64_t images,
+                               int64_t channels, int64_t offset_groups) {
+  using T = opmath_t<scalar_t>;
   Taps taps = {rows, columns, images, channels, offset_groups};
+  int64_t height = rows.size, width = columns.size;
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
-    for_each_pixel(i, grad_columns, offset, mask, taps,
-                   [&](int64_t destination, opmath_t<scalar_t> addend) {
-                     accumulator<scalar_t>::observe(keys, destination, addend);
-                   });
-  }
-}
-
-// Integer additions: any order gives the same.
-template <typename scalar_t>
-__global__ void deform_accumulate(const scalar_t* __restrict__ grad_columns,
-                                  const scalar_t* __restrict__ offset,
-                                  const scalar_t* __restrict__ mask,
-                                  const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
-                                  int64_t headroom, Axis rows, Axis columns, int64_t images,
-                                  int64_t channels, int64_t offset_groups) {
-  Taps taps = {rows, columns, images, channels, offset_groups};
-  for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
-    for_each_pixel(i, grad_columns, offset, mask, taps,
-                   [&](int64_t destination, opmath_t<scalar_t> addend) {
-                     accumulator<scalar_t>::add(keys, sums, destination, addend, headroom);
-                   });
-  }
-}
-
-// torchvision adds to +0.0: no sum is -0.0.
-template <typename scalar_t>
-__global__ void deform_finish(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
-                              scalar_t* __restrict__ grad_input, int64_t n, int64_t headroom) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    scalar_t sum = accumulator<scalar_t>::finish(keys, sums, i, headroom);
-    grad_input[i] = to_opmath(sum) == 0 ? scalar_t(0) : sum;
+    int64_t plane;
+    Tap tap = taps.tap_of(i, plane);
+    Place<T> at = place_of(offset, tap, rows, columns);
+    Between<T> y = between(at.y, height), x = between(at.x, width);
+    T factor = mask != nullptr ? to_opmath(mask[taps.in_mask(tap)]) : static_cast<T>(1);
+    // The pixels less than 1 away from the place.
+    for (int64_t row = y.low; row <= y.low + 1; ++row) {
+      for (int64_t column = x.low; column <= x.low + 1; ++column) {
+        if (row < 0 || row >= height || column < 0 || column >= width) continue;
+        T y_far = fabs(sub_rn(at.y, static_cast<T>(row)));
+        T x_far = fabs(sub_rn(at.x, static_cast<T>(column)));
+        if (!(y_far < 1 && x_far < 1)) continue;
+        T weight = mul_rn(sub_rn(static_cast<T>(1), y_far), sub_rn(static_cast<T>(1), x_far));
+        T addend = mul_rn(mul_rn(factor, weight), to_opmath(grad_columns[i]));
+        observe_or_add<scalar_t>(keys, sums, (plane * height + row) * width + column, addend,
+                                 headroom);
+      }
+    }
   }
 }
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, headroom, launch
+from detmode.cuda import Source, ctype, empty_like, launch, sum_to_zeros
 from detmode.cuda.checks import check_implemented
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -21,8 +19,8 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"deform_{part}<{ctype(dtype)}>"
-        for part in ("sample", "observe", "accumulate", "finish", "move")
+        f"{kernel}<{ctype(dtype)}>"
+        for kernel in ("deform_sample", "deform_scatter", "finish_sums", "deform_move")
         for dtype in DTYPES
     ),
 )
@@ -86,42 +84,23 @@ def deform_conv2d_backward(
         moved = {"offset": offset[part], "mask": None if kept_mask is None else kept_mask[part]}
         sizes = {"images": images, "channels": input.shape[1], "offset_groups": offset_groups}
         common = moved | sizes | {"rows": rows, "columns": columns}
-        _move(taps, input[part], grad_offset[part], grad_mask[part], common)
-        _add(taps, grad_input[part], common)
+        launch(
+            SOURCE, f"deform_move<{ctype(input.dtype)}>", grad_offset[part].numel() // 2,
+            grad_columns=taps, input=input[part], grad_offset=grad_offset[part],
+            grad_mask=grad_mask[part], **common,
+        )  # fmt: skip
+        # Each tap of a channel may meet at one pixel, once.
+        most = taps.numel() // max(images * input.shape[1], 1)
+        sum_to_zeros(
+            SOURCE, f"deform_scatter<{ctype(input.dtype)}>", taps.numel(),
+            result=grad_input[part], addends=most, grad_columns=taps, **common,
+        )  # fmt: skip
         # The gradients of the taps are done with: their memory takes the taps themselves.
         name = f"deform_sample<{ctype(input.dtype)}>"
         launch(SOURCE, name, taps.numel(), input=input[part], sampled=taps, **common)
         total += torch.bmm(given, taps.transpose(1, 2))
     grad_weight = total.to(weight.dtype).view(weight.shape)
     return grad_input, grad_weight, grad_offset, grad_mask, grad.sum((0, 2, 3))
-
-
-def _move(
-    taps: Tensor, input: Tensor, grad_offset: Tensor, grad_mask: Tensor, common: Mapping[str, Any]
-) -> None:
-    """Fill ``grad_offset`` and, where mask is used, ``grad_mask``."""
-    launch(
-        SOURCE, f"deform_move<{ctype(input.dtype)}>", grad_offset.numel() // 2,
-        grad_columns=taps, input=input, grad_offset=grad_offset, grad_mask=grad_mask, **common,
-    )  # fmt: skip
-
-
-def _add(taps: Tensor, grad_input: Tensor, common: Mapping[str, Any]) -> None:
-    """Fill ``grad_input``."""
-    n, name = grad_input.numel(), ctype(grad_input.dtype)
-    keys, sums = accumulator_buffers(n, grad_input.dtype, grad_input.device)
-    # Each tap of a channel may meet at one pixel, once.
-    bits = headroom(taps.numel() // max(grad_input.shape[:2].numel(), 1))
-    threads = taps.numel()
-    launch(SOURCE, f"deform_observe<{name}>", threads, grad_columns=taps, keys=keys, **common)
-    launch(
-        SOURCE, f"deform_accumulate<{name}>", threads,
-        grad_columns=taps, keys=keys, sums=sums, headroom=bits, **common,
-    )  # fmt: skip
-    launch(
-        SOURCE, f"deform_finish<{name}>", n,
-        keys=keys, sums=sums, grad_input=grad_input, n=n, headroom=bits,
-    )  # fmt: skip
 
 
 def _check(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,9 +14,12 @@ def deform_conv2d(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
     groups: int,
     offset_groups: int,
     use_mask: bool,
@@ -23,10 +28,10 @@ def deform_conv2d(
     images, channels, height, width = input.shape
     kernel, outputs = tuple(weight.shape[2:]), tuple(offset.shape[2:])
     rows, columns = (
-        torch.arange(kernel[axis])[:, None] * dilation[axis]
-        + torch.arange(outputs[axis]) * stride[axis]
-        - padding[axis]
-        for axis in (0, 1)
+        torch.arange(kernel[d])[:, None] * dilation + torch.arange(outputs[d]) * stride - pad
+        for d, (dilation, stride, pad) in enumerate(
+            [(dilation_h, stride_h, pad_h), (dilation_w, stride_w, pad_w)]
+        )
     )
     moved = offset.view(images, offset_groups, *kernel, 2, *outputs)
     y = rows[:, None, :, None] + moved[:, :, :, :, 0]
@@ -66,22 +71,14 @@ def deform_conv2d_backward(
     offset: Tensor,
     mask: Tensor,
     bias: Tensor,
-    stride_h: int,
-    stride_w: int,
-    pad_h: int,
-    pad_w: int,
-    dilation_h: int,
-    dilation_w: int,
-    groups: int,
-    offset_groups: int,
-    use_mask: bool,
+    *how: Any,
+    **named: Any,
 ) -> tuple[Tensor, ...]:
-    """The gradients of input, weight, offset, mask and bias."""
-    how = ((stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w))
+    """The gradients of input, weight, offset, mask and bias; the rest as of the forward."""
     leaves = [x.detach().clone().requires_grad_() for x in (input, weight, offset, mask, bias)]
-    x, w, o, m, b = leaves
     with torch.enable_grad():
-        out = deform_conv2d(x, w, o, m, b, *how, groups, offset_groups, use_mask)
+        x, w, o, m, b = leaves
+        out = deform_conv2d(x, w, o, m, b, *how, **named)
         found = torch.autograd.grad(out, leaves, grad, allow_unused=True)
     return tuple(
         torch.zeros_like(leaf) if given is None else given for leaf, given in zip(leaves, found)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf, nan
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from detmode.rules.deform_conv2d import reference
 from detmode.rules.deform_conv2d.launch import DTYPES
-from detmode.table.inputs import LAYOUTS
-from detmode.table.samples import Maker, Sample, Samples, sample
+from detmode.table.inputs import LAYOUTS, Arguments
+from detmode.table.samples import Maker, Samples, samples_of
 
 OP = "torchvision::_deform_conv2d_backward"
 
@@ -31,7 +30,7 @@ def _arguments(
     offset_groups: int = 1,
     use_mask: bool = True,
     spread: int = 12,
-) -> dict[str, Any]:
+) -> Arguments:
     """Offsets of up to ``spread`` quarters of a pixel: places meet, and fall outside."""
     images, channels = shape[:2]
     out = [
@@ -56,57 +55,43 @@ def _arguments(
     }
 
 
-def _one_place(m: Maker) -> dict[str, Any]:
-    """All taps read at one place, between four pixels."""
-    found = _arguments(m, (1, 2, 9, 9), 3, (1, 1), padding=(0, 0))
+def _at_one_place(offset: Tensor) -> Tensor:
+    """All taps of nine by nine pixels read between the same four."""
     y, x = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
-    found["offset"] = (4.25 - torch.stack([y, x])[None]).to(m.device, m.dtype)
-    return found
+    return (4.25 - torch.stack([y, x])[None]).to(offset)
 
 
-def _special(m: Maker) -> dict[str, Any]:
-    found = _arguments(m, (1, 2, 6, 6), 1, (2, 2), padding=(0, 0), spread=3)
-    found["grad"].view(-1)[::7] = m.tensor([nan, inf, -0.0, -inf])
-    return found
+def _special(call: Arguments) -> Arguments:
+    grad = call["grad"].view(-1)[::7]
+    grad[:] = torch.tensor([nan, inf, -0.0, -inf]).to(grad)
+    return call
 
 
-def _negative_zeros(m: Maker) -> dict[str, Any]:
-    found = _arguments(m)
-    return {**found, "grad": -torch.zeros_like(found["grad"])}
-
-
-_sample = partial(sample, op=OP, dtypes=DTYPES)
-
-
-def _bench(name: str, *arguments: Any) -> Sample:
-    return Sample(name=name, op=OP, make=lambda m: _arguments(m, *arguments), dtypes=DTYPES[:2])
+_sample = samples_of(_arguments, op=OP, dtypes=DTYPES)
+_bench = samples_of(_arguments, op=OP, dtypes=DTYPES[:2])
 
 
 SAMPLES = Samples(
     cases=(
-        _sample("overlaps", _arguments, "collisions", variants=(*LAYOUTS, "cpu", "mps")),
-        _sample("one_place", _one_place, "collisions"),
-        _sample("no_mask", lambda m: _arguments(m, use_mask=False)),
-        _sample("not_moved", lambda m: _arguments(m, spread=0)),
-        _sample("far_away", lambda m: _arguments(m, spread=60)),
-        _sample(
-            "strides", lambda m: _arguments(m, (1, 2, 9, 8), 2, (3, 2), (2, 3), (0, 1), (1, 2))
+        _sample("overlaps", covers="collisions", variants=(*LAYOUTS, "cpu", "mps")),
+        _sample("nine", (1, 2, 9, 9), 3, (1, 1), padding=(0, 0)).but(
+            "one_place", "collisions", offset=_at_one_place
         ),
-        _sample("groups", lambda m: _arguments(m, (1, 6, 4, 5), 4, groups=2, offset_groups=3)),
-        _sample("offset_groups", lambda m: _arguments(m, (2, 4, 4, 5), 2, offset_groups=2)),
-        _sample("many_images", lambda m: _arguments(m, (35, 1, 2, 3), 1, (1, 1), padding=(0, 0))),
-        _sample("no_images", lambda m: _arguments(m, (0, 4, 5, 6)), "empty"),
-        _sample("one_pixel", lambda m: _arguments(m, (1, 1, 1, 1), 1), "odd_sizes", "collisions"),
-        _sample(
-            "odd", lambda m: _arguments(m, (1, 1, 3, 63), 1, (1, 3), padding=(0, 0)), "odd_sizes"
-        ),
-        _sample("special_values", _special),
-        _sample("negative_zeros", _negative_zeros),
+        _sample("no_mask", use_mask=False),
+        _sample("not_moved", spread=0),
+        _sample("far_away", spread=60),
+        _sample("strides", (1, 2, 9, 8), 2, (3, 2), (2, 3), (0, 1), (1, 2)),
+        _sample("groups", (1, 6, 4, 5), 4, groups=2, offset_groups=3),
+        _sample("offset_groups", (2, 4, 4, 5), 2, offset_groups=2),
+        _sample("many_images", (35, 1, 2, 3), 1, (1, 1), padding=(0, 0)),
+        _sample("no_images", (0, 4, 5, 6), covers="empty"),
+        _sample("one_pixel", (1, 1, 1, 1), 1, covers="odd_sizes collisions"),
+        _sample("odd", (1, 1, 3, 63), 1, (1, 3), padding=(0, 0), covers="odd_sizes"),
+        _sample("special_values", (1, 2, 6, 6), 1, (2, 2), padding=(0, 0), spread=3, form=_special),
+        _sample("zeros").but("negative_zeros", grad=lambda grad: -torch.zeros_like(grad)),
     ),
     errors=(
-        _sample("overlaps", _arguments).but(
-            "mixed_dtypes", dtypes=(torch.float32,), offset=torch.Tensor.double
-        ),
+        _sample("overlaps").but("mixed_dtypes", dtypes=(torch.float32,), offset=Tensor.double),
     ),
     bench=(
         _bench("dcn_r50_c3", (2, 128, 100, 168), 128),

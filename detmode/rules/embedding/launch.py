@@ -51,15 +51,9 @@ def embedding_dense_backward(
     if rows.numel() == 0:
         return grad_weight
     check_on_host(indices, num_weights, 0, IndexError)
+    index = indices.reshape(-1).to(torch.int64).contiguous()
     # An embedding's gradient, scaled by frequency, is the mean over the positions of a row.
-    add_rows(
-        grad_weight,
-        indices.reshape(-1).to(torch.int64).contiguous(),
-        rows,
-        shape,
-        include_self=False,
-        mean=scale_grad_by_freq,
-    )
+    add_rows(grad_weight, index, rows, shape, include_self=False, mean=scale_grad_by_freq)
     if 0 <= padding_idx < num_weights:
         grad_weight[padding_idx].zero_()
     return grad_weight

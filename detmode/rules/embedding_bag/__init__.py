@@ -50,42 +50,39 @@ from detmode.table.chain import Row, chain
 from detmode.table.conditions import argument, on
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
+_MAX = Row(
+    guarantee=GPU_TO_GPU,
+    alert="embedding_bag_backward_cuda_max",
+    because="bags that share a maximum row add their gradients with a float atomicAdd",
+)
+_MPS = Row(
+    action=Refuse(),
+    alert="_embedding_bag_dense_backward_mps",
+    since="2.15",
+    because="bags that share a row add their gradients atomically",
+)
+_OTHERWISE = "sum and mean sort the indices and add in order, and the CPU walks them in order"
+
 RULES = (
     *chain(
         "aten::_embedding_bag_backward",
-        Row(
+        _MAX
+        | Row(
             when=on("cuda") & argument("mode", 2) & argument("sparse", False),
             action=Substitute(launch.embedding_bag_backward, traffic=8.5),
-            guarantee=GPU_TO_GPU,
-            alert="embedding_bag_backward_cuda_max",
-            because="bags that share a maximum row add their gradients with a float atomicAdd",
         ),
-        Row(
-            when=on("mps") & argument("sparse", False),
-            action=Refuse(),
-            alert="_embedding_bag_dense_backward_mps",
-            since="2.15",
-            because="bags that share a row add their gradients atomically",
-        ),
-        otherwise="sum and mean sort the indices and add in order, and the CPU walks them in order",
+        _MPS | Row(when=on("mps") & argument("sparse", False)),
+        otherwise=_OTHERWISE,
     ),
     *chain(
         "aten::_embedding_bag_dense_backward",
-        Row(
+        _MAX
+        | Row(
             when=on("cuda") & argument("mode", 2),
             action=Substitute(launch.embedding_bag_dense_backward, traffic=8.5),
-            guarantee=GPU_TO_GPU,
-            alert="embedding_bag_backward_cuda_max",
-            because="bags that share a maximum row add their gradients with a float atomicAdd",
         ),
-        Row(
-            when=on("mps"),
-            action=Refuse(),
-            alert="_embedding_bag_dense_backward_mps",
-            since="2.15",
-            because="bags that share a row add their gradients atomically",
-        ),
-        otherwise="sum and mean sort the indices and add in order, and the CPU walks them in order",
+        _MPS | Row(when=on("mps")),
+        otherwise=_OTHERWISE,
     ),
     *chain(
         "aten::_embedding_bag_per_sample_weights_backward",

@@ -62,18 +62,8 @@ def embedding_bag_backward(
                 "Expected contiguous tensor, but got non-contiguous tensor for argument #1 "
                 f"'{name}' (while checking arguments for embedding_bag)"
             )
-    return embedding_bag_dense_backward(
-        grad,
-        indices,
-        offset2bag,
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    _check(grad, bag_size, maximum_indices, per_sample_weights)
+    return _gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
 
 
 def embedding_bag_dense_backward(
@@ -111,6 +101,12 @@ def embedding_bag_dense_backward(
         RuntimeError: shapes, dtypes or devices that do not go together.
     """
     _check(grad, bag_size, maximum_indices, per_sample_weights)
+    return _gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
+
+
+def _gradient(
+    grad: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int, padding_idx: int
+) -> Tensor:
     bags, columns = grad.shape
     grad_weight = grad.new_zeros(num_weights, columns)
     # Without rows to choose from, all bags are empty.

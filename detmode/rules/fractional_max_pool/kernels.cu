@@ -1,39 +1,27 @@
 // Backward of fractional max pooling: a gather over the regions that may hold an element.
 #include "chosen_windows.cuh"
 
-// One axis of the pooling, as the launcher describes it.
+// One axis of the pooling. The forward lets region `o` begin at
+// trunc((o + u) * a) - trunc(u * a), a = (size - kernel) / (out - 1), with a random u that the
+// backward does not get: less than one position from o * a, but for the rounding of floats.
 struct regions {
   int64_t size, out, kernel;
-};
-
-// The same in the type of positions. The forward lets region `o` begin at
-// trunc((o + u) * a) - trunc(u * a), a = (in - kernel) / (out - 1), with a random u that the
-// backward does not get: less than one position from o * a, but for the rounding of floats.
-template <typename index_t>
-struct Axis {
-  index_t in;
-  index_t out;
-  index_t kernel;
-  __device__ __forceinline__ Axis(const regions& axis)
-      : in(static_cast<index_t>(axis.size)),
-        out(static_cast<index_t>(axis.out)),
-        kernel(static_cast<index_t>(axis.kernel)) {}
 };
 
 // The regions that may hold position `i`: those with o * a - margin <= i and
 // i < o * a + margin + kernel. The margin is 3/2, and 2^-20 of the axis more: the forward rounds
 // three times in float.
 template <typename index_t>
-static __device__ __forceinline__ window_range<index_t> covering(index_t i,
-                                                                 const Axis<index_t>& axis) {
-  index_t slack = axis.in - axis.kernel;
-  if (axis.out == 1 || slack <= 0) return {0, axis.out, 1};
+static __device__ __forceinline__ window_range<index_t> covering(index_t i, const regions& axis) {
+  index_t size = static_cast<index_t>(axis.size), kernel = static_cast<index_t>(axis.kernel);
+  index_t out = static_cast<index_t>(axis.out), slack = size - kernel;
+  if (out == 1 || slack <= 0) return {0, out, 1};
   // In halves of a position.
-  index_t margin = 3 + (axis.in >> 19);
-  index_t gaps = axis.out - 1;
-  index_t low = (2 * (i - axis.kernel + 1) - margin) * gaps, high = (2 * i + margin) * gaps;
+  index_t margin = 3 + (size >> 19);
+  index_t gaps = out - 1;
+  index_t low = (2 * (i - kernel + 1) - margin) * gaps, high = (2 * i + margin) * gaps;
   index_t begin = low <= 0 ? 0 : quotient(low - 1, 2 * slack) + 1;
-  return {begin, least(quotient(high, 2 * slack) + 1, axis.out), 1};
+  return {begin, least(quotient(high, 2 * slack) + 1, out), 1};
 }
 template <typename index_t>
 static __device__ __forceinline__ bool holds(const window_range<index_t>& range, index_t o) {
@@ -46,7 +34,7 @@ template <typename index_t>
 __global__ void fractional_max_pool_strays(const int64_t* __restrict__ indices,
                                            int64_t* __restrict__ strays, int64_t n, regions t,
                                            regions h, regions w) {
-  const Axis<index_t> axes[3] = {t, h, w};
+  const regions axes[3] = {t, h, w};
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     DETMODE_ASSERT(indices[i] >= 0 && indices[i] < t.size * h.size * w.size);
     // The last axis first, as positions count.
@@ -54,10 +42,10 @@ __global__ void fractional_max_pool_strays(const int64_t* __restrict__ indices,
     bool found = true;
 #pragma unroll
     for (int a = 2; a >= 0; --a) {
-      index_t next_region = quotient(region, axes[a].out);
-      index_t next_position = quotient(position, axes[a].in);
-      found = found && holds(covering(position - next_position * axes[a].in, axes[a]),
-                             region - next_region * axes[a].out);
+      index_t size = static_cast<index_t>(axes[a].size), out = static_cast<index_t>(axes[a].out);
+      index_t next_region = quotient(region, out), next_position = quotient(position, size);
+      found = found &&
+              holds(covering(position - next_position * size, axes[a]), region - next_region * out);
       region = next_region;
       position = next_position;
     }
@@ -73,10 +61,11 @@ __global__ void fractional_max_pool_backward(const scalar_t* __restrict__ grad_o
                                              regions t, regions h, regions w,
                                              const int64_t* __restrict__ strays) {
   bool everywhere = strays[0] != 0;
-  const Axis<index_t> axes[3] = {t, h, w};
+  const regions axes[3] = {t, h, w};
   gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
                                      [&](int axis, index_t i) -> window_range<index_t> {
-                                       if (everywhere) return {0, axes[axis].out, 1};
+                                       index_t out = static_cast<index_t>(axes[axis].out);
+                                       if (everywhere) return {0, out, 1};
                                        return covering(i, axes[axis]);
                                      });
 }

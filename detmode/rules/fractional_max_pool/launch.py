@@ -82,17 +82,10 @@ def _gather(
     axes = axes_of(n, self.shape, kernel, indices.shape)
     indices = indices.contiguous()
     strays = find_strays(indices, axes)
+    counts = _counts(axes.values())
+    window: dict[str, Tensor | Regions] = {**axes, "strays": strays}
     return gather_chosen(
-        SOURCE,
-        KERNEL,
-        grad_output,
-        self,
-        indices,
-        n,
-        torch.contiguous_format,
-        counts=_counts(axes.values()),
-        **axes,
-        strays=strays,
+        SOURCE, KERNEL, grad_output, self, indices, n, torch.contiguous_format, counts, **window
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import Arguments, cut, last, special, strided
-from detmode.table.samples import Maker, Sample, Samples, sample
+from detmode.table.samples import Maker, Sample, Samples, samples_of
 
 OP2D = "aten::fractional_max_pool2d_backward"
 OP3D = "aten::fractional_max_pool3d_backward"
@@ -47,11 +46,16 @@ def _onto(m: Maker, position: int, n: int = 2) -> Arguments:
     return {**call, "indices": torch.full_like(call["indices"], position)}
 
 
-_flat, _deep = partial(sample, op=OP2D, dtypes=FLOATING), partial(sample, op=OP3D, dtypes=FLOATING)
+_flat = samples_of(_call, op=OP2D, dtypes=FLOATING)
+_deep = samples_of(_call, op=OP3D, dtypes=FLOATING)
+_chosen = samples_of(_onto)
+_bench = samples_of(_call, dtypes=FLOATING[:3])
+_special = partial(special, name="grad_output")
+_strided, _last = partial(_stored, strided), partial(_stored, last)
 
 
 def _errors(op: str, n: int) -> tuple[Sample, ...]:
-    right = sample("right", lambda m: _onto(m, 7, n), op=op)
+    right = _chosen("right", 7, n, op=op)
     return (
         right.but("index_too_large", indices=lambda indices: indices + 992),
         right.but("index_negative", indices=lambda indices: indices - 8),
@@ -64,65 +68,44 @@ def _errors(op: str, n: int) -> tuple[Sample, ...]:
     )
 
 
-def _bench(name: str, op: str, *arguments: Any) -> Sample:
-    return sample(name, lambda m: _call(m, *arguments), op=op, dtypes=FLOATING[:3])
-
-
 SAMPLES = Samples(
     cases=(
-        _flat("overlap", lambda m: _call(m, (2, 3, 9, 11), (3, 3), (7, 8)), "collisions"),
-        _flat("wide_regions", lambda m: _call(m, (1, 2, 12, 13), (7, 8), (6, 6)), "collisions"),
-        _flat("apart", lambda m: _call(m, (2, 2, 13, 17), (2, 3), (5, 5))),
-        _flat("one_region", lambda m: _call(m, (2, 2, 6, 7), (2, 3), (1, 1))),
-        _flat("one_choice", lambda m: _onto(m, 7), "collisions"),
-        _flat("one_plane", lambda m: _call(m, (1, 1, 9, 11), (3, 3), (7, 8)), "collisions"),
-        _flat("unbatched", lambda m: _call(m, (3, 9, 11), (3, 3), (7, 8)), "collisions"),
-        _flat("large_planes", lambda m: _call(m, (1, 1, 40, 50), (2, 2), (3, 4))),
-        _flat("empty_batch", lambda m: _call(m, (0, 3, 9, 11), (3, 3), (7, 8)), "empty"),
-        _flat("planes", lambda m: _call(m, (2, 3, 9, 8), (3, 3), (6, 5))).but(
+        _flat("overlap", (2, 3, 9, 11), (3, 3), (7, 8), covers="collisions"),
+        _flat("wide_regions", (1, 2, 12, 13), (7, 8), (6, 6), covers="collisions"),
+        _flat("apart", (2, 2, 13, 17), (2, 3), (5, 5)),
+        _flat("one_region", (2, 2, 6, 7), (2, 3), (1, 1)),
+        _chosen("one_choice", 7, covers="collisions", op=OP2D, dtypes=FLOATING),
+        _flat("one_plane", (1, 1, 9, 11), (3, 3), (7, 8), covers="collisions"),
+        _flat("unbatched", (3, 9, 11), (3, 3), (7, 8), covers="collisions"),
+        _flat("large_planes", (1, 1, 40, 50), (2, 2), (3, 4)),
+        _flat("empty_batch", (0, 3, 9, 11), (3, 3), (7, 8), covers="empty"),
+        _flat("planes", (2, 3, 9, 8), (3, 3), (6, 5)).but(
             "no_channels", "empty", grad_output=cut(2, 0), self=cut(2, 0), indices=cut(2, 0)
         ),
-        _flat("special", lambda m: special(_call(m, (1, 2, 9, 11), (3, 3), (7, 8)), "grad_output")),
-        _flat(
-            "strided",
-            lambda m: _stored(strided, _call(m, (2, 3, 9, 8), (3, 3), (6, 5))),
-            "non_contiguous",
-        ),
-        _flat(
-            "last", lambda m: _stored(last, _call(m, (2, 3, 9, 8), (3, 3), (6, 5))), "channels_last"
-        ),
-        _flat("odd", lambda m: _call(m, (1, 1, 9, 1000), (5, 2), (1, 63)), "odd_sizes"),
-        _deep("overlap", lambda m: _call(m, (2, 2, 6, 7, 9), (2, 3, 3), (4, 4, 6)), "collisions"),
+        _flat("special", (1, 2, 9, 11), (3, 3), (7, 8), form=_special),
+        _flat("strided", (2, 3, 9, 8), (3, 3), (6, 5), covers="non_contiguous", form=_strided),
+        _flat("last", (2, 3, 9, 8), (3, 3), (6, 5), covers="channels_last", form=_last),
+        _flat("odd", (1, 1, 9, 1000), (5, 2), (1, 63), covers="odd_sizes"),
+        _deep("overlap", (2, 2, 6, 7, 9), (2, 3, 3), (4, 4, 6), covers="collisions"),
+        _deep("unlike_axes", (1, 3, 4, 9, 7), (1, 4, 3), (3, 2, 4), covers="collisions"),
+        _chosen("one_choice", 9, 3, covers="collisions", op=OP3D, dtypes=FLOATING),
+        _deep("unbatched", (3, 6, 7, 8), (2, 3, 3), (4, 4, 5), covers="collisions"),
+        _deep("empty_batch", (0, 3, 6, 7, 8), (2, 3, 3), (4, 4, 5), covers="empty"),
+        _deep("special", (1, 2, 5, 6, 7), (2, 3, 3), (3, 3, 4), form=_special),
         _deep(
-            "unlike_axes", lambda m: _call(m, (1, 3, 4, 9, 7), (1, 4, 3), (3, 2, 4)), "collisions"
+            "strided", (2, 3, 5, 6, 7), (2, 3, 3), (3, 3, 4), covers="non_contiguous", form=_strided
         ),
-        _deep("one_choice", lambda m: _onto(m, 9, 3), "collisions"),
-        _deep("unbatched", lambda m: _call(m, (3, 6, 7, 8), (2, 3, 3), (4, 4, 5)), "collisions"),
-        _deep("empty_batch", lambda m: _call(m, (0, 3, 6, 7, 8), (2, 3, 3), (4, 4, 5)), "empty"),
-        _deep(
-            "special",
-            lambda m: special(_call(m, (1, 2, 5, 6, 7), (2, 3, 3), (3, 3, 4)), "grad_output"),
-        ),
-        _deep(
-            "strided",
-            lambda m: _stored(strided, _call(m, (2, 3, 5, 6, 7), (2, 3, 3), (3, 3, 4))),
-            "non_contiguous",
-        ),
-        _deep(
-            "last",
-            lambda m: _stored(last, _call(m, (2, 3, 5, 6, 7), (2, 3, 3), (3, 3, 4))),
-            "channels_last",
-        ),
-        _deep("odd", lambda m: _call(m, (1, 1, 2, 63, 99), (1, 3, 3), (1, 1, 63)), "odd_sizes"),
-        sample("host", lambda m: _onto(m, 7), op=OP2D, device="cpu"),
-        sample("host", lambda m: _onto(m, 7, 3), op=OP3D, device="cpu"),
+        _deep("last", (2, 3, 5, 6, 7), (2, 3, 3), (3, 3, 4), covers="channels_last", form=_last),
+        _deep("odd", (1, 1, 2, 63, 99), (1, 3, 3), (1, 1, 63), covers="odd_sizes"),
+        _chosen("host", 7, op=OP2D, device="cpu"),
+        _chosen("host", 7, 3, op=OP3D, device="cpu"),
     ),
     errors=(*_errors(OP2D, 2), *_errors(OP3D, 3)),
     bench=(
-        _bench("first_layer", OP2D, (32, 160, 94, 94), (2, 2), (74, 74)),
-        _bench("middle_layer", OP2D, (32, 480, 47, 47), (2, 2), (33, 33)),
-        _bench("halved", OP2D, (32, 64, 112, 112), (3, 3), (56, 56)),
-        _bench("volume", OP3D, (4, 32, 32, 64, 64), (2, 2, 2), (16, 32, 32)),
+        _bench("first_layer", (32, 160, 94, 94), (2, 2), (74, 74), op=OP2D),
+        _bench("middle_layer", (32, 480, 47, 47), (2, 2), (33, 33), op=OP2D),
+        _bench("halved", (32, 64, 112, 112), (3, 3), (56, 56), op=OP2D),
+        _bench("volume", (4, 32, 32, 64, 64), (2, 2, 2), (16, 32, 32), op=OP3D),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
     compositions={

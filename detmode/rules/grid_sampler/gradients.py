@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, accumulator_buffers, ctype, empty, headroom, launch, launch_blocks
+from detmode.cuda import Source, ctype, empty, launch_blocks, sum_to_zeros
 from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
@@ -27,7 +27,7 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=(
-        *(f"grid_sampler_finish<{ctype(dtype)}>" for dtype in FLOATING),
+        *(f"finish_sums<{ctype(dtype)}>" for dtype in FLOATING),
         *(
             f"grid_sampler_{kernel}<{ctype(dtype)}, {dims}, {taps}>"
             for kernel in ("scatter", "grad_grid")
@@ -93,23 +93,12 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
     input, grid = call.input, call.grid
     result = empty(input.shape, input.dtype, input.device)
     n, channels = input.shape[:2]
-    bits = headroom(call.samples * TAPS[call.interpolation] ** grid.shape[-1])
-    keys, sums = accumulator_buffers(input.numel(), input.dtype, input.device)
     per_thread = min(max(grad_output.numel() // MANY, 1), MOST_CHANNELS)
     groups = -(-channels // per_thread)
-    for totals in (None, sums):
-        launch(
-            SOURCE,
-            f"grid_sampler_scatter{call.kind()}",
-            n * groups * call.samples,
-            keys=keys, sums=totals, groups=groups, per_thread=per_thread, headroom=bits,
-            **call.arguments(grad_output),
-        )  # fmt: skip
-    launch(
-        SOURCE,
-        f"grid_sampler_finish<{ctype(input.dtype)}>",
-        input.numel(),
-        keys=keys, sums=sums, grad_input=result, n=input.numel(), headroom=bits,
+    sum_to_zeros(
+        SOURCE, f"grid_sampler_scatter{call.kind()}", n * groups * call.samples,
+        result=result, addends=call.samples * TAPS[call.interpolation] ** grid.shape[-1],
+        groups=groups, per_thread=per_thread, **call.arguments(grad_output),
     )  # fmt: skip
     return result
 

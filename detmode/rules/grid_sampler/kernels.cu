@@ -3,9 +3,9 @@
 //
 // A 2-d operator is a 3-d one with depths of 1. Tensors are strided, except for the results and
 // what belongs to them, which are contiguous.
-#include "accumulator.cuh"
 #include "compensated_sum.cuh"
 #include "extents.cuh"
+#include "sum_to_zeros.cuh"
 #include "taps.cuh"
 
 // Sizes and strides along w, h and d, in the order of a grid's coordinates.
@@ -65,9 +65,7 @@ struct Sample {
   }
 };
 
-// Launched twice: without sums it observes the addends, with sums it adds them. Integer maxima and
-// additions: any order gives the same. A thread serves one of `groups` groups of `per_thread`
-// channels of one sample.
+// A thread serves one of `groups` groups of `per_thread` channels of one sample.
 template <typename scalar_t, int dims, int taps>
 __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
                                      const scalar_t* __restrict__ grid, int32_t* keys,
@@ -95,25 +93,9 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
         auto weight = mul_rn(sample.x.weight[i], sample.y.weight[j]);
         if (dims == 3) weight = mul_rn(weight, sample.z.weight[k]);
         auto addend = mul_rn(weight, gradient);
-        if (sums == nullptr) {
-          accumulator<scalar_t>::observe(keys, plane + pixel, addend);
-        } else {
-          accumulator<scalar_t>::add(keys, sums, plane + pixel, addend, headroom);
-        }
+        observe_or_add<scalar_t>(keys, sums, plane + pixel, addend, headroom);
       });
     }
-  }
-}
-
-// ATen adds to zeros: an element without an addend is 0.0, and so is one whose addends are -0.0.
-template <typename scalar_t>
-__global__ void grid_sampler_finish(const int32_t* __restrict__ keys,
-                                    const int64_t* __restrict__ sums,
-                                    scalar_t* __restrict__ grad_input, int64_t n,
-                                    int64_t headroom) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    scalar_t sum = accumulator<scalar_t>::finish(keys, sums, i, headroom);
-    grad_input[i] = to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum;
   }
 }
 

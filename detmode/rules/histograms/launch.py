@@ -111,10 +111,6 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         weights = weights.to(torch.float64)
     bins = largest + 1 if largest >= minlength else minlength
     result = torch.zeros(bins, dtype=weights.dtype, device=self.device)
-    add_rows(
-        result,
-        self.to(torch.int64).contiguous(),
-        weights.contiguous(),
-        Rows(outer=1, rows=self.numel(), inner=1, size=bins),
-    )
+    shape = Rows(outer=1, rows=self.numel(), inner=1, size=bins)
+    add_rows(result, self.to(torch.int64).contiguous(), weights.contiguous(), shape)
     return result

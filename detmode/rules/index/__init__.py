@@ -57,7 +57,6 @@ where ATen may give an infinity.
 """
 
 from detmode.rules.index import launch
-from detmode.rules.index.put import index_put_last
 from detmode.table.chain import Row, chain
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
 from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Substitute
@@ -113,7 +112,7 @@ RULES = (
         _EQUAL,
         Row(
             when=on("cuda") & argument("accumulate", False) & row_major("self"),
-            action=Substitute(index_put_last, otherwise=Native(), traffic=4.5),
+            action=Substitute(launch.index_put, otherwise=Native(), traffic=4.5),
             guarantee=GPU_TO_GPU,
             because="duplicates in indices race to write; the last one wins",
         ),

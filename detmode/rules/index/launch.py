@@ -1,26 +1,16 @@
-"""Launchers of index_add and index_put(accumulate=True)."""
+"""Launchers of index_add and index_put."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.positions import (
-    broadcast,
-    check_on_host,
-    check_values,
-    copy_if_overlapping,
-    expand_masks,
-    linearize,
-)
-from detmode.cuda.rows.shapes import Rows
-from detmode.cuda.rows.source import SOURCE
+from detmode.cuda.rows.indexed import indexed_rows
+from detmode.cuda.rows.positions import check_values, copy_if_overlapping, expand_masks
 from detmode.cuda.rows.sums import add_rows
-
-__all__ = ["SOURCE", "index_add", "index_put", "unsafe_masked_index_put_accumulate"]
+from detmode.rules.index.put import add_named, assign_named
 
 
 def index_add(
@@ -39,25 +29,8 @@ def index_add(
     """
     dim = dim % self.dim() if self.dim() else 0
     _check(self, dim, index, source, alpha)
-    if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
-    target = out if out.dim() else out.view(1)
-    size = target.shape[dim]
-    shape = Rows(prod(target.shape[:dim]), index.numel(), prod(target.shape[dim + 1 :]), size)
-    if source.numel() == 0:
-        return out
-    check_on_host(index, size, dim, IndexError if target.dim() == 1 else RuntimeError)
-    work = target.contiguous()
-    add_rows(
-        work,
-        copy_if_overlapping(out, index).reshape(-1).to(torch.int64).contiguous(),
-        copy_if_overlapping(out, source).contiguous(),
-        shape,
-        alpha=alpha,
-    )
-    if work is not target:
-        target.copy_(work)
-    return out
+    error = RuntimeError if self.dim() > 1 else IndexError
+    return indexed_rows(self, dim, index, source, out, error).run(add_rows, alpha=alpha)
 
 
 def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex) -> None:
@@ -91,47 +64,29 @@ def index_put(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``self[indices] += values``, duplicates added: ``aten::index_put`` with ``accumulate=True``.
+    """``aten::index_put``: ``self[indices] = values``, of duplicates the last; or ``+=`` of all.
 
-    ``aten::_unsafe_index_put`` and ``aten::_index_put_impl`` are the same: ``unsafe`` promises
-    indices in range, which are checked all the same. Boolean masks become indices by ``nonzero``,
-    which waits for the GPU, as in ATen.
+    To assign, ``self`` is contiguous. ``aten::_unsafe_index_put`` and ``aten::_index_put_impl`` are
+    the same: ``unsafe`` promises indices in range, which are checked all the same. Boolean masks
+    become indices by ``nonzero``, which waits for the GPU, as in ATen.
 
     Raises:
         IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
     """
     if out is None:
         out = self.clone(memory_format=torch.preserve_format)
-    given = [
-        (dim, index) for dim, index in enumerate(expand_masks(out, indices)) if index is not None
-    ]
+    given = expand_masks(out, indices)
     if not given:
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
     check_values(out, values)
-    rows = broadcast([index for _, index in given])
-    dims = [dim for dim, _ in given]
-    others = [dim for dim in range(out.dim()) if dim not in dims]
-    # Adjacent indices leave their dimensions where they are; others put theirs first.
-    before = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    target = out.permute(*others[:before], *dims, *others[before:])
-    sizes = target.shape[before : before + len(dims)]
-    head, tail = target.shape[:before], target.shape[before + len(dims) :]
-    source = copy_if_overlapping(out, values.to(out.device)).expand((*head, *rows, *tail))
-    if source.numel() == 0:
-        return out
-    for (dim, index), size in zip(given, sizes):
-        if size == 0:
-            raise IndexError("index is out of bounds for dimension with size 0")
-        check_on_host(index, size, dim, IndexError, wraps=True)
-    positions = linearize(
-        [(index, size) for (_, index), size in zip(given, sizes)], None, rows, wraps=True
-    )
-    work = target.contiguous()
-    shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes))
-    add_rows(work, positions, source.contiguous(), shape)
-    if work is not target:
-        target.copy_(work)
+    values = copy_if_overlapping(out, values.to(out.device))
+    if accumulate:
+        add_named(out, given, values)
+    else:
+        # A mask names no place twice.
+        masks = [index.dtype in (torch.bool, torch.uint8) for index in indices if index is not None]
+        assign_named(out, given, values, unique=masks == [True])
     return out
 
 

@@ -1,57 +1,41 @@
-"""Launcher of index_put(accumulate=False)."""
+"""Puts values where indices of some dimensions say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import (
-    broadcast,
-    check_on_host,
-    check_values,
-    copy_if_overlapping,
-    expand_masks,
-    linearize,
-)
+from detmode.cuda.rows.positions import broadcast, check_on_host, in_contiguous, linearize
 from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.sums import add_rows
 
-__all__ = ["index_put_last"]
+Given = dict[int, Tensor]
+"""The index of each dimension that has one, ascending."""
 
-_MASKS = (torch.bool, torch.uint8)
+
+def add_named(out: Tensor, given: Given, values: Tensor) -> None:
+    """Add ``values`` to ``out``, duplicates too."""
+    rows, dims = broadcast(list(given.values())), list(given)
+    others = [dim for dim in range(out.dim()) if dim not in given]
+    # Adjacent indices leave their dimensions where they are; others put theirs first.
+    before = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    target = out.permute(*others[:before], *dims, *others[before:])
+    sizes = target.shape[before : before + len(dims)]
+    head, tail = target.shape[:before], target.shape[before + len(dims) :]
+    source = values.expand((*head, *rows, *tail))
+    if source.numel() == 0:
+        return
+    _check_bounds(out, given)
+    positions = linearize(list(zip(given.values(), sizes)), None, rows, wraps=True)
+    shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes))
+    in_contiguous(target, add_rows, positions, source.contiguous(), shape)
 
 
-def index_put_last(
-    self: Tensor,
-    indices: Sequence[Tensor | None],
-    values: Tensor,
-    accumulate: bool = False,
-    unsafe: bool = False,
-    *,
-    out: Tensor | None = None,
-) -> Tensor:
-    """``self[indices] = values``, of duplicates the last: ``aten::index_put``, ``self`` contiguous.
-
-    ``aten::_unsafe_index_put`` and ``aten::_index_put_impl`` are the same: ``unsafe`` promises
-    indices in range, which are checked all the same. Boolean masks become indices by ``nonzero``,
-    which waits for the GPU, as in ATen.
-
-    Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
-    """
-    if out is None:
-        out = self.clone()
-    named = [index for index in indices if index is not None]
-    given = {
-        dim: index for dim, index in enumerate(expand_masks(out, indices)) if index is not None
-    }
-    if not given:
-        # ATen has its own ways with nothing to index by.
-        return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
-    check_values(out, values)
+def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> None:
+    """Write ``values`` to ``out``, which is contiguous; ``unique``: no place is named twice."""
     rows = broadcast(list(given.values()))
     first, last = min(given), max(given) + 1
     adjacent = last - first == len(given)
@@ -60,15 +44,10 @@ def index_put_last(
     between = [out.shape[dim] for dim in others]
     tail = out.shape[last:]
     named_shape = (*between, *rows) if adjacent else (*rows, *between)
-    source = (
-        copy_if_overlapping(out, values.to(out.device)).expand((*named_shape, *tail)).contiguous()
-    )
+    source = values.expand((*named_shape, *tail)).contiguous()
     if source.numel() == 0:
-        return out
-    for dim, index in given.items():
-        if out.shape[dim] == 0:
-            raise IndexError("index is out of bounds for dimension with size 0")
-        check_on_host(index, out.shape[dim], dim, IndexError, wraps=True)
+        return
+    _check_bounds(out, given)
     if adjacent:
         found = [(index, out.shape[dim]) for dim, index in given.items()]
         positions = linearize(found, None, rows, wraps=True)
@@ -77,13 +56,17 @@ def index_put_last(
         found = [(_spread(given, others, dim, out), out.shape[dim]) for dim in range(last)]
         positions = linearize(found, None, named_shape, wraps=True)
         shape = Rows(1, prod(named_shape), prod(tail), prod(out.shape[:last]))
-    # A mask names no place twice.
-    unique = len(named) == 1 and named[0].dtype in _MASKS
     assign_rows(out, positions, source, shape, unique=unique)
-    return out
 
 
-def _spread(given: dict[int, Tensor], others: list[int], dim: int, out: Tensor) -> Tensor:
+def _check_bounds(out: Tensor, given: Given) -> None:
+    for dim, index in given.items():
+        if out.shape[dim] == 0:
+            raise IndexError("index is out of bounds for dimension with size 0")
+        check_on_host(index, out.shape[dim], dim, IndexError, wraps=True)
+
+
+def _spread(given: Given, others: list[int], dim: int, out: Tensor) -> Tensor:
     """The index of a dimension, to broadcast over those without one, which stand behind."""
     if dim in given:
         return given[dim][(..., *(None,) * len(others))]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping
-from detmode.cuda.rows.shapes import Rows
-
-__all__ = ["index_copy"]
+from detmode.cuda.rows.indexed import indexed_rows
 
 
 def index_copy(
@@ -40,23 +35,13 @@ def index_copy(
             f"{self.dtype} and (source) {source.dtype}"
         )
     _check_numbers(self, dim, index, source)
-    if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
-    target = out if out.dim() else out.view(1)
-    size = target.shape[dim]
-    own, other = list(target.shape), list(source.shape) or [1]
+    own, other = list(self.shape) or [1], list(source.shape) or [1]
     if own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
         raise RuntimeError(
             "index_copy_(): Source/destination tensor must have same slice shapes apart from "
             f"dimension {dim}, but got {own} and {other}"
         )
-    if source.numel() == 0:
-        return out
-    check_on_host(index, size, dim, IndexError)
-    shape = Rows(prod(target.shape[:dim]), index.numel(), prod(target.shape[dim + 1 :]), size)
-    positions = copy_if_overlapping(out, index).reshape(-1).contiguous()
-    assign_rows(target, positions, copy_if_overlapping(out, source).contiguous(), shape)
-    return out
+    return indexed_rows(self, dim, index, source, out).run(assign_rows)
 
 
 def _check_numbers(self: Tensor, dim: int, index: Tensor, source: Tensor) -> None:

@@ -63,14 +63,14 @@ RULES = chain(
     ),
     Row(
         when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
-        action=Substitute(launch.product, traffic=1.6),
+        action=Substitute(launch.index_reduce, traffic=1.6),
         guarantee=GPU_TO_GPU,
         alert="index_reduce_cuda",
         because="duplicates in index are multiplied into one row by atomics",
     ),
     Row(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", FLOATING),
-        action=Substitute(launch.mean, traffic=1.5),
+        action=Substitute(launch.index_reduce, traffic=1.5),
         guarantee=GPU_TO_GPU,
         alert="index_reduce_cuda",
         because="duplicates in index add to one row by atomicAdd",
@@ -86,7 +86,7 @@ RULES = chain(
         when=on("cuda")
         & argument("reduce", "amax", "amin")
         & dtype_in("self", FLOATING + INTEGRAL),
-        action=Substitute(launch.extremum, traffic=2.0),
+        action=Substitute(launch.index_reduce, traffic=2.0),
         guarantee=GPU_TO_GPU,
         alert="index_reduce_cuda",
         because="of 0.0 and -0.0 the first to come wins",

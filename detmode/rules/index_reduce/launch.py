@@ -1,4 +1,4 @@
-"""Launchers of index_reduce, one for each kind of reduction."""
+"""Launchers of index_reduce."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.extrema import extreme_rows
-from detmode.cuda.rows.products import multiply_rows
-from detmode.cuda.rows.reductions import SOURCE
-from detmode.cuda.rows.sums import add_rows
-from detmode.rules.index_reduce.reduction import reduction
-
-__all__ = ["SOURCE", "extremum", "mean", "mean_of_integers", "product"]
+from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
+from detmode.cuda.rows.positions import axis_of
+from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 
-def product(
+def index_reduce(
     self: Tensor,
     dim: int,
     index: Tensor,
@@ -24,32 +21,25 @@ def product(
     include_self: bool = True,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``aten::index_reduce`` with "prod": ``self[.., index[i], ..] *= source[.., i, ..]``.
+    """``aten::index_reduce`` with "prod", "amax" or "amin", or "mean" of floating-point numbers.
+
+    A NaN is beyond every number.
 
     Raises:
         IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
     """
-    rows = reduction(self, dim, index, source, out)
-    return rows.run(multiply_rows, include_self=include_self)
-
-
-def mean(
-    self: Tensor,
-    dim: int,
-    index: Tensor,
-    source: Tensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-    out: Tensor | None = None,
-) -> Tensor:
-    """``aten::index_reduce`` with "mean", of floating-point numbers.
-
-    Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
-    """
-    rows = reduction(self, dim, index, source, out)
-    return rows.run(add_rows, include_self=include_self, mean=True)
+    rows = _checked(self, dim, index, source, out)
+    if reduce == "prod":
+        return rows.run(multiply_rows, include_self=include_self)
+    if reduce == "mean":
+        return rows.run(add_rows, include_self=include_self, mean=True)
+    largest = reduce == "amax"
+    if not include_self and self.dtype in (torch.int32, torch.int64):
+        # All values of these have keys, so what is beaten by every value stands for no value.
+        limits = torch.iinfo(self.dtype)
+        rows.target.index_fill_(rows.dim, rows.index, limits.min if largest else limits.max)
+        include_self = True
+    return rows.run(extreme_rows, largest=largest, include_self=include_self)
 
 
 def mean_of_integers(
@@ -69,7 +59,7 @@ def mean_of_integers(
     Raises:
         IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
     """
-    rows = reduction(self, dim, index, source, out)
+    rows = _checked(self, dim, index, source, out)
     target, at = rows.target, (rows.dim, rows.index)
     if rows.source.numel() == 0:
         return rows.out
@@ -83,26 +73,37 @@ def mean_of_integers(
     return rows.out
 
 
-def extremum(
-    self: Tensor,
-    dim: int,
-    index: Tensor,
-    source: Tensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-    out: Tensor | None = None,
-) -> Tensor:
-    """``aten::index_reduce`` with "amax" or "amin"; a NaN is beyond every number.
-
-    Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
-    """
-    rows = reduction(self, dim, index, source, out)
-    largest = reduce == "amax"
-    if not include_self and self.dtype in (torch.int32, torch.int64):
-        # All values of these have keys, so what is beaten by every value stands for no value.
-        limits = torch.iinfo(self.dtype)
-        rows.target.index_fill_(rows.dim, rows.index, limits.min if largest else limits.max)
-        include_self = True
-    return rows.run(extreme_rows, largest=largest, include_self=include_self)
+def _checked(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, out: Tensor | None
+) -> IndexedRows:
+    """The arguments, after ATen's checks: its meta function makes none of them."""
+    axis_of(self, dim)
+    if index.dim() > 1:
+        raise IndexError(
+            f"index_reduce_(): Index is supposed to be a vector, but got dim: {index.dim()} with "
+            f"size: {list(index.shape)}"
+        )
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(
+            f"index_reduce_(): Expected dtype int32/int64 for index but got: {index.dtype}"
+        )
+    if source.dtype != self.dtype:
+        raise RuntimeError(
+            f"index_reduce_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
+            "scalar type"
+        )
+    own, other = list(self.shape), list(source.shape)
+    rows = 1
+    if own and len(own) == len(other):
+        rows = own[dim] = other[dim]
+    if own != other:
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(self.shape)} source.shape = {other}"
+        )
+    if index.numel() != rows:
+        raise RuntimeError(
+            f"index_reduce_(): Number of indices ({index.numel()}) should be equal to "
+            f"source.size(dim): ({rows}), for dim: {dim}"
+        )
+    return indexed_rows(self, dim, index, source, out)

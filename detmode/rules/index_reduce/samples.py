@@ -11,9 +11,12 @@ from detmode.table.compositions import SEGMENT, combined, reduced
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, factors, indexed_rows, special
 from detmode.table.samples import Maker, Sample, Samples, sample
+from detmode.table.shared_samples import made_by
 
 ALL = FLOATING + INTEGRAL
 REDUCTIONS = ("prod", "mean", "amax", "amin")
+OP = "aten::index_reduce"
+_FROM_END = ("negative_dim", "collisions")
 
 
 def _rows(m: Maker, *sizes: Any, reduce: str = "prod", **more: Any) -> Arguments:
@@ -21,46 +24,31 @@ def _rows(m: Maker, *sizes: Any, reduce: str = "prod", **more: Any) -> Arguments
     return factors(indexed_rows(m, *sizes, reduce=reduce, **more), "source")
 
 
-_case = partial(sample, op="aten::index_reduce", dtypes=ALL)
-_reals = partial(_case, dtypes=FLOATING)
-_bench = partial(_case, dtypes=FLOATING[:3])
+_case, _reals = made_by(_rows, OP, ALL), made_by(_rows, OP, FLOATING)
+_bench = made_by(_rows, OP, FLOATING[:3])
+_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_special = partial(special, name="source")
+_plain = partial(sample, op=OP, dtypes=FLOATING)
 
 
 def _reductions(reduce: str) -> tuple[Sample, ...]:
-    def rows(m: Maker, *sizes: Any, **more: Any) -> Arguments:
-        return _rows(m, *sizes, reduce=reduce, **more)
-
+    case, reals = partial(_case, reduce=reduce), partial(_reals, reduce=reduce)
+    onto, few = {"include_self": False}, FLOATING[2:3] + INTEGRAL[:1]
     found = (
-        _case(f"middle_dim_{reduce}", lambda m: rows(m, [3, 5, 4], 1, 90), "collisions"),
-        _case(
-            f"without_self_{reduce}",
-            lambda m: rows(m, [4, 6, 3], -2, 40, 5, include_self=False),
-            *("negative_dim", "collisions"),
-        ),
-        _case(
-            f"images_{reduce}",
-            lambda m: rows(m, [2, 6, 3, 5], 1, 50),
-            dtypes=FLOATING[2:3] + INTEGRAL[:1],
-            variants=(*LAYOUTS, "int32"),
-        ),
-        _case(
-            f"lines_{reduce}",
-            lambda m: rows(m, [5, 4], 0, 30),
-            dtypes=FLOATING[:1],
-            variants=("shifted",),
-        ),
-        _reals(f"special_{reduce}", lambda m: special(rows(m, [9], 0, 30), "source")),
-        _reals(
-            f"special_without_self_{reduce}",
-            lambda m: special(rows(m, [9], 0, 30, include_self=False), "source"),
-        ),
+        case(f"middle_dim_{reduce}", [3, 5, 4], 1, 90, **_sums),
+        case(f"without_self_{reduce}", [4, 6, 3], -2, 40, 5, **onto, covers=_FROM_END),
+        case(f"images_{reduce}", [2, 6, 3, 5], 1, 50, dtypes=few, variants=(*LAYOUTS, "int32")),
+        case(f"lines_{reduce}", [5, 4], 0, 30, dtypes=FLOATING[:1], variants=("shifted",)),
+        reals(f"special_{reduce}", [9], 0, 30, change=_special),
+        reals(f"special_without_self_{reduce}", [9], 0, 30, **onto, change=_special),
     )
-    plain = partial(_case, reduce, lambda m: indexed_rows(m, [4], 0, 9, reduce=reduce))
-    return *found, plain(device="cpu"), plain(device="mps", dtypes=FLOATING + COMPLEX)
+    plain = partial(sample, reduce, lambda m: indexed_rows(m, [4], 0, 9, reduce=reduce), op=OP)
+    on_mps = plain(device="mps", dtypes=FLOATING + COMPLEX)
+    return *found, plain(device="cpu", dtypes=ALL), on_mps
 
 
 def _errors(reduce: str) -> tuple[Sample, ...]:
-    rows = _case("rows", lambda m: _rows(m, [4, 3], 0, 9, reduce=reduce))
+    rows = _case("rows", [4, 3], 0, 9, reduce=reduce)
     changes: dict[str, dict[str, Any]] = {
         "index_too_large": {"index": lambda index: index + 4},
         "index_negative": {"index": lambda index: ~index},
@@ -78,13 +66,6 @@ def _errors(reduce: str) -> tuple[Sample, ...]:
     return tuple(rows.but(f"{k}_{reduce}", dtypes=dtypes, **v) for k, v in changes.items())
 
 
-def _graph(reduce: str) -> Sample:
-    return _bench(
-        f"graph_{reduce}_1m_edges_64",
-        lambda m: _rows(m, [100_000, 64], 0, 1_000_000, reduce=reduce),
-    )
-
-
 def _composed(
     self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
 ) -> Tensor:
@@ -95,24 +76,23 @@ def _composed(
 
 SAMPLES = Samples(
     cases=(
-        _case("one_destination", lambda m: _rows(m, [3], 0, 1000, 1), "collisions"),
-        _case("one_destination_wide", lambda m: _rows(m, [3, 9], 0, 300, 1), "collisions"),
-        _reals("long_runs", lambda m: _rows(m, [3], 0, 5000, 2), "collisions", dtypes=FLOATING[2:]),
-        _reals("zipf", lambda m: _rows(m, [90, 3], 0, 700, index=m.zipf(700, 90)), "collisions"),
-        _case("odd_1", lambda m: _rows(m, [1], 0, 1), "odd_sizes"),
-        _reals("odd_63", lambda m: _rows(m, [63, 63], 0, 63, 9), "odd_sizes"),
-        _reals("odd_1000", lambda m: _rows(m, [2, 1000], 1, 1000, 10), "odd_sizes"),
-        _reals(
-            "wide_values",
-            lambda m: indexed_rows(m, [9, 3], 0, 20, reduce="prod"),
-            dtypes=FLOATING[1:],
-        ),
-        _reals("empty_index", lambda m: _rows(m, [4, 3], 0, 0), "empty"),
-        _reals("empty_rows", lambda m: _rows(m, [4, 0], 0, 7), "empty"),
-        _reals("scalar", lambda m: _rows(m, [1], 0, 1, self=m.normal(), source=m.normal())),
+        _case("one_destination", [3], 0, 1000, 1, **_sums),
+        _case("one_destination_wide", [3, 9], 0, 300, 1, **_sums),
+        _reals("long_runs", [3], 0, 5000, 2, **_sums, dtypes=FLOATING[2:]),
+        _plain("zipf", lambda m: _rows(m, [90, 3], 0, 700, index=m.zipf(700, 90)), "collisions"),
+        _case("odd_1", [1], 0, 1, **_odd),
+        _reals("odd_63", [63, 63], 0, 63, 9, **_odd),
+        _reals("odd_1000", [2, 1000], 1, 1000, 10, **_odd),
+        made_by(indexed_rows, OP, FLOATING[1:])("wide_values", [9, 3], 0, 20, reduce="prod"),
+        _reals("empty_index", [4, 3], 0, 0, covers=("empty",)),
+        _reals("empty_rows", [4, 0], 0, 7, covers=("empty",)),
+        _plain("scalar", lambda m: _rows(m, [1], 0, 1, self=m.normal(), source=m.normal())),
         *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
     ),
     errors=tuple(each for reduce in REDUCTIONS for each in _errors(reduce)),
-    bench=tuple(map(_graph, REDUCTIONS[:3])),
-    compositions={"aten::index_reduce": _composed},
+    bench=tuple(
+        _bench(f"graph_{each}_1m_edges_64", [100_000, 64], 0, 1_000_000, reduce=each)
+        for each in REDUCTIONS[:3]
+    ),
+    compositions={OP: _composed},
 )

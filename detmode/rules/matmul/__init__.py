@@ -54,7 +54,7 @@ _FACTORS = {
     "aten::bmm.dtype": ("self", "mat2"),
     "aten::baddbmm.dtype": ("batch1", "batch2"),
 }
-_MAY_BE_SPARSE = {
+MAY_BE_SPARSE = {
     "aten::mm": ("self", "mat2"),
     "aten::addmm": ("mat1", "mat2"),
     "aten::mv": ("self",),
@@ -69,7 +69,7 @@ RULES = (
             action=Refuse(),
             because="cuSPARSE's products may add in another order on each run",
         )
-        for op, names in _MAY_BE_SPARSE.items()
+        for op, names in MAY_BE_SPARSE.items()
     ),
     Rule(
         op="aten::bmm",

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from detmode.rules.matmul import MAY_BE_SPARSE
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker, Samples, sample
 
@@ -35,9 +36,9 @@ def _with_bias(make: Maker, arguments: Callable[[Maker, str], dict[str, Any]]) -
 
 
 def _with_sparse(make: Maker, op: str, name: str) -> dict[str, Any]:
-    arguments = _dense(make, op)
+    arguments = _dense(make, op.removeprefix("aten::"))
     # Only compressed rows may stand on the right of a product, or in addmv.
-    compressed = name == "mat2" or op == "addmv"
+    compressed = name == "mat2" or op == "aten::addmv"
     matrix = arguments[name]
     with warnings.catch_warnings():
         # PyTorch says once that compressed rows are in beta.
@@ -47,17 +48,6 @@ def _with_sparse(make: Maker, op: str, name: str) -> dict[str, Any]:
 
 
 _OPS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv")
-_SPARSE = (
-    ("mm", "self"),
-    ("mm", "mat2"),
-    ("addmm", "mat1"),
-    ("addmm", "mat2"),
-    ("bmm", "self"),
-    ("mv", "self"),
-    ("addmv", "mat"),
-)
-
-
 _every = partial(sample, dtypes=FLOATING + COMPLEX, variants=("cpu",))
 
 SAMPLES = Samples(
@@ -72,8 +62,9 @@ SAMPLES = Samples(
             for op, arguments in (("aten::addmm", _dense), ("aten::addmm.dtype", _into_float))
         ),
         *(
-            sample(f"sparse_{name}", partial(_with_sparse, op=op, name=name), op=f"aten::{op}")
-            for op, name in _SPARSE
+            sample(f"sparse_{name}", partial(_with_sparse, op=op, name=name), op=op)
+            for op, names in {**MAY_BE_SPARSE, "aten::bmm": ("self",)}.items()
+            for name in names
         ),
     ),
 )

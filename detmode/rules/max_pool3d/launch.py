@@ -11,7 +11,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Source
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
-from detmode.cuda.rows.pooling import pooling
+from detmode.cuda.rows.pooling import pooling, triple
 from detmode.table.conditions import FLOATING
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
@@ -46,14 +46,17 @@ def max_pool3d_with_indices_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    kernel = _triple("kernel_size", kernel_size)
-    strides = _triple("stride", stride) if len(stride) else kernel
-    pads = _triple("padding", padding)
-    dilations = _triple("dilation", dilation)
-    _check(grad_output, self, indices)
+    kernel = triple("max_pool3d", "kernel_size", kernel_size)
+    strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
+    pads = triple("max_pool3d", "padding", padding)
+    dilations = triple("max_pool3d", "dilation", dilation)
+    name = "max_pool3d_with_indices_backward"
+    check(name, grad_output, self, indices, 3)
+    check_scalar_type(self.dtype, grad_output)
+    check_implemented(f"{name}_out_frame", self, FLOATING)
     if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
         raise RuntimeError(
-            "max_pool3d_with_indices_backward(): kernel size, stride and dilation should be "
+            f"{name}(): kernel size, stride and dilation should be "
             "greater than zero, and padding not negative, but got "
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
@@ -73,17 +76,3 @@ def max_pool3d_with_indices_backward(
         h=h,
         w=w,
     )
-
-
-def _triple(name: str, values: Sequence[int]) -> tuple[int, int, int]:
-    if len(values) not in (1, 3):
-        raise RuntimeError(f"max_pool3d: {name} must be a single int, or a tuple of three ints")
-    t, h, w = values if len(values) == 3 else (*values, *values, *values)
-    return int(t), int(h), int(w)
-
-
-def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
-    name = "max_pool3d_with_indices_backward"
-    check(name, grad_output, self, indices, 3)
-    check_scalar_type(self.dtype, grad_output)
-    check_implemented(f"{name}_out_frame", self, FLOATING)

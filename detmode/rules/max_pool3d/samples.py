@@ -8,11 +8,13 @@ import torch
 
 from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
-from detmode.table.inputs import LAYOUTS, Arguments, cut, last, special
+from detmode.table.inputs import LAYOUTS, Arguments, cut, last
 from detmode.table.samples import Maker, Samples, sample
+from detmode.table.shared_samples import made_by, special_gradient
 
 OP2D = "aten::max_pool2d_with_indices_backward"
 OP = "aten::max_pool3d_with_indices_backward"
+EVERYWHERE = (*LAYOUTS, "cpu", "mps")
 
 
 def _call(
@@ -46,40 +48,29 @@ def _planar(m: Maker) -> Arguments:
     return {**found, **sizes}
 
 
-_case = partial(sample, op=OP, dtypes=FLOATING)
-_bench = partial(sample, op=OP, dtypes=FLOATING[:3])
-_plain = sample("plain", lambda m: _call(m, (2, 3, 6, 6, 6), (2,)), op=OP)
+_case = made_by(_call, OP)
+_bench = made_by(_call, OP, FLOATING[:3])
+_plain = _case("plain", (2, 3, 6, 6, 6), (2,), dtypes=FLOATING[2:3])
+_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_stem = (1, 3, 3), (1, 2, 2)
+_many = {"covers": LAYOUTS[1:], "change": last}
 
 SAMPLES = Samples(
     cases=(
-        _case(
-            "overlap",
-            lambda m: _call(m, (2, 3, 6, 7, 8), (3,), (2,), (1,)),
-            "collisions",
-            variants=(*LAYOUTS, "cpu", "mps"),
-        ),
-        _case("stride_1", lambda m: _call(m, (1, 2, 5, 6, 7), (3,), (1,), (1,)), "collisions"),
-        _case("apart", lambda m: _call(m, (2, 2, 6, 7, 9), (2,), (3,))),
-        _case("default_stride", lambda m: _call(m, (2, 2, 6, 7, 9), (2, 3, 2))),
-        _case("unlike_axes", lambda m: _call(m, (2, 3, 4, 9, 7), (1, 4, 3), (1, 3, 2), (0, 2, 1))),
-        _case("dilated", lambda m: _call(m, (1, 2, 7, 8, 9), (3,), (1,), (1,), (2,)), "collisions"),
-        _case(
-            "dilated_unlike",
-            lambda m: _call(m, (1, 2, 9, 14, 13), (2, 3, 3), (3, 4, 2), (1, 0, 1), (2, 6, 3)),
-        ),
-        _case("ceil", lambda m: _call(m, (1, 2, 6, 7, 8), (3,), (2,), (1,), (1,), True)),
-        _case("unbatched", lambda m: _call(m, (3, 6, 7, 8), (3,), (2,)), variants=LAYOUTS[:1]),
-        _case("empty_batch", lambda m: _call(m, (0, 3, 6, 7, 8), (3,), (2,)), "empty"),
-        _case(
-            "special", lambda m: special(_call(m, (1, 3, 9, 9), (3,), (1,), (1,)), "grad_output", 8)
-        ),
-        _case(
-            "last_many",
-            lambda m: last(_call(m, (1, 18, 1, 121, 122), (1, 3, 3), (2,))),
-            "channels_last",
-        ),
-        _case("odd", lambda m: _call(m, (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4)), "odd_sizes"),
-        _case("odd_many", lambda m: _call(m, (1, 17, 1, 17, 991), (1, 3, 4), (2,)), "odd_sizes"),
+        _case("overlap", (2, 3, 6, 7, 8), (3,), (2,), (1,), **_sums, variants=EVERYWHERE),
+        _case("stride_1", (1, 2, 5, 6, 7), (3,), (1,), (1,), **_sums),
+        _case("apart", (2, 2, 6, 7, 9), (2,), (3,)),
+        _case("default_stride", (2, 2, 6, 7, 9), (2, 3, 2)),
+        _case("unlike_axes", (2, 3, 4, 9, 7), (1, 4, 3), (1, 3, 2), (0, 2, 1)),
+        _case("dilated", (1, 2, 7, 8, 9), (3,), (1,), (1,), (2,), **_sums),
+        _case("dilated_unlike", (1, 2, 9, 14, 13), (2, 3, 3), (3, 4, 2), (1, 0, 1), (2, 6, 3)),
+        _case("ceil", (1, 2, 6, 7, 8), (3,), (2,), (1,), (1,), True),
+        _case("unbatched", (3, 6, 7, 8), (3,), (2,), variants=LAYOUTS[:1]),
+        _case("empty_batch", (0, 3, 6, 7, 8), (3,), (2,), covers=("empty",)),
+        _case("special", (1, 3, 9, 9), (3,), (1,), (1,), change=partial(special_gradient, step=8)),
+        _case("last_many", (1, 18, 1, 121, 122), (1, 3, 3), (2,), **_many),
+        _case("odd", (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4), **_odd),
+        _case("odd_many", (1, 17, 1, 17, 991), (1, 3, 4), (2,), **_odd),
         sample("overlapping_windows", _planar, op=OP2D, variants=("mps",)),
     ),
     errors=(
@@ -99,19 +90,11 @@ SAMPLES = Samples(
         _plain.but("integers", dtypes=(torch.int64,)),
     ),
     bench=(
-        _bench("unet3d_down", lambda m: _call(m, (2, 32, 128, 128, 128), (2,), (2,))),
-        _bench("resnet3d_stem", lambda m: _call(m, (8, 64, 8, 112, 112), (3,), (2,), (1,))),
-        _bench(
-            "slowfast_stem",
-            lambda m: _call(m, (8, 64, 8, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
-        ),
-        _bench("i3d_branch", lambda m: _call(m, (8, 192, 16, 28, 28), (3,), (1,), (1,))),
-        _bench(
-            "i3d_stem_last",
-            lambda m: last(
-                _call(m, (8, 64, 16, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1), (1,), True)
-            ),
-        ),
+        _bench("unet3d_down", (2, 32, 128, 128, 128), (2,), (2,)),
+        _bench("resnet3d_stem", (8, 64, 8, 112, 112), (3,), (2,), (1,)),
+        _bench("slowfast_stem", (8, 64, 8, 112, 112), *_stem, (0, 1, 1)),
+        _bench("i3d_branch", (8, 192, 16, 28, 28), (3,), (1,), (1,)),
+        _bench("i3d_stem_last", (8, 64, 16, 112, 112), *_stem, (0, 1, 1), (1,), True, change=last),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
     compositions={OP: partial(max_pool_backward, dims=3)},

@@ -36,40 +36,23 @@ from detmode.table.chain import Row, chain
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Substitute
 
-_RACE = "inputs with the same index race for one element"
-_ELSEWHERE = "other devices bring their own implementation, and alert themselves"
-
-RULES = (
-    *chain(
-        "aten::max_unpool2d",
+RULES = tuple(
+    rule
+    for dims in (2, 3)
+    for rule in chain(
+        f"aten::max_unpool{dims}d",
         Row(
             when=on("cuda", "meta"),
-            action=Substitute(launch.max_unpool2d, traffic=3.1),
+            action=Substitute(launch.max_unpool, traffic=3.1),
             guarantee=GPU_TO_GPU,
         ),
         Row(
             when=on("cpu"),
-            action=Substitute(launch.max_unpool2d_on_cpu, launches=False, traffic=1.4),
+            action=Substitute(launch.max_unpool_on_cpu, launches=False, traffic=1.4),
             guarantee=RUN_TO_RUN,
         ),
-        alert="max_unpooling2d_forward_out",
-        because=_RACE,
-        otherwise=_ELSEWHERE,
-    ),
-    *chain(
-        "aten::max_unpool3d",
-        Row(
-            when=on("cuda", "meta"),
-            action=Substitute(launch.max_unpool3d, traffic=3.1),
-            guarantee=GPU_TO_GPU,
-        ),
-        Row(
-            when=on("cpu"),
-            action=Substitute(launch.max_unpool3d_on_cpu, launches=False, traffic=1.4),
-            guarantee=RUN_TO_RUN,
-        ),
-        alert="max_unpooling3d_forward_out",
-        because=_RACE,
-        otherwise=_ELSEWHERE,
-    ),
+        alert=f"max_unpooling{dims}d_forward_out",
+        because="inputs with the same index race for one element",
+        otherwise="other devices bring their own implementation, and alert themselves",
+    )
 )

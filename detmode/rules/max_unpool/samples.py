@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from detmode.table.compositions import scatter
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, Assigned, places
 from detmode.table.samples import Maker, Sample, Samples, sample
+from detmode.table.shared_samples import made_by
 
 TWO, THREE = "aten::max_unpool2d", "aten::max_unpool3d"
 
@@ -42,9 +42,11 @@ def _assigned(self: Any, indices: Any, output_size: Any, **unread: Any) -> Assig
     return before, places(before).flatten(-dims).gather(-1, indices.flatten(-dims)), self
 
 
+_VOLUMES = [2, 32, 32, 64, 64], [64, 128, 128]
 _FEW = (torch.bfloat16, torch.float64, torch.uint8)
-_two, _three = partial(sample, op=TWO, dtypes=_FEW), partial(sample, op=THREE, dtypes=_FEW)
-_every = partial(sample, dtypes=FLOATING + INTEGRAL, variants=("cpu", "meta", "xpu"))
+_two, _three = made_by(_unpool, TWO, _FEW), made_by(_unpool, THREE, _FEW)
+_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_every = {**_sums, "dtypes": FLOATING + INTEGRAL, "variants": ("cpu", "meta", "xpu")}
 
 
 def _errors(op: str, shape: list[int], size: list[int]) -> tuple[Sample, ...]:
@@ -69,54 +71,26 @@ def _composed(self: Tensor, indices: Tensor, output_size: Sequence[int], **_: An
 
 SAMPLES = Samples(
     cases=(
-        _every("few", lambda m: _unpool(m, [2, 3, 4, 5], [8, 10], 9), "collisions", op=TWO),
-        _every("few", lambda m: _unpool(m, [2, 3, 2, 3, 2], [4, 6, 4], 9), "collisions", op=THREE),
-        _two("one_destination", lambda m: _unpool(m, [2, 30, 10], [4, 4], 1), "collisions"),
-        _three("one_destination", lambda m: _unpool(m, [2, 9, 5, 5], [4, 4, 4], 1), "collisions"),
-        _two("overlapping_windows", _pooled, "collisions"),
-        _two(
-            "large_output",
-            lambda m: _unpool(m, [2, 3, 3, 3], [20, 30], 9),
-            "collisions",
-            dtypes=FLOATING,
-        ),
-        _three(
-            "large_output",
-            lambda m: _unpool(m, [2, 3, 1, 3, 3], [5, 6, 7], 9),
-            "collisions",
-            dtypes=FLOATING,
-        ),
-        _two("odd_1", lambda m: _unpool(m, [1, 1, 1], [1, 1]), "odd_sizes"),
-        _three("odd_1", lambda m: _unpool(m, [1, 1, 1, 1], [1, 1, 1]), "odd_sizes"),
-        _two("odd_sizes", lambda m: _unpool(m, [3, 63, 7], [31, 33]), "odd_sizes"),
-        _three("odd_sizes", lambda m: _unpool(m, [1, 1000, 1, 1], [7, 11, 13]), "odd_sizes"),
-        _two("no_batch", lambda m: _unpool(m, [0, 3, 4, 5], [8, 10]), "empty"),
-        _three("no_batch", lambda m: _unpool(m, [0, 3, 2, 3, 2], [4, 6, 4]), "empty"),
-        _two(
-            "images",
-            lambda m: _unpool(m, [2, 3, 4, 5], [8, 10], 20),
-            "collisions",
-            variants=LAYOUTS,
-        ),
-        _three(
-            "volumes",
-            lambda m: _unpool(m, [2, 3, 2, 3, 4], [4, 6, 8], 9),
-            "collisions",
-            variants=LAYOUTS,
-        ),
+        _two("few", [2, 3, 4, 5], [8, 10], 9, **_every),
+        _three("few", [2, 3, 2, 3, 2], [4, 6, 4], 9, **_every),
+        _two("one_destination", [2, 30, 10], [4, 4], 1, **_sums),
+        _three("one_destination", [2, 9, 5, 5], [4, 4, 4], 1, **_sums),
+        sample("overlapping_windows", _pooled, "collisions", op=TWO, dtypes=_FEW),
+        _two("large_output", [2, 3, 3, 3], [20, 30], 9, **_sums, dtypes=FLOATING),
+        _three("large_output", [2, 3, 1, 3, 3], [5, 6, 7], 9, **_sums, dtypes=FLOATING),
+        _two("odd_1", [1, 1, 1], [1, 1], **_odd),
+        _three("odd_1", [1, 1, 1, 1], [1, 1, 1], **_odd),
+        _two("odd_sizes", [3, 63, 7], [31, 33], **_odd),
+        _three("odd_sizes", [1, 1000, 1, 1], [7, 11, 13], **_odd),
+        _two("no_batch", [0, 3, 4, 5], [8, 10], covers=("empty",)),
+        _three("no_batch", [0, 3, 2, 3, 2], [4, 6, 4], covers=("empty",)),
+        _two("images", [2, 3, 4, 5], [8, 10], 20, **_sums, variants=LAYOUTS),
+        _three("volumes", [2, 3, 2, 3, 4], [4, 6, 8], 9, **_sums, variants=LAYOUTS),
     ),
     errors=(*_errors(TWO, [2, 3, 4, 5], [8, 10]), *_errors(THREE, [2, 3, 4, 5, 2], [8, 10, 4])),
     bench=(
-        _two(
-            "segnet_8x64_to_360x480",
-            lambda m: _unpool(m, [8, 64, 180, 240], [360, 480]),
-            dtypes=FLOATING[:3],
-        ),
-        _three(
-            "unet3d_2x32_to_64x128x128",
-            lambda m: _unpool(m, [2, 32, 32, 64, 64], [64, 128, 128]),
-            dtypes=FLOATING[:3],
-        ),
+        _two("segnet_8x64_to_360x480", [8, 64, 180, 240], [360, 480], dtypes=FLOATING[:3]),
+        _three("unet3d_2x32_to_64x128x128", *_VOLUMES, dtypes=FLOATING[:3]),
     ),
     not_applicable={"negative_dim": "max unpooling takes no dimension"},
     assignments={TWO: _assigned, THREE: _assigned},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import inf, nan
 
@@ -37,36 +38,6 @@ def _call(
     }
 
 
-def _strided(m: Maker) -> Arguments:
-    call = _call(m, weighted=True)
-    call["self"] = call["self"].transpose(1, 3).contiguous().transpose(1, 3)
-    call["target"] = call["target"].transpose(0, 2).contiguous().transpose(0, 2)
-    call["weight"] = call["weight"].repeat_interleave(2)[::2]
-    return call
-
-
-def _expanded(m: Maker) -> Arguments:
-    call = _call(m, (3, 4, 5, 6), SUM)
-    call["self"] = call["self"][:1, :, :, :1].expand(3, 4, 5, 6)
-    call["target"] = call["target"][:, :1].expand(3, 5, 6)
-    return call
-
-
-def _one_class(m: Maker) -> Arguments:
-    call = _call(m, (2, 3, 40, 33), SUM, weighted=True)
-    return {**call, "target": torch.full_like(call["target"], 1)}
-
-
-def _ignored_class(m: Maker) -> Arguments:
-    # The ignored one may be a class, and its weight then counts nowhere.
-    return {**_call(m, weighted=True), "ignore_index": 2}
-
-
-def _no_classes(m: Maker) -> Arguments:
-    call = _call(m, (2, 0, 3, 4), SUM)
-    return {**call, "target": torch.full_like(call["target"], IGNORED)}
-
-
 def _cancelling(m: Maker) -> Arguments:
     # Large losses that take each other away: what is left is in the small ones.
     call = _call(m, (1, 2, 30, 40), SUM)
@@ -75,15 +46,19 @@ def _cancelling(m: Maker) -> Arguments:
     return {**call, "target": torch.zeros_like(call["target"])}
 
 
-def _special(m: Maker, value: float) -> Arguments:
-    call = _call(m, weighted=True)
-    call["self"][1, :, 2, 3] = value
-    return call
-
-
 _case = partial(sample, op=OP, dtypes=FLOATING)
 _bench = partial(sample, op=OP, dtypes=FLOATING[:3])
 _plain = sample("plain", _call, op=OP)
+_weighted = _case("weighted_mean", lambda m: _call(m, weighted=True), variants=LAYOUTS)
+_sums = _case("sums", lambda m: _call(m, (3, 4, 5, 6), SUM))
+
+
+def _special(value: float) -> Callable[[Tensor], Tensor]:
+    def changed(self: Tensor) -> Tensor:
+        self[1, :, 2, 3] = value
+        return self
+
+    return changed
 
 
 def _composed(
@@ -102,21 +77,33 @@ SAMPLES = Samples(
     cases=(
         _case("mean", _call, "collisions", variants=("cpu",)),
         _case("sum", lambda m: _call(m, reduction=SUM), "collisions"),
-        _case("weighted_mean", lambda m: _call(m, weighted=True), variants=LAYOUTS),
+        _weighted,
         _case("weighted_sum", lambda m: _call(m, reduction=SUM, weighted=True)),
         _case("some_ignored", lambda m: _call(m, weighted=True, ignored=31)),
         _case("all_ignored", lambda m: _call(m, ignored=84)),
         _case("all_ignored_sum", lambda m: _call(m, reduction=SUM, ignored=84)),
-        _case("ignored_class", _ignored_class),
-        _case("no_classes", _no_classes, "empty"),
+        # The ignored one may be a class, and its weight then counts nowhere.
+        _weighted.but("ignored_class", ignore_index=2),
+        _case("no_classes", lambda m: _call(m, (2, 0, 3, 4), SUM, ignored=24), "empty"),
         _case("no_images", lambda m: _call(m, (0, 5, 7, 6)), "empty"),
         _case("no_pixels_sum", lambda m: _call(m, (2, 5, 0, 6), SUM), "empty"),
-        _case("strided", _strided, "non_contiguous"),
-        _case("expanded", _expanded, "non_contiguous"),
-        _case("one_class", _one_class, "collisions"),
+        _weighted.but(
+            *("strided", "non_contiguous"),
+            self=lambda self: self.transpose(1, 3).contiguous().transpose(1, 3),
+            target=lambda target: target.transpose(0, 2).contiguous().transpose(0, 2),
+            weight=lambda weight: weight.repeat_interleave(2)[::2],
+        ),
+        _sums.but(
+            *("expanded", "non_contiguous"),
+            self=lambda self: self[:1, :, :, :1].expand(3, 4, 5, 6),
+            target=lambda target: target[:, :1].expand(3, 5, 6),
+        ),
+        _case("classes", lambda m: _call(m, (2, 3, 40, 33), SUM, weighted=True)).but(
+            *("one_class", "collisions"), target=torch.ones_like
+        ),
         _case("cancelling", _cancelling),
-        _case("nan", lambda m: _special(m, nan)),
-        _case("infinity", lambda m: _special(m, inf)),
+        _weighted.but("nan", self=_special(nan)),
+        _weighted.but("infinity", self=_special(inf)),
         _case("odd", lambda m: _call(m, (1, 3, 63, 47), weighted=True, ignored=9), "odd_sizes"),
         _case("one_pixel", lambda m: _call(m, (1, 1, 1, 1)), "odd_sizes"),
         sample("no_reduction", lambda m: _call(m, reduction=0), op=OP),

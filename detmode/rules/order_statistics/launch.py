@@ -9,6 +9,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, launch, launch_blocks
 from detmode.cuda.checks import check_implemented
+from detmode.cuda.rows.positions import axis_of
 from detmode.table.conditions import FLOATING, INTEGRAL
 
 DTYPES = FLOATING + INTEGRAL
@@ -113,21 +114,6 @@ def _select(
             cached=cached,
         )  # fmt: skip
     return values, indices
-
-
-def axis_of(self: Tensor, dim: int) -> int:
-    """``dim`` from 0; a tensor without dimensions has one.
-
-    Raises:
-        IndexError: it is out of range.
-    """
-    size = max(self.dim(), 1)
-    if not -size <= dim < size:
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], "
-            f"but got {dim})"
-        )
-    return dim % size
 
 
 def refuse_size_0(name: str, self: Tensor, axis: int) -> None:

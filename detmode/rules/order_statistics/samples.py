@@ -127,6 +127,8 @@ def _composed(
     return value, index
 
 
+_ranked = partial(sample, "ties", lambda m: _ties(m, (4, 63), -1, k=5), "collisions")
+
 SAMPLES = Samples(
     cases=(
         *_cases(MEDIAN),
@@ -134,22 +136,9 @@ SAMPLES = Samples(
         sample(
             "long", lambda m: _ties(m, (2, 2**15 + 7), 1, 200), op=MEDIAN, dtypes=(torch.int16,)
         ),
-        sample(
-            "ties",
-            lambda m: _ties(m, (4, 63), -1, k=5),
-            "collisions",
-            op=KTH,
-            dtypes=FEW,
-            variants=("cpu", "mps"),
-        ),
+        _ranked(op=KTH, dtypes=FEW, variants=("cpu", "mps")),
         sample("largest", lambda m: _ties(m, (4, 9), 0, k=4, keepdim=True), op=KTH, dtypes=FEW),
-        sample(
-            "ties",
-            lambda m: _ties(m, (4, 63), -1, k=5),
-            "collisions",
-            op=TOPK,
-            dtypes=(torch.bfloat16, torch.float32, torch.float64),
-        ),
+        _ranked(op=TOPK, dtypes=FLOATING[1:]),
     ),
     errors=(*_errors(MEDIAN), *_errors(NANMEDIAN)),
     bench=(*_bench(MEDIAN), *_bench(NANMEDIAN)),

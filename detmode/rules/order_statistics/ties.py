@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.checks import check_implemented
-from detmode.rules.order_statistics.launch import axis_of, refuse_size_0
+from detmode.cuda.rows.positions import axis_of
+from detmode.rules.order_statistics.launch import refuse_size_0
 from detmode.table.conditions import FLOATING, INTEGRAL, on
 from detmode.table.rule import GPU_TO_GPU, Native, Rule, Substitute
 
@@ -89,20 +90,17 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Te
     return values, indices
 
 
-SMALLEST_INDEX: tuple[Rule, ...] = (
+SMALLEST_INDEX: tuple[Rule, ...] = tuple(
     Rule(
-        op="aten::topk",
+        op=op,
         when=on("cuda"),
-        action=Substitute(topk, otherwise=Native(), traffic=24.0),
+        action=Substitute(function, otherwise=Native(), traffic=traffic),
         guarantee=GPU_TO_GPU,
-        because="which index of equal values is taken depends on the kernel that PyTorch chooses",
-    ),
-    Rule(
-        op="aten::mode",
-        when=on("cuda"),
-        action=Substitute(mode, otherwise=Native(), traffic=44.0),
-        guarantee=GPU_TO_GPU,
-        because="which index of the value is taken depends on the kernel that PyTorch chooses",
-    ),
+        because=f"which index of {what} is taken depends on the kernel that PyTorch chooses",
+    )
+    for op, function, traffic, what in (
+        ("aten::topk", topk, 24.0, "equal values"),
+        ("aten::mode", mode, 44.0, "the value"),
+    )
 )
 """For ``default_rules() + SMALLEST_INDEX``: ties of topk and mode go to the smallest index."""

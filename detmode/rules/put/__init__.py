@@ -46,14 +46,14 @@ RULES = chain(
     "aten::put",
     Row(
         when=on("cuda") & argument("accumulate", False),
-        action=Substitute(launch.put_last, traffic=5.2),
+        action=Substitute(launch.put, traffic=5.2),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="sources with the same index race for one element",
     ),
     Row(
         when=on("cuda") & dtype_in("self", FLOATING + COMPLEX),
-        action=Substitute(launch.put_sums, traffic=5.6),
+        action=Substitute(launch.put, traffic=5.6),
         guarantee=GPU_TO_GPU,
         alert="put_",
         because="sources with the same index add with a float atomicAdd",

@@ -6,15 +6,13 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import WORDS, assign_rows
-from detmode.cuda.rows.positions import copy_if_overlapping, linearize
+from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, linearize, out_of_range
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.environment.settings import deterministic_flag
 
-__all__ = ["put_integers", "put_last", "put_last_on_cpu", "put_sums"]
 
-
-def put_last(
+def put(
     self: Tensor,
     index: Tensor,
     source: Tensor,
@@ -25,28 +23,26 @@ def put_last(
     """``aten::put``: ``self.view(-1)[index] = source``, of sources with one index the last stays.
 
     Args:
-        self: any shape and dtype.
+        self: any shape and dtype; to accumulate, floating or complex.
         index: int64, positions in row-major ``self``; negative ones count from the end.
         source: of the dtype of ``self``, as many elements as ``index``.
-        accumulate: False.
+        accumulate: add the sources to what is there instead.
         out: where the result goes; ``self`` for the in-place variant.
 
     Raises:
         IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
     """
-    return _put(self, index, source, out, accumulate=False)
-
-
-def put_sums(
-    self: Tensor,
-    index: Tensor,
-    source: Tensor,
-    accumulate: bool = True,
-    *,
-    out: Tensor | None = None,
-) -> Tensor:
-    """``aten::put`` with ``accumulate=True`` of floating or complex dtypes; otherwise as above."""
-    return _put(self, index, source, out, accumulate=True)
+    target = self.clone() if out is None else out
+    _check(target, index, source)
+    if index.numel() == 0:
+        return target
+    n, size = index.numel(), target.numel()
+    positions = linearize(
+        [(copy_if_overlapping(target, index).reshape(-1), size)], None, (n,), wraps=True
+    )
+    source = copy_if_overlapping(target, source).contiguous()
+    move_rows = add_rows if accumulate else assign_rows
+    return in_contiguous(target, move_rows, positions, source, Rows(1, n, 1, size))
 
 
 def put_integers(
@@ -57,7 +53,7 @@ def put_integers(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The same of integers and bools: ATen's own kernel, without the alert."""
+    """Sums of integers and bools: ATen's own kernel, without the alert."""
     target = self.clone() if out is None else out
     with deterministic_flag(False):
         return target.put_(index, source, accumulate=True)
@@ -71,7 +67,7 @@ def put_last_on_cpu(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``put_last`` on the CPU by ATen's ``scatter``, which writes along a dimension in order."""
+    """An assignment on the CPU by ATen's ``scatter``, which writes along a dimension in order."""
     target = self.clone() if out is None else out
     _check(target, index, source)
     work = target.contiguous()
@@ -79,23 +75,6 @@ def put_last_on_cpu(
     positions = torch.where(positions < 0, positions + size, positions)
     words, to = (x.view(WORDS[x.itemsize]) for x in (copy_if_overlapping(target, source), work))
     to.view(-1).scatter_(0, positions, words.reshape(-1))
-    return target if work is target else target.copy_(work)
-
-
-def _put(
-    self: Tensor, index: Tensor, source: Tensor, out: Tensor | None, *, accumulate: bool
-) -> Tensor:
-    target = self.clone() if out is None else out
-    _check(target, index, source)
-    if index.numel() == 0:
-        return target
-    work = target.contiguous()
-    n, size = index.numel(), work.numel()
-    positions = linearize(
-        [(copy_if_overlapping(target, index).reshape(-1), size)], None, (n,), wraps=True
-    )
-    move = add_rows if accumulate else assign_rows
-    move(work, positions, copy_if_overlapping(target, source).contiguous(), Rows(1, n, 1, size))
     return target if work is target else target.copy_(work)
 
 
@@ -122,10 +101,8 @@ def _check(target: Tensor, index: Tensor, source: Tensor) -> None:
         )
     if size == 0 and index.numel():
         raise IndexError("put_(): Tried to put elements into an empty tensor")
-    if index.device.type == "cpu" and index.numel():
-        for position in torch.stack(torch.aminmax(index)).tolist():
-            if not -size <= position < size:
-                raise IndexError(
-                    f"out of range: tried to access index {position} on a tensor of {size} "
-                    "elements."
-                )
+    position = out_of_range(index, size, wraps=True)
+    if position is not None:
+        raise IndexError(
+            f"out of range: tried to access index {position} on a tensor of {size} elements."
+        )

@@ -2,73 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import LAYOUTS, padded, special
-from detmode.table.samples import Sample, Samples, sample
+from detmode.table.samples import Samples
+from detmode.table.shared_samples import bench_pad, folded, pad, pads, wrong_pads
 
 OPS = {n: f"aten::reflection_pad{n}d_backward" for n in (1, 2, 3)}
 
-
-def _cases(n: int) -> tuple[Sample, ...]:
-    case = partial(sample, op=OPS[n], dtypes=FLOATING + COMPLEX)
-    block = (2, 3, *(5, 4, 6)[:n])
-    pads = (3, 1, 2, 0, 1, 4)[: 2 * n]
-    odd = (1, 3, *((1001,), (63, 101), (7, 9, 65))[n - 1])
-    variants = (*(LAYOUTS if n > 1 else LAYOUTS[:1]), "cpu")
-    return (
-        case("both_sides", lambda m: padded(m, block, pads), "collisions", variants=variants),
-        case("wide", lambda m: padded(m, (2, 3, *(6,) * n), (5,) * 2 * n), "collisions"),
-        case("single", lambda m: padded(m, (2, 3, *(1,) * n), (0,) * 2 * n)),
-        case("cropped", lambda m: padded(m, block, (-1, -2) * n)),
-        case("moved", lambda m: padded(m, block, (3, -2, -1, 3, -2, 2)[: 2 * n])),
-        case("unbatched", lambda m: padded(m, block[1:], pads)),
-        case("empty_batch", lambda m: padded(m, (0, *block[1:]), pads), "empty"),
-        case("special", lambda m: special(padded(m, block, (3, 2) * n), "grad_output", 4)),
-        case("odd", lambda m: padded(m, odd, pads), "odd_sizes"),
-    )
+_bench = partial(bench_pad, OPS)
 
 
-def _errors(n: int) -> tuple[Sample, ...]:
-    right = sample("right", lambda m: padded(m, (2, 3, *(5, 4, 6)[:n]), (2, 1) * n), op=OPS[n])
-    return (
-        right.but("wrong_shape", padding=[2, 2] * n),
-        right.but("integers", dtypes=(torch.int64,)),
-        right.but("mixed_dtypes", self=Tensor.double),
-    )
-
-
-def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sample:
-    op = OPS[len(padding) // 2]
-    return sample(name, lambda m: padded(m, shape, padding), op=op, dtypes=FLOATING[:3])
-
-
-def _composed(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """Along each dimension the border is turned round and added beside the edge."""
-    grad = grad_output.clone()
-    for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
-        dim = grad.dim() - 1 - number
-        size = self.shape[dim]
-        kept = grad.narrow(dim, before, size).clone()
-        kept.narrow(dim, 1, before).add_(grad.narrow(dim, 0, before).flip(dim))
-        behind = grad.narrow(dim, before + size, after).flip(dim)
-        kept.narrow(dim, size - 1 - after, after).add_(behind)
-        grad = kept
-    return grad
+def _fold(kept: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
+    """Each border is turned round and added beside the edge."""
+    wide = behind.shape[dim]
+    kept.narrow(dim, 1, before.shape[dim]).add_(before.flip(dim))
+    kept.narrow(dim, kept.shape[dim] - 1 - wide, wide).add_(behind.flip(dim))
 
 
 SAMPLES = Samples(
-    cases=tuple(each for n in OPS for each in _cases(n)),
+    cases=(
+        *(each for n, op in OPS.items() for each in pads(op, n, 3)),
+        *(
+            pad("wide", (2, 3, *(6,) * n), (5,) * 2 * n, covers=("collisions",), op=OPS[n])
+            for n in OPS
+        ),
+        *(pad("single", (2, 3, *(1,) * n), (0,) * 2 * n, op=OPS[n]) for n in OPS),
+    ),
     errors=(
-        *_errors(1),
-        *_errors(3),
-        sample("padding_as_wide", lambda m: padded(m, (2, 3, 5), (5, 1)), op=OPS[1]),
-        _errors(3)[0].but("much_padding", padding=[2, 1, 2, 1, 2, 1, 0]),
+        *wrong_pads(OPS[1], 1)[:3],
+        *wrong_pads(OPS[3], 3),
+        pad("padding_as_wide", (2, 3, 5), (5, 1), op=OPS[1], dtypes=(torch.float32,)),
     ),
     bench=(
         _bench("spectrogram", (16, 1, 220500), (512, 512)),
@@ -79,5 +45,5 @@ SAMPLES = Samples(
         _bench("volume_patches", (2, 1, 96, 96, 96), (16, 16, 16, 16, 16, 16)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions=dict.fromkeys((OPS[1], OPS[3]), _composed),
+    compositions=dict.fromkeys((OPS[1], OPS[3]), folded(_fold)),
 )

@@ -42,32 +42,20 @@ from detmode.table.chain import chain
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, Substitute
 
-RULES = (
-    *chain(
-        "aten::replication_pad1d_backward",
+RULES = tuple(
+    rule
+    for name, function, has_out_alert in (
+        ("replication_pad1d_backward", launch.replication_pad1d_backward, False),
+        ("replication_pad2d_backward", launch.replication_pad2d_backward, True),
+        ("replication_pad3d_backward", launch.replication_pad3d_backward, True),
+    )
+    for rule in chain(
+        f"aten::{name}",
         when=on("cuda"),
-        action=Substitute(launch.replication_pad1d_backward, traffic=1.0),
+        action=Substitute(function, traffic=1.0),
         guarantee=GPU_TO_GPU,
-        alert="replication_pad1d_backward_cuda",
+        alert=(f"{name}_cuda", f"{name}_out_cuda") if has_out_alert else f"{name}_cuda",
         because="copies of an edge element add their gradients with a float atomicAdd",
         otherwise="the CPU kernel walks the outputs of a channel in order",
-    ),
-    *chain(
-        "aten::replication_pad2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.replication_pad2d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert=("replication_pad2d_backward_cuda", "replication_pad2d_backward_out_cuda"),
-        because="copies of an edge element add their gradients with a float atomicAdd",
-        otherwise="the CPU kernel walks the outputs of a channel in order",
-    ),
-    *chain(
-        "aten::replication_pad3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.replication_pad3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert=("replication_pad3d_backward_cuda", "replication_pad3d_backward_out_cuda"),
-        because="copies of an edge element add their gradients with a float atomicAdd",
-        otherwise="the CPU kernel walks the outputs of a channel in order",
-    ),
+    )
 )

@@ -1,4 +1,4 @@
-"""Launches the backward of replication padding."""
+"""Launchers of the backward of replication padding."""
 
 from __future__ import annotations
 
@@ -10,54 +10,15 @@ from detmode.cuda.rows.padding import gather_backward
 
 
 def replication_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """The gradient of ``replication_pad1d`` with respect to its input.
-
-    Args:
-        grad_output: (N, C, W_out), floating point or complex; N may be missing.
-        self: (N, C, W), or without N; its shape and dtype are read.
-        padding: left and right; negative where it crops.
-
-    Returns:
-        A contiguous tensor of the shape and dtype of ``self``.
-
-    Raises:
-        RuntimeError: shapes, dtypes, devices or paddings that do not go together.
-        NotImplementedError: a dtype that is neither floating point nor complex.
-    """
-    return gather_backward("replication_pad", grad_output, self, padding, 1)
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in one dimension."""
+    return gather_backward("replication_pad", 1, grad_output, self, padding)
 
 
 def replication_pad2d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """The gradient of ``replication_pad2d`` with respect to its input.
-
-    Args:
-        grad_output: (N, C, H_out, W_out), floating point or complex; N may be missing.
-        self: (N, C, H, W), or without N; its shape and dtype are read.
-        padding: left, right, top and bottom; negative where it crops.
-
-    Returns:
-        A contiguous tensor of the shape and dtype of ``self``.
-
-    Raises:
-        RuntimeError: shapes, dtypes, devices or paddings that do not go together.
-        NotImplementedError: a dtype that is neither floating point nor complex.
-    """
-    return gather_backward("replication_pad", grad_output, self, padding, 2)
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in two dimensions."""
+    return gather_backward("replication_pad", 2, grad_output, self, padding)
 
 
 def replication_pad3d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """The gradient of ``replication_pad3d`` with respect to its input.
-
-    Args:
-        grad_output: (N, C, D_out, H_out, W_out), floating point or complex; N may be missing.
-        self: (N, C, D, H, W), or without N; its shape and dtype are read.
-        padding: left, right, top, bottom, front and back; negative where it crops.
-
-    Returns:
-        A contiguous tensor of the shape and dtype of ``self``.
-
-    Raises:
-        RuntimeError: shapes, dtypes, devices or paddings that do not go together.
-        NotImplementedError: a dtype that is neither floating point nor complex.
-    """
-    return gather_backward("replication_pad", grad_output, self, padding, 3)
+    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in three dimensions."""
+    return gather_backward("replication_pad", 3, grad_output, self, padding)

@@ -2,73 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import LAYOUTS, padded, special
-from detmode.table.samples import Sample, Samples, sample
+from detmode.table.samples import Sample, Samples
+from detmode.table.shared_samples import bench_pad, folded, pad, pads, wrong_pads
 
 OPS = {n: f"aten::replication_pad{n}d_backward" for n in (1, 2, 3)}
 
+_bench = partial(bench_pad, OPS)
 
-def _cases(n: int) -> tuple[Sample, ...]:
-    case = partial(sample, op=OPS[n], dtypes=FLOATING + COMPLEX)
-    block = (2, 3, *(5, 4, 6)[:n])
-    pads = (3, 1, 2, 0, 1, 4)[: 2 * n]
+
+def _cases(op: str, n: int) -> tuple[Sample, ...]:
+    case, block = partial(pad, op=op), (2, 3, *(5, 4, 6)[:n])
     long = (2, 3, *((3,), (2, 3), (2, 1, 3))[n - 1])
-    odd = (1, 3, *((1001,), (63, 101), (7, 9, 65))[n - 1])
-    variants = (*(LAYOUTS if n > 1 else LAYOUTS[:1]), "cpu")
     return (
-        case("both_sides", lambda m: padded(m, block, pads), "collisions", variants=variants),
-        case("wide", lambda m: padded(m, block, (7,) * 2 * n), "collisions"),
-        case("long", lambda m: padded(m, long, (101, 70) + (5, 6) * (n - 1))),
-        case("no_padding", lambda m: padded(m, block, (0,) * 2 * n)),
-        case("cropped", lambda m: padded(m, block, (-1, -2) * n)),
-        case("moved", lambda m: padded(m, block, (4, -2, -1, 3, -2, 2)[: 2 * n])),
-        case("cut_off", lambda m: padded(m, block, (-7, 8) * n)),
-        case("unbatched", lambda m: padded(m, block[1:], pads)),
-        case("empty_batch", lambda m: padded(m, (0, *block[1:]), pads), "empty"),
-        case("special", lambda m: special(padded(m, block, (3, 2) * n), "grad_output", 4)),
-        case("odd", lambda m: padded(m, odd, pads), "odd_sizes"),
+        *pads(op, n, 4),
+        case("wide", block, (7,) * 2 * n, covers=("collisions",)),
+        case("long", long, (101, 70) + (5, 6) * (n - 1)),
+        case("no_padding", block, (0,) * 2 * n),
+        case("cut_off", block, (-7, 8) * n),
     )
 
 
-def _errors(n: int) -> tuple[Sample, ...]:
-    right = sample("right", lambda m: padded(m, (2, 3, *(5, 4, 6)[:n]), (2, 1) * n), op=OPS[n])
-    return (
-        right.but("wrong_shape", padding=[2, 2] * n),
-        right.but("integers", dtypes=(torch.int64,)),
-        right.but("mixed_dtypes", self=Tensor.double),
-        right.but("much_padding", padding=[*(2, 1) * n, 0]),
-    )
-
-
-def _bench(name: str, shape: tuple[int, ...], padding: tuple[int, ...]) -> Sample:
-    op = OPS[len(padding) // 2]
-    return sample(name, lambda m: padded(m, shape, padding), op=op, dtypes=FLOATING[:3])
-
-
-def _composed(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """Along each dimension the border is added to the edge."""
-    grad = grad_output.clone()
-    for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
-        dim = grad.dim() - 1 - number
-        size = self.shape[dim]
-        kept = grad.narrow(dim, before, size).clone()
-        kept.narrow(dim, 0, 1).add_(grad.narrow(dim, 0, before).sum(dim, keepdim=True))
-        behind = grad.narrow(dim, before + size, after).sum(dim, keepdim=True)
-        kept.narrow(dim, size - 1, 1).add_(behind)
-        grad = kept
-    return grad
+def _fold(kept: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
+    """Each border is added to the edge."""
+    kept.narrow(dim, 0, 1).add_(before.sum(dim, keepdim=True))
+    kept.narrow(dim, kept.shape[dim] - 1, 1).add_(behind.sum(dim, keepdim=True))
 
 
 SAMPLES = Samples(
-    cases=tuple(each for n in OPS for each in _cases(n)),
-    errors=tuple(each for n in OPS for each in _errors(n)),
+    cases=tuple(each for n, op in OPS.items() for each in _cases(op, n)),
+    errors=tuple(each for n, op in OPS.items() for each in wrong_pads(op, n)),
     bench=(
         _bench("vocoder", (16, 512, 8192), (3, 3)),
         _bench("causal_audio", (8, 64, 65536), (512, 0)),
@@ -79,5 +45,5 @@ SAMPLES = Samples(
         _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions=dict.fromkeys(OPS.values(), _composed),
+    compositions=dict.fromkeys(OPS.values(), folded(_fold)),
 )

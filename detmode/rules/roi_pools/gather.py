@@ -8,11 +8,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, empty, launch, launch_blocks
+from detmode.cuda import Source, ctype, empty, launch, launch_blocks
 from detmode.cuda.checks import check_implemented
 from detmode.cuda.rows.extents import Extents
-from detmode.rules.roi_pools.source import DTYPES, POOL
 
+DTYPES = (torch.float16, torch.float32, torch.float64)
+"""What torchvision's CUDA kernels take."""
+CHANNELS = 16
+"""Channels that a thread of roi_align owns: they share a bin's weights."""
+
+_NAMES = tuple(map(ctype, DTYPES))
+_ON_POOLS = (
+    "roi_pool_observe",
+    "roi_pool_accumulate",
+    "roi_pool_finish",
+    "ps_roi_pool_backward",
+)
+
+ALIGN = Source(
+    __file__,
+    "align.cu",
+    entries=tuple(
+        f"roi_align_backward<{name}, {kind}>"
+        for name in _NAMES
+        for kind in (f"{CHANNELS}, false", "1, true")
+    ),
+)
+POOL = Source(
+    __file__,
+    "pool.cu",
+    entries=("ps_check_mapping", *(f"{each}<{name}>" for each in _ON_POOLS for name in _NAMES)),
+)
 TILE = (8, 32)
 """Rows and columns of a block's tile, a thread for each pixel; regions.cuh says the same."""
 MAX_GRID = 65536

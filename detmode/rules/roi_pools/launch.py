@@ -8,15 +8,15 @@ from torch import Tensor
 
 from detmode.cuda import accumulator_buffers, ctype, empty, headroom, launch
 from detmode.cuda.rows.extents import Extents
-from detmode.rules.roi_pools.gather import bins_of, check, check_mapping, gather
-from detmode.rules.roi_pools.source import ALIGN, CHANNELS, POOL
-
-__all__ = [
-    "ps_roi_align_backward",
-    "ps_roi_pool_backward",
-    "roi_align_backward",
-    "roi_pool_backward",
-]
+from detmode.rules.roi_pools.gather import (
+    ALIGN,
+    CHANNELS,
+    POOL,
+    bins_of,
+    check,
+    check_mapping,
+    gather,
+)
 
 
 def roi_align_backward(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from detmode.rules.roi_pools import reference
-from detmode.rules.roi_pools.source import DTYPES
+from detmode.rules.roi_pools.gather import DTYPES
 from detmode.table.inputs import LAYOUTS, Arguments, special
 from detmode.table.samples import Maker, Sample, Samples, sample
 

@@ -7,20 +7,10 @@
 constexpr int THREADS = 256;
 constexpr int ROWS = 4;
 
-// A thread reads 16 bytes at a time, 8 of a 16-bit dtype: more than 4 elements make the code long.
-template <typename scan_t>
-static __device__ __forceinline__ void scan_row(const typename scan_t::input_t* input,
-                                                typename scan_t::input_t* output, int32_t* marks,
-                                                int32_t* totals, int64_t nodes, int64_t n,
-                                                int64_t stride) {
-  constexpr int size = sizeof(typename scan_t::input_t), vec = size < 4 ? 4 : 16 / size;
-  scan_tile<scan_t, THREADS, ROWS, vec>(input, output, marks, totals, nodes, n, stride);
-}
-
 // cumsum. float has too few bits for long rows: `low` collects what the additions round away.
 // 16-bit dtypes add in float, double in double.
 template <typename scalar_t>
-struct sums {
+struct cumsum {
   using input_t = scalar_t;
   using state_t = typename conditional<is_same<scalar_t, float>::value, paired_sum<float>,
                                        plain_sum<opmath_t<scalar_t>>>::type;
@@ -35,29 +25,29 @@ struct sums {
   }
 };
 template <typename T>
-struct sums<complex<T>> {
+struct cumsum<complex<T>> {
   using input_t = complex<T>;
   struct state_t {
-    typename sums<T>::state_t re, im;
+    typename cumsum<T>::state_t re, im;
   };
   static __device__ __forceinline__ state_t of(complex<T> x) {
-    return state_t{sums<T>::of(x.re), sums<T>::of(x.im)};
+    return state_t{cumsum<T>::of(x.re), cumsum<T>::of(x.im)};
   }
   static __device__ __forceinline__ state_t identity() {
-    return state_t{sums<T>::identity(), sums<T>::identity()};
+    return state_t{cumsum<T>::identity(), cumsum<T>::identity()};
   }
   static __device__ __forceinline__ state_t join(state_t earlier, state_t later) {
     return state_t{earlier.re.plus(later.re), earlier.im.plus(later.im)};
   }
   static __device__ __forceinline__ complex<T> result(state_t sum) {
-    return complex<T>(sums<T>::result(sum.re), sums<T>::result(sum.im));
+    return complex<T>(cumsum<T>::result(sum.re), cumsum<T>::result(sum.im));
   }
 };
 
 // cumprod. A product has an exponent of its own, so that the product of a part of the row neither
 // overflows nor underflows where that of the elements before it and its own does not.
 template <typename scalar_t>
-struct products {
+struct cumprod {
   using input_t = scalar_t;
   using state_t = paired_product<opmath_t<scalar_t>>;
   static __device__ __forceinline__ state_t of(scalar_t x) { return state_t::of(to_opmath(x)); }
@@ -70,7 +60,7 @@ struct products {
   }
 };
 template <typename T>
-struct products<complex<T>> {
+struct cumprod<complex<T>> {
   using input_t = complex<T>;
   struct state_t {
     double re, im;
@@ -101,7 +91,7 @@ struct products<complex<T>> {
 // element: sum is 0 for no element and for elements that are -inf, else at least 1. NaN is in
 // `sum`.
 template <typename scalar_t>
-struct exponential_sums {
+struct logcumsumexp {
   using input_t = scalar_t;
   using T = opmath_t<scalar_t>;
   struct state_t {
@@ -133,7 +123,7 @@ struct exponential_sums {
 // it. CUDA's double sin, cos and atan2 are made of explicit fused multiply-adds. They are long, so
 // that join is a call.
 template <typename T>
-struct exponential_sums<complex<T>> {
+struct logcumsumexp<complex<T>> {
   using input_t = complex<T>;
   struct state_t {
     double largest, angle, re, im;
@@ -172,26 +162,12 @@ struct exponential_sums<complex<T>> {
   }
 };
 
-template <typename scalar_t>
+// A thread reads 16 bytes at a time, 8 of a 16-bit dtype: more than 4 elements make the code long.
+template <template <typename> class scan_t, typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
-    cumsum_row(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
-               int32_t* __restrict__ marks, int32_t* __restrict__ totals, int64_t nodes, int64_t n,
-               int64_t stride) {
-  scan_row<sums<scalar_t>>(input, output, marks, totals, nodes, n, stride);
-}
-
-template <typename scalar_t>
-__global__ void __launch_bounds__(THREADS)
-    cumprod_row(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
-                int32_t* __restrict__ marks, int32_t* __restrict__ totals, int64_t nodes, int64_t n,
-                int64_t stride) {
-  scan_row<products<scalar_t>>(input, output, marks, totals, nodes, n, stride);
-}
-
-template <typename scalar_t>
-__global__ void __launch_bounds__(THREADS)
-    logcumsumexp_row(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
-                     int32_t* __restrict__ marks, int32_t* __restrict__ totals, int64_t nodes,
-                     int64_t n, int64_t stride) {
-  scan_row<exponential_sums<scalar_t>>(input, output, marks, totals, nodes, n, stride);
+    scan_row(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
+             int32_t* __restrict__ marks, int32_t* __restrict__ totals, int64_t nodes, int64_t n,
+             int64_t stride) {
+  constexpr int size = sizeof(scalar_t), vec = size < 4 ? 4 : 16 / size;
+  scan_tile<scan_t<scalar_t>, THREADS, ROWS, vec>(input, output, marks, totals, nodes, n, stride);
 }

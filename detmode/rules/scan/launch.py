@@ -21,7 +21,7 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"{op}_row<{ctype(dtype)}>"
+        f"scan_row<{op}, {ctype(dtype)}>"
         for op in ("cumsum", "cumprod", "logcumsumexp")
         for dtype in FLOATING + COMPLEX
     ),
@@ -74,7 +74,7 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
         marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
         totals = empty((nodes, WORDS), torch.int32, self.device)
     launch_blocks(
-        SOURCE, f"{op}_row<{ctype(self.dtype)}>", tiles, THREADS,
+        SOURCE, f"scan_row<{op}, {ctype(self.dtype)}>", tiles, THREADS,
         input=self, output=out, marks=marks, totals=totals, nodes=nodes, n=n,
         stride=self.stride(dim),
     )  # fmt: skip

@@ -8,18 +8,23 @@ from math import inf
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from detmode.rules.scan import reference
-from detmode.rules.scan.composition import composed
 from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.inputs import Arguments
 from detmode.table.samples import Maker, Sample, Samples, sample
 
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX
+_last = partial(Tensor.to, memory_format=torch.channels_last)
+_BLOCK = 1024
+"""Elements of a row that a composition scans by itself."""
 _SOME = (torch.float16, torch.float32, torch.complex64)
 
 
-def _values(m: Maker, op: str, *shape: int) -> torch.Tensor:
+def _values(m: Maker, op: str, *shape: int) -> Tensor:
     if op == "aten::cumsum":
         return m.normal(*shape)
     wide = torch.complex128 if m.dtype.is_complex else torch.float64
@@ -36,21 +41,18 @@ def _row(
     shape: tuple[int, ...],
     dim: int,
     *covers: str,
-    change: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    change: Callable[[Tensor], Tensor] | None = None,
     ops: tuple[str, ...] = _OPS,
     dtypes: tuple[torch.dtype, ...] = _ALL,
 ) -> tuple[Sample, ...]:
-    def make(m: Maker, op: str) -> dict[str, Any]:
+    def make(m: Maker, op: str) -> Arguments:
         self = _values(m, op, *shape)
         return {"self": self if change is None else change(self), "dim": dim}
 
-    return tuple(
-        Sample(name=name, op=op, make=partial(make, op=op), dtypes=dtypes, covers=covers)
-        for op in ops
-    )
+    return tuple(sample(name, partial(make, op=op), *covers, op=op, dtypes=dtypes) for op in ops)
 
 
-def _special(tensor: torch.Tensor) -> torch.Tensor:
+def _special(tensor: Tensor) -> Tensor:
     tensor[0], tensor[40], tensor[90], tensor[190] = -inf, -0.0, inf, -inf
     tensor[250] = float("nan")
     return tensor
@@ -60,13 +62,41 @@ def _few(name: str, *, op: str, **more: Any) -> Sample:
     return sample(name, lambda m: {"self": m.normal(9), "dim": 0}, op=op, **more)
 
 
+def _converted(m: Maker) -> Arguments:
+    return {"self": m.integers(1, 3, 40, dtype=torch.int32), "dim": 0, "dtype": m.dtype}
+
+
+def _into_floats(m: Maker) -> Arguments:
+    return {"self": m.normal(9, dtype=torch.int64), "dim": 0, "out": m.tensor([0.0] * 9)}
+
+
 def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
-    return Sample(
-        name=name,
-        op=op,
-        make=lambda m: {"self": m.integers(0, 2, n, dtype=m.dtype), "dim": 0},
-        dtypes=dtypes or (torch.float32,),
-    )
+    def make(m: Maker) -> Arguments:
+        return {"self": m.integers(0, 2, n, dtype=m.dtype), "dim": 0}
+
+    return sample(name, make, op=op, dtypes=dtypes or (torch.float32,))
+
+
+def composed(
+    scan: Callable[..., Tensor], combine: Callable[[Tensor, Tensor], Tensor], neutral: float
+) -> Callable[..., Tensor]:
+    """Scans of rows of a fixed length, combined with the scan of the row of their ends."""
+
+    def scanned(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        row = self.to(dtype or self.dtype).reshape(-1)
+        return _scanned(row)[: self.numel()].view(self.shape)
+
+    def _scanned(row: Tensor) -> Tensor:
+        # A row alone would be scanned as before: two at least.
+        more = -len(row) % _BLOCK if len(row) > _BLOCK else 2 * _BLOCK - len(row)
+        inside = scan(F.pad(row, (0, more), value=neutral).view(-1, _BLOCK), 1)
+        if len(row) > _BLOCK:
+            rows = len(inside)
+            before = F.pad(_scanned(inside[:, -1])[: rows - 1], (1, 0), value=neutral)
+            inside = combine(inside, before[:, None])
+        return inside.flatten()
+
+    return scanned
 
 
 SAMPLES = Samples(
@@ -74,14 +104,7 @@ SAMPLES = Samples(
         *_row("row", (1, 1000, 1), -2, "negative_dim", "odd_sizes"),
         *_row("short", (63,), 0, "odd_sizes"),
         *_row("pair", (2,), -1, dtypes=_SOME),
-        *_row(
-            "last",
-            (1, 129, 1, 1),
-            1,
-            "channels_last",
-            change=lambda x: x.to(memory_format=torch.channels_last),
-            dtypes=_SOME,
-        ),
+        *_row("last", (1, 129, 1, 1), 1, "channels_last", change=_last, dtypes=_SOME),
         *_row("strided", (201, 3), 0, "non_contiguous", change=lambda x: x[:, 1]),
         *_row("expanded", (1,), 0, "non_contiguous", change=lambda x: x.expand(150), dtypes=_SOME),
         *_row("unaligned", (1030,), 0, change=lambda x: x[3:], dtypes=_SOME),
@@ -89,19 +112,7 @@ SAMPLES = Samples(
         # Two tiles or more; in complex128, whose tiles have the fewest elements, more than 32.
         *_row("tiles", (4500,), 0),
         *_row("many_tiles", (33 * 1024 + 5,), 0, ops=_OPS[:1], dtypes=(torch.complex128,)),
-        *(
-            Sample(
-                name="converted",
-                op=op,
-                make=lambda m: {
-                    "self": m.integers(1, 3, 40, dtype=torch.int32),
-                    "dim": 0,
-                    "dtype": m.dtype,
-                },
-                dtypes=_ALL,
-            )
-            for op in _OPS[:2]
-        ),
+        *(sample("converted", _converted, op=op, dtypes=_ALL) for op in _OPS[:2]),
         *(sample("rows", lambda m: {"self": m.normal(7, 63), "dim": 1}, op=op) for op in _OPS),
         *(_few("few", op=op, dtypes=_ALL, device="mps") for op in _OPS),
         *(_few("integers", op=op, dtypes=(torch.int64,)) for op in _OPS[:2]),
@@ -110,15 +121,7 @@ SAMPLES = Samples(
         *(_few("few", op=op).but("no_such_dim", dim=1) for op in _OPS),
         *(_few("few", op=op).but("complex32", dtype=torch.complex32) for op in _OPS[:2]),
         _few("integers", op=_OPS[2], dtypes=(torch.int64, torch.bool)),
-        Sample(
-            name="integers_into_floats",
-            op="aten::logcumsumexp.out",
-            make=lambda m: {
-                "self": m.normal(9, dtype=torch.int64),
-                "dim": 0,
-                "out": m.tensor([0.0] * 9),
-            },
-        ),
+        sample("integers_into_floats", _into_floats, op="aten::logcumsumexp.out"),
     ),
     bench=(
         *(_bench("row_256m", op, 1 << 28) for op in _OPS),

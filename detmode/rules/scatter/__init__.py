@@ -83,7 +83,7 @@ RULES = (
         _MPS,
         Row(
             when=on("cuda") & _SUMS,
-            action=Substitute(launch.scatter_add, otherwise=Native(), traffic=3.2),
+            action=Substitute(launch.scatter, otherwise=Native(), traffic=3.2),
             guarantee=GPU_TO_GPU,
             alert="scatter_add_cuda_kernel",
             until="2.10",
@@ -91,7 +91,7 @@ RULES = (
         ),
         Row(
             when=on("cuda") & _SUMS,
-            action=Substitute(launch.scatter_add, otherwise=Native(), traffic=3.2),
+            action=Substitute(launch.scatter, otherwise=Native(), traffic=3.2),
             guarantee=GPU_TO_GPU,
             since="2.11",
             because=_ADDED,
@@ -103,13 +103,13 @@ RULES = (
         _MPS,
         Row(
             when=_ADDS & _SUMS & deterministic_flag(False) & nonempty("index"),
-            action=Substitute(launch.add, otherwise=Refuse(), traffic=3.2),
+            action=Substitute(launch.scatter, otherwise=Refuse(), traffic=3.2),
             guarantee=GPU_TO_GPU,
             because="without the flag, elements with one destination are added by atomicAdd",
         ),
         Row(
             when=_ADDS & _SUMS,
-            action=Substitute(launch.add, otherwise=Native(), traffic=3.2),
+            action=Substitute(launch.scatter, otherwise=Native(), traffic=3.2),
             guarantee=GPU_TO_GPU,
             because=_ADDED,
         ),
@@ -122,7 +122,7 @@ RULES = (
         ),
         Row(
             when=_MULTIPLIES & dtype_in("self", FLOATING + INTEGRAL) & nonempty("index"),
-            action=Substitute(launch.multiply, traffic=6.6),
+            action=Substitute(launch.scatter, traffic=6.6),
             guarantee=GPU_TO_GPU,
             alert="scatter_reduce_cuda_kernel",
             because="elements with one destination are multiplied by atomics",

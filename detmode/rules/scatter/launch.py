@@ -5,33 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda.rows.products import multiply_rows
 from detmode.cuda.rows.scattered import reduce_scattered
-from detmode.cuda.rows.sums import add_rows
-
-__all__ = ["add", "add_integers", "multiply", "scatter_add"]
+from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 
-def scatter_add(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None
+def scatter(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str = "add",
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``aten::scatter_add``: ``self[.., index[.., i, ..], ..] += src[.., i, ..]``.
 
-    Raises:
-        RuntimeError: on the CPU, an index is out of range, as ATen raises.
-    """
-    return reduce_scattered(self, dim, index, src, out, add_rows)
-
-
-def add(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, out: Tensor | None = None
-) -> Tensor:
-    """``aten::scatter.reduce`` with "add", of floating and complex numbers.
+    ``aten::scatter.reduce`` with "add", of floating and complex numbers, is the same; with
+    "multiply" it multiplies.
 
     Raises:
         RuntimeError: on the CPU, an index is out of range, as ATen raises.
     """
-    return reduce_scattered(self, dim, index, src, out, add_rows)
+    reduce_rows = multiply_rows if reduce == "multiply" else add_rows
+    return reduce_scattered(self, dim, index, src, out, reduce_rows)
 
 
 def add_integers(
@@ -48,14 +44,3 @@ def add_integers(
     if out is None:
         return torch.scatter_add(self, dim, index, src)
     return out.scatter_add_(dim, index, src)
-
-
-def multiply(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, out: Tensor | None = None
-) -> Tensor:
-    """``aten::scatter.reduce`` with "multiply".
-
-    Raises:
-        RuntimeError: on the CPU, an index is out of range, as ATen raises.
-    """
-    return reduce_scattered(self, dim, index, src, out, multiply_rows)

@@ -20,15 +20,16 @@ from detmode.table.inputs import (
     special,
 )
 from detmode.table.samples import Maker, Sample, Samples, sample
+from detmode.table.shared_samples import made_by
 
 SUMS = FLOATING + COMPLEX
 ALL = (*SUMS, *INTEGRAL, torch.bool)
+REDUCED = "aten::scatter.reduce"
 
 _adds = partial(sample, op="aten::scatter_add", dtypes=SUMS)
 _reals = partial(_adds, dtypes=FLOATING)
 _image = _adds("image", lambda m: scattered(m, [2, 5, 3, 4], 1, [2, 9, 3, 4]), variants=LAYOUTS)
 _row = _adds("row", lambda m: scattered(m, [4], 0, [9]), variants=("int32", "cpu", "mps"))
-_multiply = partial(scattered, reduce="multiply")
 
 
 def _value(m: Maker) -> Arguments:
@@ -38,38 +39,34 @@ def _value(m: Maker) -> Arguments:
     return arguments
 
 
+def _factored(m: Maker, *sizes: Any, **more: Any) -> Arguments:
+    return factors(scattered(m, *sizes, **more), "src")
+
+
+def _factored_rows(m: Maker, *sizes: Any, **more: Any) -> Arguments:
+    return factors(scattered_rows(m, *sizes, **more), "src")
+
+
+_onto = made_by(_factored, REDUCED)
+
+
 def _reductions(reduce: str) -> tuple[Sample, ...]:
-    case = partial(sample, op="aten::scatter.reduce", dtypes=FLOATING)
-
-    def onto(m: Maker, *sizes: Any, **more: Any) -> Arguments:
-        return factors(scattered(m, *sizes, reduce=reduce, **more), "src")
-
+    case = partial(_onto, reduce=reduce)
+    rows = partial(made_by(_factored_rows, REDUCED, FLOATING + INTEGRAL[:1]), reduce=reduce)
+    block = {"dtypes": FLOATING[2:3], "variants": ("non_contiguous",)}
     return (
-        case(reduce, lambda m: onto(m, [7], 0, [60]), dtypes=ALL, variants=("cpu", "mps")),
-        case(f"{reduce}_elements", lambda m: onto(m, [7, 9], 1, [5, 200], [6, 210], spread=5)),
-        case(
-            f"{reduce}_rows",
-            lambda m: factors(scattered_rows(m, [7, 9], 0, 90, 5, reduce=reduce), "src"),
-            dtypes=FLOATING + INTEGRAL[:1],
-        ),
-        case(
-            f"{reduce}_block",
-            lambda m: onto(m, [4, 5, 6], -3, [9, 5, 6]),
-            dtypes=FLOATING[2:3],
-            variants=("non_contiguous",),
-        ),
-        case(f"{reduce}_special", lambda m: special(onto(m, [9], 0, [30]), "src")),
-        case(f"{reduce}_nothing", lambda m: onto(m, [5], 0, [0]), dtypes=ALL),
+        case(reduce, [7], 0, [60], dtypes=ALL, variants=("cpu", "mps")),
+        case(f"{reduce}_elements", [7, 9], 1, [5, 200], [6, 210], spread=5),
+        rows(f"{reduce}_rows", [7, 9], 0, 90, 5),
+        case(f"{reduce}_block", [4, 5, 6], -3, [9, 5, 6], **block),
+        case(f"{reduce}_special", [9], 0, [30], change=partial(special, name="src")),
+        case(f"{reduce}_nothing", [5], 0, [0], dtypes=ALL),
     )
 
 
 def _errors(reduce: str) -> tuple[Sample, ...]:
-    row = sample(
-        "row",
-        lambda m: scattered(m, [4], 0, [9], reduce=reduce),
-        op="aten::scatter.reduce",
-        dtypes=FLOATING[2:3] + INTEGRAL[4:],
-    )
+    made = made_by(scattered, REDUCED, FLOATING[2:3] + INTEGRAL[4:])
+    row = made("row", [4], 0, [9], reduce=reduce)
     return (
         row.but(f"{reduce}_too_large", index=lambda index: index + 4),
         row.but(f"{reduce}_beyond_src", src=lambda src: src[1:]),
@@ -120,12 +117,7 @@ SAMPLES = Samples(
         _row.but("other_dtype", src=Tensor.double, dtypes=SUMS[:3]),
         *_errors("add"),
         *_errors("multiply"),
-        sample(
-            "no_such_reduce",
-            lambda m: scattered(m, [4], 0, [9], reduce="mean"),
-            op="aten::scatter.reduce",
-            dtypes=SUMS,
-        ),
+        made_by(scattered, REDUCED, SUMS)("no_such_reduce", [4], 0, [9], reduce="mean"),
     ),
     bench=(
         _adds(
@@ -137,14 +129,10 @@ SAMPLES = Samples(
         _adds("segmentation_2m_pixels_150", lambda m: scattered(m, [150], 0, [1 << 21])),
         _adds("pooling_8x64x16k_to_1k", lambda m: scattered(m, [8, 64, 1024], 2, [8, 64, 16384])),
         _adds("gather_targets_4k_of_32k", lambda m: scattered(m, [4096, 32_000], 1, [4096, 1])),
-        _reals(
-            "multiply_2m_to_150",
-            lambda m: factors(_multiply(m, [150], 0, [1 << 21]), "src"),
-            op="aten::scatter.reduce",
-        ),
+        _onto("multiply_2m_to_150", [150], 0, [1 << 21], reduce="multiply"),
     ),
     compositions={
         "aten::scatter_add": partial(scatter_reduce, reduce="sum"),
-        "aten::scatter.reduce": scatter_reduce,
+        REDUCED: scatter_reduce,
     },
 )

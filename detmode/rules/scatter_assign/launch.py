@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, linearize
-from detmode.cuda.rows.scattered import rows_of
+from detmode.cuda.rows.positions import linearize
+from detmode.cuda.rows.scattered import laid_out, rows_of
 from detmode.cuda.rows.shapes import Rows
-
-__all__ = ["scatter"]
 
 
 def scatter(
@@ -36,15 +34,7 @@ def scatter(
         out = self.clone(memory_format=torch.contiguous_format)
     if index.numel() == 0:
         return out
-    target, index, source = (
-        x if x.dim() else x.view(1)
-        for x in (out, copy_if_overlapping(out, index), copy_if_overlapping(out, src))
-    )
-    dim = dim % target.dim()
-    check_on_host(index, target.shape[dim], dim, RuntimeError)
-    index = index.to(torch.int64)
-    for other, length in enumerate(index.shape):
-        source = source.narrow(other, 0, length)
+    target, dim, index, source = laid_out(out, dim, index, src)
     covers = all(
         length == size
         for other, (length, size) in enumerate(zip(index.shape, target.shape))

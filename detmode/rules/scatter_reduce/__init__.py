@@ -60,7 +60,7 @@ RULES = chain(
     *(
         Row(
             when=on("cuda") & argument("reduce", reduce) & _SUMS,
-            action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
+            action=Substitute(launch.scatter_reduce, otherwise=Native(), traffic=1.5),
             guarantee=GPU_TO_GPU,
             alert=f"scatter_reduce_cuda_{reduce}_",
             until="2.10",
@@ -70,21 +70,21 @@ RULES = chain(
     ),
     Row(
         when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS,
-        action=Substitute(launch.total, otherwise=Native(), traffic=1.5),
+        action=Substitute(launch.scatter_reduce, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,
         since="2.11",
         because="elements with one destination are added by atomicAdd",
     ),
     Row(
         when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
-        action=Substitute(launch.product, traffic=1.6),
+        action=Substitute(launch.scatter_reduce, traffic=1.6),
         guarantee=GPU_TO_GPU,
         alert="scatter_reduce_cuda_prod_",
         because="elements with one destination are multiplied by atomics",
     ),
     Row(
         when=on("cuda") & argument("reduce", "amax", "amin") & dtype_in("self", FLOATING),
-        action=Substitute(launch.extremum, otherwise=Native(), traffic=2.0),
+        action=Substitute(launch.scatter_reduce, otherwise=Native(), traffic=2.0),
         guarantee=GPU_TO_GPU,
         because="of 0.0 and -0.0 the first to come wins",
     ),

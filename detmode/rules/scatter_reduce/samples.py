@@ -9,20 +9,24 @@ from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import (
     LAYOUTS,
+    Arguments,
     factors,
     scattered,
     scattered_batches,
     scattered_rows,
     special,
 )
-from detmode.table.samples import Sample, Samples, sample
+from detmode.table.samples import Maker, Sample, Samples, sample
+from detmode.table.shared_samples import made_by
 
 SUMS = FLOATING + COMPLEX
 ALL = FLOATING + INTEGRAL
 NARROW = FLOATING[1:3]
 REDUCTIONS = {"sum": SUMS, "mean": SUMS, "prod": ALL, "amax": FLOATING, "amin": FLOATING}
 
-_case = partial(sample, op="aten::scatter_reduce.two", dtypes=SUMS)
+OP = "aten::scatter_reduce.two"
+
+_case = partial(sample, op=OP, dtypes=SUMS)
 _reals = partial(_case, dtypes=FLOATING)
 _bench = partial(_case, dtypes=FLOATING[:3])
 
@@ -52,20 +56,6 @@ def _special(reduce: str) -> Sample:
     )
 
 
-def _products(name: str, make: Any, *covers: str, dtypes: Any = FLOATING, **more: Any) -> Sample:
-    return _case(
-        f"prod_{name}",
-        lambda m: factors(make(m, reduce="prod"), "src"),
-        *covers,
-        dtypes=dtypes,
-        **more,
-    )
-
-
-def _elements(*sizes: Any, **more: Any) -> Any:
-    return lambda m, reduce: scattered(m, *sizes, **more, reduce=reduce)
-
-
 def _plain(reduce: str, dtypes: Any, **more: Any) -> Sample:
     return _case(reduce, lambda m: scattered(m, [7], 0, [60], reduce=reduce), dtypes=dtypes, **more)
 
@@ -77,28 +67,30 @@ def _graph(reduce: str) -> Sample:
     )
 
 
+def _batches(m: Maker) -> Arguments:
+    return factors(scattered_batches(m, reduce="prod"), "src")
+
+
+_products = made_by(
+    lambda m, *sizes: factors(scattered(m, *sizes, reduce="prod"), "src"), OP, FLOATING
+)
+_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_FROM_END, _BYTES = ("negative_dim",), FLOATING + INTEGRAL[:1]
 _row = _reals("row", lambda m: scattered(m, [4], 0, [9], reduce="prod"))
 
 SAMPLES = Samples(
     cases=(
         *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
-        _products(
-            "one_destination",
-            _elements([4], 0, [1000], spread=1),
-            "collisions",
-            dtypes=FLOATING + INTEGRAL[:1],
-        ),
-        _products(
-            "long_runs", _elements([3], 0, [5000], spread=2), "collisions", dtypes=FLOATING[2:]
-        ),
-        _products("odd_1", _elements([1], 0, [1]), "odd_sizes"),
-        _products("odd_63", _elements([63, 5], 0, [63, 5]), "odd_sizes"),
-        _products("odd_1000", _elements([3, 99], 1, [3, 1000]), "odd_sizes", dtypes=NARROW),
-        _products("negative_dim", _elements([4, 5, 6], -2, [4, 9, 6]), "negative_dim", dtypes=ALL),
-        _products("expanded_batches", scattered_batches, "collisions", dtypes=NARROW),
-        _products("empty_rows", _elements([4, 0], 0, [3, 0]), "empty"),
-        _products("scalar", _elements([], 0, [])),
-        _products("image", _elements([2, 5, 3, 4], 1, [2, 9, 3, 4]), variants=(*LAYOUTS, "int32")),
+        _products("prod_one_destination", [4], 0, [1000], None, 1, **_sums, dtypes=_BYTES),
+        _products("prod_long_runs", [3], 0, [5000], None, 2, **_sums, dtypes=FLOATING[2:]),
+        _products("prod_odd_1", [1], 0, [1], **_odd),
+        _products("prod_odd_63", [63, 5], 0, [63, 5], **_odd),
+        _products("prod_odd_1000", [3, 99], 1, [3, 1000], **_odd, dtypes=NARROW),
+        _products("prod_negative_dim", [4, 5, 6], -2, [4, 9, 6], covers=_FROM_END, dtypes=ALL),
+        _case("prod_expanded_batches", _batches, "collisions", dtypes=NARROW),
+        _products("prod_empty_rows", [4, 0], 0, [3, 0], covers=("empty",)),
+        _products("prod_scalar", [], 0, []),
+        _products("prod_image", [2, 5, 3, 4], 1, [2, 9, 3, 4], variants=(*LAYOUTS, "int32")),
         _case("empty", lambda m: scattered(m, [4], 0, [0], reduce="sum"), "empty"),
         *map(_special, ("mean", "prod", "amax", "amin")),
         _plain("sum", INTEGRAL),
@@ -117,5 +109,5 @@ SAMPLES = Samples(
         _row.but("beyond_src", src=lambda src: src[1:]),
     ),
     bench=tuple(map(_graph, ("mean", "prod", "amax"))),
-    compositions={"aten::scatter_reduce.two": scatter_reduce},
+    compositions={OP: scatter_reduce},
 )

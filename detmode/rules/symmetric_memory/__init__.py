@@ -25,7 +25,7 @@ from detmode.table.conditions import FLOATING, dtype_in, on
 from detmode.table.rule import Refuse
 
 # Of each operator, the argument with the tensors that it reduces.
-_REDUCING = {
+REDUCING = {
     "symm_mem::multimem_all_reduce_": "input",
     "symm_mem::multimem_one_shot_all_reduce": "input",
     "symm_mem::multimem_one_shot_all_reduce_out": "input",
@@ -37,7 +37,7 @@ _REDUCING = {
 
 RULES = tuple(
     rule
-    for op, name in _REDUCING.items()
+    for op, name in REDUCING.items()
     for rule in chain(
         op,
         when=on("cuda") & dtype_in(name, FLOATING),

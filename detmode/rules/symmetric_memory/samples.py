@@ -5,23 +5,15 @@ from typing import Any
 
 import torch
 
+from detmode.rules.symmetric_memory import REDUCING
 from detmode.table.conditions import FLOATING
-from detmode.table.samples import Maker, Sample, Samples
-
-_OPS = (
-    "multimem_all_reduce_",
-    "multimem_one_shot_all_reduce",
-    "multimem_one_shot_all_reduce_out",
-    "multimem_one_shot_reduce_out",
-    "nccl_reduce_scatter_offset",
-    "tile_reduce",
-    "multi_root_tile_reduce",
-)
+from detmode.table.samples import Maker, Samples, sample
 
 
 def _arguments(make: Maker, op: str) -> dict[str, Any]:
     one, other = make.normal(8, 8), make.normal(8, 8)
     reduced = {"reduce_op": "sum", "group_name": "default"}
+    op = op.removeprefix("symm_mem::")
     if op == "nccl_reduce_scatter_offset":
         return {"input": one, "out": [other], "group_name": "default", "dim": 0}
     if op == "tile_reduce":
@@ -35,13 +27,8 @@ def _arguments(make: Maker, op: str) -> dict[str, Any]:
 
 SAMPLES = Samples(
     cases=tuple(
-        Sample(
-            name=name,
-            op=f"symm_mem::{op}",
-            make=partial(_arguments, op=op),
-            dtypes=(torch.int64,) if name == "integers" else FLOATING,
-        )
-        for op in _OPS
-        for name in ("sum", "integers")
+        sample(name, partial(_arguments, op=op), op=op, dtypes=dtypes)
+        for op in REDUCING
+        for name, dtypes in (("sum", FLOATING), ("integers", (torch.int64,)))
     ),
 )

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from detmode.environment.settings import deterministic_flag
 
-__all__ = ["resize_filled", "resize_unfilled"]
-
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 
 

@@ -49,61 +49,48 @@ from detmode.table.conditions import nonempty, on
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
 _ADDED = "output positions that read one input position add to it by atomicAdd"
-_SILENT = "the CPU adds a channel's output positions in order; PyTorch does not alert on MPS"
 
 RULES = (
-    *chain(
-        "aten::upsample_linear1d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_linear1d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_linear1d_backward_out_cuda",
-        because=_ADDED,
-        otherwise=_SILENT,
-    ),
-    *chain(
-        "aten::upsample_bilinear2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.upsample_bilinear2d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="upsample_bilinear2d_backward_out_cuda",
-        because=_ADDED,
-        otherwise=_SILENT,
-    ),
-    *chain(
-        "aten::upsample_bicubic2d_backward",
-        Row(
+    *(
+        rule
+        for name, function in (
+            ("upsample_linear1d_backward", launch.upsample_linear1d_backward),
+            ("upsample_bilinear2d_backward", launch.upsample_bilinear2d_backward),
+        )
+        for rule in chain(
+            f"aten::{name}",
             when=on("cuda"),
-            action=Substitute(launch.upsample_bicubic2d_backward, traffic=1.0),
+            action=Substitute(function, traffic=1.0),
             guarantee=GPU_TO_GPU,
-            alert="upsample_bicubic2d_backward_out_cuda",
+            alert=f"{name}_out_cuda",
             because=_ADDED,
-        ),
-        Row(
-            when=on("mps") & nonempty("grad_output"),
-            action=Refuse(),
-            alert="upsample_bicubic2d_backward",
-            since="2.15",
-            because="output positions that read one input position add to it atomically",
-        ),
-        otherwise="the CPU kernel adds a channel's output positions in order",
+            otherwise="the CPU adds a channel's output positions in order; PyTorch does not alert "
+            "on MPS",
+        )
     ),
-    *chain(
-        "aten::upsample_trilinear3d_backward",
-        Row(
-            when=on("cuda"),
-            action=Substitute(launch.upsample_trilinear3d_backward, traffic=1.0),
-            guarantee=GPU_TO_GPU,
-            alert="upsample_trilinear3d_backward_out_cuda",
-            because=_ADDED,
-        ),
-        Row(
-            when=on("mps") & nonempty("grad_output"),
-            action=Refuse(),
-            alert="upsample_trilinear_backward",
-            since="2.15",
-            because="output positions that read one input position add to it atomically",
-        ),
-        otherwise="the CPU kernel adds a channel's output positions in order",
+    *(
+        rule
+        for name, on_mps, function in (
+            ("bicubic2d", "bicubic2d", launch.upsample_bicubic2d_backward),
+            ("trilinear3d", "trilinear", launch.upsample_trilinear3d_backward),
+        )
+        for rule in chain(
+            f"aten::upsample_{name}_backward",
+            Row(
+                when=on("cuda"),
+                action=Substitute(function, traffic=1.0),
+                guarantee=GPU_TO_GPU,
+                alert=f"upsample_{name}_backward_out_cuda",
+                because=_ADDED,
+            ),
+            Row(
+                when=on("mps") & nonempty("grad_output"),
+                action=Refuse(),
+                alert=f"upsample_{on_mps}_backward",
+                since="2.15",
+                because="output positions that read one input position add to it atomically",
+            ),
+            otherwise="the CPU kernel adds a channel's output positions in order",
+        )
     ),
 )

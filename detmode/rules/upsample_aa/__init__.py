@@ -41,48 +41,39 @@ from detmode.table.chain import Row, chain
 from detmode.table.conditions import nonempty, on
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
+_IN_ORDER = "the CPU kernel adds a channel's output positions in order"
+
 RULES = (
-    *chain(
-        "aten::_upsample_bilinear2d_aa_backward",
-        Row(
-            when=on("cuda"),
-            action=Substitute(launch.upsample_bilinear2d_aa_backward, traffic=1.0),
-            guarantee=GPU_TO_GPU,
-            alert="upsample_bilinear2d_aa_backward_out_cuda",
-            because="output positions that read one input position add to it by atomicAdd",
-        ),
-        Row(
-            when=on("mps") & nonempty("grad_output"),
-            action=Refuse(),
-            alert="upsample_bilinear2d_aa_backward",
-            since="2.15",
-            because="output positions that read one input position add to it atomically",
-        ),
-        otherwise="the CPU kernel adds a channel's output positions in order",
-    ),
-    *chain(
-        "aten::_upsample_bicubic2d_aa_backward",
-        Row(
-            when=on("cuda"),
-            action=Substitute(launch.upsample_bicubic2d_aa_backward, traffic=1.0),
-            guarantee=GPU_TO_GPU,
-            alert="upsample_bicubic2d_aa_backward_out_cuda",
-            because="output positions that read one input position add to it by atomicAdd",
-        ),
-        Row(
-            when=on("mps") & nonempty("grad_output"),
-            action=Refuse(),
-            alert="upsample_bicubic2d_aa_backward",
-            since="2.15",
-            because="output positions that read one input position add to it atomically",
-        ),
-        otherwise="the CPU kernel adds a channel's output positions in order",
+    *(
+        rule
+        for name, function in (
+            ("upsample_bilinear2d_aa_backward", launch.upsample_bilinear2d_aa_backward),
+            ("upsample_bicubic2d_aa_backward", launch.upsample_bicubic2d_aa_backward),
+        )
+        for rule in chain(
+            f"aten::_{name}",
+            Row(
+                when=on("cuda"),
+                action=Substitute(function, traffic=1.0),
+                guarantee=GPU_TO_GPU,
+                alert=f"{name}_out_cuda",
+                because="output positions that read one input position add to it by atomicAdd",
+            ),
+            Row(
+                when=on("mps") & nonempty("grad_output"),
+                action=Refuse(),
+                alert=name,
+                since="2.15",
+                because="output positions that read one input position add to it atomically",
+            ),
+            otherwise=_IN_ORDER,
+        )
     ),
     *chain(
         "aten::_upsample_lanczos2d_aa_backward",
         when=on("cuda"),
         action=Refuse(),
         because="a CUDA kernel, which PyTorch has not had until 2.15, may add as its neighbours do",
-        otherwise="the CPU kernel adds a channel's output positions in order",
+        otherwise=_IN_ORDER,
     ),
 )

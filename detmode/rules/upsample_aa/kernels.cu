@@ -72,9 +72,3 @@ struct Antialiased {
     return begin;
   }
 };
-
-template <typename filter_t, typename opmath_t>
-__global__ void upsample_aa_tables(int32_t* positions, opmath_t* weights, resized_axis w,
-                                   resized_axis h, resized_axis d, bool align_corners) {
-  write_tables<Antialiased<filter_t>>(positions, weights, w, h, d, align_corners);
-}

@@ -16,7 +16,7 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"upsample_aa_tables<{i}, {t}>"
+        f"upsample_tables<Antialiased<{i}>, {t}>"
         for i in ("Bilinear", "Bicubic")
         for t in ("float", "double")
     ),
@@ -28,9 +28,11 @@ def _taps(reach: int, size: int, scale: float) -> int:
 
 
 BILINEAR = Interpolation(
-    SOURCE, "upsample_aa_tables<Bilinear, {}>", partial(_taps, 1), clamps=False
+    SOURCE, "upsample_tables<Antialiased<Bilinear>, {}>", partial(_taps, 1), clamps=False
 )
-BICUBIC = Interpolation(SOURCE, "upsample_aa_tables<Bicubic, {}>", partial(_taps, 2), clamps=False)
+BICUBIC = Interpolation(
+    SOURCE, "upsample_tables<Antialiased<Bicubic>, {}>", partial(_taps, 2), clamps=False
+)
 
 
 def upsample_bilinear2d_aa_backward(

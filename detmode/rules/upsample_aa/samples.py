@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import torch
 
 from detmode.table.compositions import resized_planes
 from detmode.table.conditions import FLOATING
-from detmode.table.inputs import LAYOUTS, last, resized, special
+from detmode.table.inputs import LAYOUTS, last
 from detmode.table.interpolation import antialiased, backward, convolution, triangle
-from detmode.table.samples import Sample, Samples, sample
+from detmode.table.samples import Sample, Samples
+from detmode.table.shared_samples import bench_resize, resize, special_gradient, wrong_resizes
 
 LINEAR = "aten::_upsample_bilinear2d_aa_backward"
 CUBIC = "aten::_upsample_bicubic2d_aa_backward"
@@ -20,62 +20,38 @@ LANCZOS = "aten::_upsample_lanczos2d_aa_backward"
 
 
 def _cases(op: str) -> tuple[Sample, ...]:
-    case = partial(sample, op=op, dtypes=FLOATING)
+    case, sums = partial(resize, op=op), partial(resize, op=op, covers=("collisions",))
     return (
-        case(
-            "down",
-            lambda m: resized(m, (2, 3), (17, 31), (5, 6)),
-            "collisions",
-            variants=(*LAYOUTS, "cpu", "mps"),
-        ),
-        case("down_by_3", lambda m: resized(m, (2, 3), (15, 18), (5, 6)), "collisions"),
-        case("down_corners", lambda m: resized(m, (2, 3), (17, 31), (1, 6), True), "collisions"),
-        case("up", lambda m: resized(m, (2, 3), (5, 6), (11, 13)), "collisions"),
-        case("up_corners", lambda m: resized(m, (2, 3), (5, 6), (11, 13), True)),
-        case("given_scales", lambda m: resized(m, (2, 2), (19, 8), (7, 5), False, 0.4, 0.65)),
-        case("one_to_many", lambda m: resized(m, (2, 5), (1, 1), (33, 65)), "collisions"),
-        case("many_to_one", lambda m: resized(m, (2, 2), (33, 65), (1, 1))),
-        case("odd", lambda m: resized(m, (1, 1), (63, 1000), (1, 63)), "odd_sizes"),
-        case("last_up", lambda m: last(resized(m, (2, 5), (1, 3), (9, 40))), "channels_last"),
-        case("empty", lambda m: resized(m, (0, 3), (17, 31), (5, 6)), "empty"),
-        case("special", lambda m: special(resized(m, (1, 1), (9, 11), (4, 5)), "grad_output")),
+        sums("down", (2, 3), (17, 31), (5, 6), variants=(*LAYOUTS, "cpu", "mps")),
+        sums("down_by_3", (2, 3), (15, 18), (5, 6)),
+        sums("down_corners", (2, 3), (17, 31), (1, 6), True),
+        sums("up", (2, 3), (5, 6), (11, 13)),
+        case("up_corners", (2, 3), (5, 6), (11, 13), True),
+        case("given_scales", (2, 2), (19, 8), (7, 5), False, 0.4, 0.65),
+        sums("one_to_many", (2, 5), (1, 1), (33, 65)),
+        case("many_to_one", (2, 2), (33, 65), (1, 1)),
+        case("odd", (1, 1), (63, 1000), (1, 63), covers=("odd_sizes",)),
+        case("last_up", (2, 5), (1, 3), (9, 40), covers=LAYOUTS[1:], change=last),
+        case("empty", (0, 3), (17, 31), (5, 6), covers=("empty",)),
+        case("special", (1, 1), (9, 11), (4, 5), change=special_gradient),
     )
-
-
-def _errors(op: str) -> tuple[Sample, ...]:
-    right = sample("right", lambda m: resized(m, (2, 3), (4, 5), (8, 10)), op=op)
-    return (
-        right.but("wrong_grad_shape", input_size=[2, 3, 4]),
-        right.but("wrong_channels", input_size=[2, 4, 4, 5]),
-        right.but("wrong_output_size", output_size=[8, 11]),
-        right.but("no_input", input_size=[2, 3, 0, 5]),
-        right.but("integers", align_corners=True, dtypes=(torch.int64,)),
-    )
-
-
-def _bench(name: str, op: str, *arguments: Any, stored: Any = dict) -> Sample:
-    dtypes = (torch.float16, torch.float32)
-    return sample(name, lambda m: stored(resized(m, *arguments)), op=op, dtypes=dtypes)
 
 
 SAMPLES = Samples(
     cases=(
         *_cases(LINEAR),
         *_cases(CUBIC),
-        sample(
-            "down",
-            lambda m: resized(m, (2, 3), (17, 31), (5, 6)),
-            op=LANCZOS,
-            variants=("cpu",),
+        resize(
+            "down", (2, 3), (17, 31), (5, 6), op=LANCZOS, variants=("cpu",), dtypes=FLOATING[2:3]
         ),
     ),
-    errors=(*_errors(LINEAR), *_errors(CUBIC)),
+    errors=(*wrong_resizes(LINEAR), *wrong_resizes(CUBIC)),
     bench=(
-        _bench("photo_to_224", LINEAR, (16, 3), (480, 640), (224, 224)),
-        _bench("photo_to_224_last", LINEAR, (16, 3), (480, 640), (224, 224), stored=last),
-        _bench("features_half_last", LINEAR, (8, 256), (128, 128), (64, 64), stored=last),
-        _bench("downscale_x4", CUBIC, (16, 3), (512, 512), (128, 128)),
-        _bench("position_embedding", CUBIC, (1, 768), (37, 37), (14, 14)),
+        bench_resize("photo_to_224", (16, 3), (480, 640), (224, 224), op=LINEAR),
+        bench_resize("photo_to_224_last", (16, 3), (480, 640), (224, 224), change=last, op=LINEAR),
+        bench_resize("features_half_last", (8, 256), (128, 128), (64, 64), change=last, op=LINEAR),
+        bench_resize("downscale_x4", (16, 3), (512, 512), (128, 128), op=CUBIC),
+        bench_resize("position_embedding", (1, 768), (37, 37), (14, 14), op=CUBIC),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
     references={

@@ -26,23 +26,16 @@ from detmode.table.chain import chain
 from detmode.table.conditions import nonempty, on
 from detmode.table.rule import Refuse
 
-RULES = (
-    *chain(
-        "aten::upsample_nearest3d_backward",
+RULES = tuple(
+    rule
+    for prefix, name in (("", "upsample_nearest"), ("_", "upsample_nearest_exact"))
+    for rule in chain(
+        f"aten::{prefix}{name}3d_backward",
         when=on("mps") & nonempty("grad_output"),
         action=Refuse(),
-        alert="upsample_nearest_3d_backward",
+        alert=f"{name}_3d_backward",
         since="2.15",
         because="output positions that read one input position add to it atomically",
         otherwise="on CUDA a thread owns an element of grad_input; the CPU adds in order",
-    ),
-    *chain(
-        "aten::_upsample_nearest_exact3d_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert="upsample_nearest_exact_3d_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
-        otherwise="on CUDA a thread owns an element of grad_input; the CPU adds in order",
-    ),
+    )
 )

@@ -1,0 +1,335 @@
+"""The way of one call: look up, bind, decide, count, perform."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Container, Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from detmode.cuda.undo import Undo
+from detmode.environment.dispatch import autocast_inside, resolve_conjugates, resolve_negatives
+from detmode.environment.process_setting import FLAG
+from detmode.environment.settings import deterministic_flag, no_memory_fill, with_native_settings
+from detmode.mode import messages
+from detmode.mode.decide import Decision, Policy, decide, launcher_missing
+from detmode.mode.detours import Detours
+from detmode.mode.options import means_unlisted
+from detmode.mode.row_counter import RowCounter, remedy_for
+from detmode.mode.substitution import run_substitute, validate
+from detmode.sites.forward_memory import forward_memory
+from detmode.sites.graphs import site_from
+from detmode.sites.observers import observer
+from detmode.table.call import InterceptedCall, tensors_in
+from detmode.table.call_site import Site
+from detmode.table.names import matches
+from detmode.table.overload_info import COMPOSITE, OverloadInfo
+from detmode.table.rule import Allow, Substitute
+from detmode.table.rule_table import RuleTable
+from detmode.table.twins import SITE, original_of
+
+_UNSEEN: Any = object()
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
+_registries: dict[str, dict[Any, Any]] = {}
+_get_mode = torch._C._get_dispatch_mode
+_count_modes = torch._C._len_torch_dispatch_stack
+_FILES = 1 << 10
+
+
+# What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
+# matched, and never launched.
+_PLAIN, _TRACED, _FOREIGN = range(3)
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
+class DeterminismWarning(UserWarning):
+    """A call ran whose result may vary between runs; given once for each site."""
+
+
+class Interception(TorchDispatchMode):
+    """A mode that looks each call up in a rule table, and carries out the decision on it.
+
+    Args:
+        policy: what the decisions depend on.
+        table: the rules.
+        overrides: actions, by the names or globs that they are for.
+        simulate: a device type, on which CPU and meta tensors count as tensors.
+        logger: gets the warnings, and a line for each call.
+    """
+
+    supports_higher_order_operators = True
+
+    # Modes of tests and modes that only observe override these.
+    _told: ClassVar[Container[str]] = ("warn", "error")
+    """The actions that give a warning or an error."""
+    _known: Callable[[InterceptedCall], bool] | None = None
+    """Returns whether a call that would raise may run."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        table: RuleTable,
+        overrides: dict[str, str],
+        simulate: str | None,
+        logger: logging.Logger,
+    ) -> None:
+        self._policy = policy
+        self._table = table
+        self._overrides = overrides
+        self._simulate = simulate
+        self._logger = logger
+        self._begin()
+
+    def _begin(self) -> None:
+        """Create the state of the calls; a copy starts with a new one."""
+        TorchDispatchMode.__init__(self)
+        self._overloads: dict[Any, OverloadInfo | None] = {}
+        # What overloads without one call: an overload itself is hashed and called in Python.
+        self._unlisted: set[Any] = set()
+        self._counter = RowCounter(self._logger)
+        self._kinds: dict[type, int] = {}
+        self._said: set[str] = set()
+        self._innermost = True
+        self._memory = forward_memory()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        traced = False
+        if types:
+            kind = self._kind_of(types)
+            if kind == _FOREIGN:
+                # A subclass desugars first; the mode then sees the operators that it is made of.
+                return NotImplemented
+            traced = kind == _TRACED
+        resolve_conjugates()
+        resolve_negatives()
+        operator: Any = getattr(func, "_op", None)
+        if operator in self._unlisted:
+            return operator(*args, **kwargs) if kwargs else operator(*args)
+        overload = self._overloads.get(func, _UNSEEN)
+        if overload is _UNSEEN:
+            overload = self._look_up(func)
+            if overload is None and type(func) is torch._ops.OpOverload:
+                self._unlisted.add(operator)
+        if overload is None or not self._innermost:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if overload.twin is None:
+            return self._intercept(overload, args, kwargs or {}, traced=traced)
+        site = kwargs.pop(SITE)
+        result = self._intercept(overload, args, kwargs, traced=traced, site=site)
+        return result if overload.twin._schema.returns else None
+
+    def _kind_of(self, types: Iterable[type]) -> int:
+        """Return the most foreign kind among the tensors' types."""
+        found = _PLAIN
+        for cls in types:
+            kind = self._kinds.get(cls)
+            if kind is None:
+                if getattr(cls, "__torch_dispatch__", None) is _NO_DISPATCH:
+                    kind = _PLAIN
+                elif cls.__module__.startswith("torch._subclasses."):
+                    kind = _TRACED
+                else:
+                    kind = _FOREIGN
+                self._kinds[cls] = kind
+            found = max(found, kind)
+        return found
+
+    def _look_up(self, func: Any) -> OverloadInfo | None:
+        """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
+        found, called = None, func
+        func = original_of(called) or called
+        if isinstance(func, torch._ops.OpOverload):
+            rows = self._table.get(func)
+            if rows and all(isinstance(row.rule.action, Allow) for row in rows):
+                found = OverloadInfo(func)
+            else:
+                found = OverloadInfo(func, rows)
+                for name, action in self._overrides.items():
+                    if matches(found.names, (name,)) and (rows or means_unlisted(name)):
+                        found.override = action
+                        break
+            listed = found.rows or found.override or found.composite
+            if not listed and not self._table.is_forward(func):
+                found = None
+        if found is not None and func is not called:
+            found.twin = called
+        Detours.look_again()
+        self._overloads[called] = found
+        return found
+
+    def overload_info(self, func: torch._ops.OpOverload) -> OverloadInfo | None:
+        """Return the facts about an overload; ``None`` if its calls are not intercepted."""
+        found = self._overloads.get(func, _UNSEEN)
+        return self._look_up(func) if found is _UNSEEN else found
+
+    def _intercept(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+        site: str | None = None,
+    ) -> Any:
+        """Decide on a call, count it, warn or raise, and carry out the decision.
+
+        ``site`` is given by compiled code, in which the user has no frame.
+        """
+        if overload.composite and overload.override is None:
+            return self._decompose(overload, args, kwargs)
+        traced = traced or _get_mode(_FAKE) is not None
+        call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
+        if site is not None:
+            call.site, outer, call.name = site_from(site)
+            self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
+        if torch.is_grad_enabled():
+            for tensor in call.tensors:
+                if tensor.requires_grad:
+                    self._memory.remember_call(call, self._counter.paths)
+                    break
+        rule = call.row.rule if call.row else None
+        if overload.override is None if rule is None else isinstance(rule.action, Allow):
+            # The most frequent decision, for which nothing else is looked up.
+            return call.run()
+        is_allowed = self._memory.had_regions and self._memory.allows(call)
+        if call.site is None:
+            self._memory.find_site(call, self._counter.paths)
+        decision = decide(
+            rule,
+            self._policy,
+            override=overload.override,
+            is_allowed=is_allowed,
+            is_flag_on=FLAG.chosen()[0],
+            unavailable=launcher_missing(call),
+            is_known=self._known is not None and self._known(call),
+        )
+        if decision.action == "pass":
+            return call.run()
+        if decision.unavailable is not None:
+            self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
+        is_new = self._counter.count(call, decision)
+        if decision.action in self._told and (is_new or decision.action == "error"):
+            self._tell(call, decision)
+        return self.perform(call, decision)
+
+    def _decompose(
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a composite operator under the mode, which receives it whole in inference mode.
+
+        ATen's decomposition runs. PyTorch also has some in Python, for tracing, which round
+        differently or draw other random numbers. Some composites have kernels as well
+        (``silu_backward``; ``linear``, for nested tensors), which ATen runs.
+        """
+        if overload.kernels:
+            for tensor in tensors_in((*args, *kwargs.values())):
+                if (tensor.device.type, tensor.is_nested) in overload.kernels:
+                    return overload.func(*args, **kwargs)
+        with _acting(self), autocast_inside(overload.func):
+            return overload.func._op_dk(COMPOSITE, *args, **kwargs)
+
+    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
+        """Carry out the decision; a mode that only observes does less.
+
+        Returns:
+            The result of the call.
+        """
+        match decision.action:
+            case "native":
+                return with_native_settings(call.func)(*call.args, **call.kwargs)
+            case "substitute" if call.launches_on is not None:
+                assert call.row is not None
+                action = call.row.rule.action
+                assert isinstance(action, Substitute)
+                with no_memory_fill():
+                    validate(call.func, call.arguments)
+                    # Without an outer mode there is no observer.
+                    seen_by = observer() if _count_modes() else None
+                    if seen_by is None:
+                        return run_substitute(action, call.func, call.arguments)
+                    run = functools.partial(_substitute, call.overload, action)
+                    return seen_by.observe(call.func, call.args, call.kwargs, run)
+            case _:
+                # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
+                # own would repeat it at every call.
+                with deterministic_flag(False):
+                    return call.run()
+
+    def _tell(self, call: InterceptedCall, decision: Decision) -> None:
+        """Raise or warn about a call that may vary, with all that the user needs to know."""
+        assert call.site is not None
+        overload, (site, module) = call.overload, call.site
+        rule, warned = call.row.rule if call.row else None, decision.action == "warn"
+        alert = rule.alert_for(overload.variant) if rule and FLAG.chosen()[0] else None
+        if alert is not None:
+            text = messages.alert_text(alert, warn=warned)
+        else:
+            text = messages.own_text(overload.name, decision.why)
+        message = messages.with_place(text, site.text, module, remedy_for(call, decision))
+        if not warned:
+            raise RuntimeError(message)
+        self._logger.warning("%s", message)
+        _warn_at(message, site)
+
+    def say_once(self, topic: str, text: str) -> None:
+        """Log a warning, once for each topic."""
+        if topic not in self._said:
+            self._said.add(topic)
+            self._logger.warning("%s", text)
+
+
+def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
+    """Remove the level from PyTorch's stack, which only pops the topmost one.
+
+    An outer block may end before an inner one, in a generator or a task.
+
+    Args:
+        level: need not be on it: entering may have failed.
+        found: empty at first, then the stack as it was, so that a second try knows it.
+    """
+    found[:] = found or _get_current_dispatch_mode_stack()
+    if level in found:
+        while level in _get_current_dispatch_mode_stack():
+            torch._C._pop_torch_dispatch_stack(None)
+        for mode in found[1 + len(_get_current_dispatch_mode_stack()) :]:
+            torch._C._push_on_torch_dispatch_stack(mode)
+    # What its own entering has remembered, to restore what choose_for_block restores.
+    TorchDispatchMode.__init__(level)
+
+
+class _acting(Undo):
+    """Make the mode act again, inside a call that it handles."""
+
+    def __init__(self, mode: Interception) -> None:
+        Undo.__init__(self)
+        self._mode = mode
+        self.note(functools.partial(take_off, mode, []))
+
+    def __enter__(self) -> None:
+        torch._C._push_on_torch_dispatch_stack(self._mode)
+
+
+def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:
+    """Make a call by its substitute; an observer may make it again on other tensors."""
+    return run_substitute(action, overload.func, overload.signature.bind(args, kwargs))
+
+
+def _warn_at(message: str, site: Site) -> None:
+    """Warn with the user's line, where Python's filters look for it."""
+    if site.file is None:
+        warnings.warn(message, DeterminismWarning, stacklevel=2)
+        return
+    # With a registry a program that makes a mode for each step is still warned once.
+    if len(_registries) >= _FILES:
+        # Generated code may name ever new ones.
+        _registries.clear()
+    registry = _registries.setdefault(site.file, {})
+    warnings.warn_explicit(
+        message, DeterminismWarning, site.file, site.line, site.python_module, registry
+    )

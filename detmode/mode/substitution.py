@@ -1,0 +1,260 @@
+"""Running a substitute in place of a call: raising and delivering as ATen does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import torch
+from torch import _C
+from torch.utils._python_dispatch import _disable_current_modes
+
+from detmode.cuda.undo import Calls
+from detmode.environment.settings import deterministic_flag
+from detmode.table.rule import Substitute
+from detmode.table.variants import out_names, variant_of
+
+validations = Calls()
+"""Calls of shape functions, in which alerts in Python mean nothing."""
+
+_HISTC_OUT = torch.ops.aten.histc.out
+"""Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
+
+_valid: set[tuple[Any, ...]] = set()
+_ABOUT_INDICES = (
+    "Index should have dimension 1 or 0",
+    "index_copy_(): Number of indices",
+    "index_copy_(): When source and destination are not scalars",
+)
+
+
+def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
+    """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
+
+    ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
+    is remembered by them.
+
+    Raises:
+        Exception: ATen's, with its own type and words.
+    """
+    key = (func, _shapes_of(arguments.values()))
+    if key in _valid:
+        return
+    outputs = out_names(func)
+    # Without a meta kernel, or where one would need the data, the launcher checks.
+    with torch._C._DisableTorchDispatch(), suppress(NotImplementedError):
+        metas = {name: _to_meta(value, name in outputs) for name, value in arguments.items()}
+        try:
+            _run_shape_function(func, metas)
+        except AssertionError as error:
+            # Older meta functions assert what ATen's kernels check.
+            kind = IndexError if "out of bounds" in str(error) else RuntimeError
+            raise kind(str(error)) from error
+        except ValueError as error:
+            # A Python meta function that unpacks a list of a wrong length: the launcher checks it.
+            if "values to unpack" not in str(error):
+                raise
+            return
+        except RuntimeError as error:
+            # An operator of torch.library.custom_op that has no fake implementation.
+            if "no fake impl registered" in str(error):
+                return
+            # Python meta functions check by one type what ATen's kernels check by two.
+            if any(text in str(error) for text in _ABOUT_INDICES):
+                raise IndexError(str(error)) from error
+            raise
+        except TypeError as error:
+            # A Python meta function that also serves an out variant, but does not take ``out``.
+            if "keyword argument" not in str(error):
+                raise
+            return
+    if len(_valid) >= 1 << 13:
+        _valid.clear()
+    _valid.add(key)
+
+
+def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:
+    try:
+        validations.made(func)(**metas)
+    except RuntimeError as error:
+        if "does not have a deterministic implementation" not in str(error):
+            raise
+    else:
+        return
+    # An alert in C++, where the flag alone is asked.
+    with deterministic_flag(False):
+        func(**metas)
+
+
+def _shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
+    shapes: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            shapes.append((value.shape, value.stride(), value.dtype))
+        elif isinstance(value, (list, tuple)):
+            shapes.append(_shapes_of(value))
+        else:
+            shapes.append((type(value), value))
+    return tuple(shapes)
+
+
+def _to_meta(value: Any, is_output: bool = False) -> Any:
+    if isinstance(value, torch.Tensor):
+        if is_output:
+            # An empty one is resized without a warning; the real one is yet to give it.
+            return torch.empty(0, dtype=value.dtype, device="meta")
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return [_to_meta(item) for item in value]
+    return value
+
+
+def run_substitute(
+    action: Substitute, func: torch._ops.OpOverload, arguments: dict[str, Any]
+) -> Any:
+    """Call a substitute for ``func`` and deliver the result as the variant does.
+
+    Args:
+        action: the substitute; its function takes the functional operator's arguments and writes to
+            ``out`` if it has that keyword.
+        func: the overload that was called.
+        arguments: the arguments by schema name, including ``out`` arguments.
+
+    Raises:
+        RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory
+            with an input, or has elements that share memory, where the value that stays would vary.
+    """
+    function, variant = action.function, variant_of(func)
+    if variant == "functional":
+        return function(**arguments)
+    names = ("self",) if variant == "inplace" else out_names(func)
+    targets = [arguments[name] for name in names]
+    if arguments.get("dtype", ...) is None:
+        # Reductions and scans use the dtype of the tensor that they write.
+        arguments = {**arguments, "dtype": targets[0].dtype}
+    if _forbids_overlap(func):
+        _check_no_overlap(targets[0], arguments, names)
+    if variant == "inplace":
+        _check_written(targets[0])
+        if action.takes_out:
+            function(**arguments, out=targets[0])
+        else:
+            result = function(**arguments)
+            _check_dtype(func, result, targets[0])
+            targets[0].copy_(result)
+        return targets[0]
+    results = function(**{name: arguments[name] for name in arguments if name not in names})
+    results = results if isinstance(results, tuple) else (results,)
+    for target, result in zip(targets, results):
+        _check_dtype(func, result, target)
+    for target, result in zip(targets, results):
+        if target.shape != result.shape or target.device != result.device:
+            # Resizes, with ATen's warning and checks.
+            torch.ops.aten.clone.out(result.to(target.dtype), out=target)
+        else:
+            _check_written(target)
+            target.copy_(result)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _check_written(target: torch.Tensor) -> None:
+    """Refuse a tensor whose elements share memory; ATen's kernels only notice expanded ones."""
+    if not target.is_contiguous() and _shares_memory(target.shape, target.stride()):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether two elements of a nonempty tensor have the same address."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape)):
+        if size > 1 and stride <= reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    # Interleaved strides, from as_strided: check every address.
+    with _disable_current_modes():
+        offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
+        for stride, size in zip(strides, shape):
+            steps = torch.arange(size, device="cpu") * stride
+            offsets = (offsets[:, None] + steps).flatten()
+        distinct: int = offsets.unique().numel()
+    return distinct < offsets.numel()
+
+
+def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torch.Tensor) -> None:
+    """Refuse a written tensor with a dtype other than the result's, as ATen's kernels do.
+
+    Pointwise operators may cast to a dtype of the same or a wider kind.
+    """
+    if target.dtype == result.dtype or (func is _HISTC_OUT and target.is_cuda):
+        return
+    if torch.Tag.pointwise in func.tags and torch.can_cast(result.dtype, target.dtype):
+        return
+    raise RuntimeError(
+        f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead"
+    )
+
+
+@cache
+def _forbids_overlap(func: torch._ops.OpOverload) -> bool:
+    """Return whether ATen requires that inputs other than ``self`` do not overlap the output.
+
+    Operators with an in-place variant require it, because they write while they read. The ``out``
+    variants that PyTorch generates copy a finished result, and pointwise operators read an element
+    before they write it.
+    """
+    if torch.Tag.pointwise in func.tags:
+        return False
+    if variant_of(func) == "inplace":
+        return True
+    namespace, _, name = func._schema.name.partition("::")
+    generated = func.has_kernel_for_dispatch_key(_C.DispatchKey.CompositeExplicitAutograd)
+    return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
+
+
+def _check_no_overlap(
+    target: torch.Tensor, arguments: Mapping[str, Any], written: Sequence[str]
+) -> None:
+    """Refuse an input that shares memory with ``target``, unless ``self`` is the same tensor."""
+    values = [arguments[name] for name in arguments if name not in ("self", *written)]
+    listed = [each for value in values if isinstance(value, (list, tuple)) for each in value]
+    read = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
+    if "self" not in written and not target.is_set_to(arguments["self"]):
+        read.append(arguments["self"])
+    if any(_overlap(target, each) for each in read):
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor "
+            "refer to a single memory location. Please clone() the tensor before performing the "
+            "operation."
+        )
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two dense tensors share memory; ATen does not check others."""
+    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
+        return False
+    (start, end), (first, last) = map(_bytes, (one, other))
+    return start < last and first < end
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where the bytes of a dense tensor begin and end in its storage."""
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    return start, start + tensor.numel() * tensor.itemsize
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

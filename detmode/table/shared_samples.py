@@ -1,0 +1,112 @@
+"""Samples that families share: of the backward of resizes and of paddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.inputs import LAYOUTS, Arguments, padded, resized, special
+from detmode.table.samples import Sample, sample
+
+special_gradient = partial(special, name="grad_output")
+
+
+def made_by(
+    make: Callable[..., Arguments], op: str = "", dtypes: tuple[torch.dtype, ...] = FLOATING
+) -> Callable[..., Sample]:
+    """Return a function of a name and of what follows the Maker in ``make``, that gives a sample.
+
+    It also takes fields of a Sample, and ``change``, a function of what ``make`` gives.
+    """
+
+    def made(
+        name: str,
+        *arguments: Any,
+        covers: tuple[str, ...] = (),
+        op: str = op,
+        dtypes: tuple[torch.dtype, ...] = dtypes,
+        variants: tuple[str, ...] = (),
+        change: Callable[[Arguments], Arguments] = dict,
+        **named: Any,
+    ) -> Sample:
+        more: dict[str, Any] = {"op": op, "dtypes": dtypes, "variants": variants}
+        return sample(name, lambda m: change(make(m, *arguments, **named)), *covers, **more)
+
+    return made
+
+
+resize = made_by(resized)
+bench_resize = made_by(resized, dtypes=(torch.float16, torch.float32))
+pad = made_by(padded, dtypes=FLOATING + COMPLEX)
+
+
+def wrong_resizes(op: str) -> tuple[Sample, ...]:
+    """Arguments that an operator on images refuses."""
+    right = resize("right", (2, 3), (4, 5), (8, 10), op=op, dtypes=FLOATING[2:3])
+    return (
+        right.but("wrong_grad_shape", input_size=[2, 3, 4]),
+        right.but("wrong_channels", input_size=[2, 4, 4, 5]),
+        right.but("wrong_output_size", output_size=[8, 11]),
+        right.but("no_input", input_size=[2, 3, 0, 5]),
+        right.but("integers", align_corners=True, dtypes=(torch.int64,)),
+    )
+
+
+def pads(op: str, n: int, moved: int) -> tuple[Sample, ...]:
+    """Paddings of ``n`` dimensions, one of them by ``moved`` at its beginning."""
+    case, block = partial(pad, op=op), (2, 3, *(5, 4, 6)[:n])
+    around = (3, 1, 2, 0, 1, 4)[: 2 * n]
+    odd = (1, 3, *((1001,), (63, 101), (7, 9, 65))[n - 1])
+    variants = (*(LAYOUTS if n > 1 else LAYOUTS[:1]), "cpu")
+    return (
+        case("both_sides", block, around, covers=("collisions",), variants=variants),
+        case("cropped", block, (-1, -2) * n),
+        case("moved", block, (moved, -2, -1, 3, -2, 2)[: 2 * n]),
+        case("unbatched", block[1:], around),
+        case("empty_batch", (0, *block[1:]), around, covers=("empty",)),
+        case("special", block, (3, 2) * n, change=partial(special_gradient, step=4)),
+        case("odd", odd, around, covers=("odd_sizes",)),
+    )
+
+
+def wrong_pads(op: str, n: int) -> tuple[Sample, ...]:
+    """Arguments that a padding of ``n`` dimensions refuses."""
+    right = pad("right", (2, 3, *(5, 4, 6)[:n]), (2, 1) * n, op=op, dtypes=FLOATING[2:3])
+    return (
+        right.but("wrong_shape", padding=[2, 2] * n),
+        right.but("integers", dtypes=(torch.int64,)),
+        right.but("mixed_dtypes", self=Tensor.double),
+        right.but("much_padding", padding=[*(2, 1) * n, 0]),
+    )
+
+
+def bench_pad(
+    ops: dict[int, str], name: str, shape: Sequence[int], padding: Sequence[int]
+) -> Sample:
+    """The same of the operator for as many dimensions as ``padding`` has."""
+    return pad(name, shape, padding, op=ops[len(padding) // 2], dtypes=FLOATING[:3])
+
+
+def folded(fold: Callable[[Tensor, Tensor, Tensor, int], None]) -> Callable[..., Tensor]:
+    """The backward that adds the border to the rest, along one dimension after the other.
+
+    ``fold`` adds to the first tensor what was before it and behind it, along a dimension.
+    """
+
+    def backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+        grad = grad_output.clone()
+        for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
+            dim = grad.dim() - 1 - number
+            size = self.shape[dim]
+            kept = grad.narrow(dim, before, size).clone()
+            borders = grad.narrow(dim, 0, before), grad.narrow(dim, before + size, after)
+            fold(kept, *borders, dim)
+            grad = kept
+        return grad
+
+    return backward
