@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves
 import detmode
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.sites.graphs import text_of
+from detmode.sites.graphs import note_root, text_of
 from detmode.sites.lines import surroundings
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
@@ -56,12 +56,10 @@ class _Thread(threading.local):
     Attributes:
         key: Dynamo guards on it.
         mode: the innermost mode.
-        root: the path of the module whose ``forward`` is being compiled.
     """
 
     key: str | None = None
     mode: DeterministicMode | None = None
-    root: str | None = None
 
 
 thread = _Thread()
@@ -104,6 +102,9 @@ def call_user_compiler(
     mode = thread.mode
     if mode is None:
         return _call_user_compiler(graph, gm, example_inputs)
+    modules = surroundings()[1]
+    if modules:
+        note_root(gm.graph, mode.paths.of(modules, recomputed=False))
     if not mode.compiles:
         return gm.forward
     if not CAN_COMPILE:
@@ -113,8 +114,6 @@ def call_user_compiler(
             "compiled code needs PyTorch 2.9 or newer",
         )
         return gm.forward
-    modules = surroundings()[1]
-    thread.root = mode.paths.of(modules, recomputed=False) if modules else None
     with _whole(mode, gm):
         return _call_user_compiler(graph, gm, example_inputs)
 
@@ -127,7 +126,7 @@ def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[None]:
     from torch._inductor.graph import GraphLowering
 
     # Code from a cache has the lines of the program that put it there.
-    lines = "\n".join(text_of(node, thread.root) for node in gm.graph.nodes)
+    lines = "\n".join(text_of(node) for node in gm.graph.nodes)
     tag = hashlib.sha256(f"{thread.key}\n{lines}".encode()).hexdigest()
     config: Any = torch.compiler.config
     settings = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
@@ -151,7 +150,7 @@ def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
         assert thread.mode is not None
         for node in gm.graph.nodes:
             if _may_be_met(thread.mode, node):
-                node.kwargs = {**node.kwargs, SITE: text_of(node, thread.root)}
+                node.kwargs = {**node.kwargs, SITE: text_of(node)}
                 if variant_of(node.target) == "inplace":
                     node.replace_all_uses_with(node.args[0])
                 node.target = twin_of(node.target)

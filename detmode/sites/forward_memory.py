@@ -163,7 +163,7 @@ class ForwardMemory:
                 path = paths.of(modules, recomputed=node is not None)
             site = CallSite(site_of(user), path)
             if user.f_code.co_filename.startswith(GENERATED):
-                site = place_of(user, path, paths) or site
+                site = place_of(user, paths) or site
             if site.site.text not in paths.own_lines:
                 paths.own_lines[site.site.text] = own_line(user)
         if call.notes and (site is None or site.module is None):

@@ -22,21 +22,21 @@ GENERATED = "<eval_with_key>"
 """What the names of the files of generated code begin with."""
 
 _SELF = "L['self']"
+_ROOT = "detmode"
 _SITES = 1 << 14
 
 
-def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> CallSite | None:
+def place_of(frame: FrameType, paths: ModulePaths) -> CallSite | None:
     """Return the user's place behind a line of a graph's generated code, if it is known.
 
     Args:
         frame: of the generated code.
-        root: the path of the module that runs the graph.
         paths: take the program's own line.
     """
     node = _node_at(frame)
     if node is None:
         return None
-    place, outer, _ = site_from(text_of(node, root))
+    place, outer, _ = site_from(text_of(node))
     paths.own_lines.setdefault(place.site.text, outer)
     return place
 
@@ -53,12 +53,20 @@ def _node_at(frame: FrameType) -> torch.fx.Node | None:
     return node if "stack_trace" in node.meta else None
 
 
-def text_of(node: torch.fx.Node, root: str | None) -> str:
+def note_root(graph: torch.fx.Graph, path: str) -> None:
+    """Note in all nodes the path of the module whose ``forward`` the graph is of.
+
+    What is noted there goes on to the graphs that are made of this one, backward graphs too.
+    """
+    for node in graph.nodes:
+        node.meta["nn_module_stack"] = {_ROOT: (path, ""), **node.meta.get("nn_module_stack", {})}
+
+
+def text_of(node: torch.fx.Node) -> str:
     """Return the line, the program's own line, the module and the overload of a node, as one text.
 
     Args:
         node: of a graph that PyTorch's compiler makes.
-        root: the path of the module whose ``forward`` the graph is of; ``None`` without one.
     """
     site = outer = ""
     for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
@@ -67,19 +75,20 @@ def text_of(node: torch.fx.Node, root: str | None) -> str:
         if is_own(file):
             outer = f"{file}:{line}"
             break
-    return "|".join((site or f"<{node.name}>", outer, _module(node, root) or "", _name(node)))
+    return "|".join((site or f"<{node.name}>", outer, _module(node), _name(node)))
 
 
-def _module(node: torch.fx.Node, root: str | None) -> str | None:
+def _module(node: torch.fx.Node) -> str:
     """Return the path of the module that makes a call, as eager code shows it."""
-    stack: dict[str, tuple[str, Any]] = (
+    stack: dict[str, tuple[str, Any]] = dict(
         node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     )
+    root, _ = stack.pop(_ROOT, ("", ""))
     if not stack:
         return root
     modules = list(stack.values())
     (outermost, made_of), path = modules[0], modules[-1][0]
-    if root is not None and outermost.startswith(_SELF):
+    if root and outermost.startswith(_SELF):
         return root + path.removeprefix(_SELF)
     name = getattr(made_of, "__name__", str(made_of).rpartition(".")[2])
     return (f"{root}." if root else "") + name + path.removeprefix(outermost)
