@@ -45,7 +45,7 @@ def _node_at(frame: FrameType) -> torch.fx.Node | None:
     graph = frame.f_locals.get("self")
     if not isinstance(graph, torch.fx.GraphModule) or graph._lineno_map is None:
         return None
-    position = graph._lineno_map.get(frame.f_lineno - getattr(graph, "_prologue_start", 0))
+    position = graph._lineno_map.get(frame.f_lineno - frame.f_code.co_firstlineno)
     nodes = list(graph.graph.nodes)
     if position is None or position >= len(nodes):
         return None
