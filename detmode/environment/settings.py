@@ -115,12 +115,17 @@ _IN_MODES = [
     if hasattr(_python_dispatch, name)
 ]
 
+# The copy that compiled guards read; PyTorch 2.8 and 2.9 have none.
+_SET_FOR_GUARDS: Callable[[bool], None] | None = getattr(
+    torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals", None
+)
+
 
 def _set_in_modes(values: list[bool]) -> None:
     for name, value in zip(_IN_MODES, values):
         setattr(_python_dispatch, name, value)
-    if len(_IN_MODES) == 3:
-        torch._C._dynamo.guards.set_is_in_mode_without_ignore_compile_internals(values[2])
+    if _SET_FOR_GUARDS is not None:
+        _SET_FOR_GUARDS(values[-1])
 
 
 IN_MODES = Setting(

@@ -1,7 +1,5 @@
 """Padding's backward on the host runner, over shapes, paddings, dtypes and layouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """put on the host runner and on the CPU, over shapes, strides, dtypes and indices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pooling over regions on the host runner, over shapes, boxes, grids, layouts and dtypes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

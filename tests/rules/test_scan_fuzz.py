@@ -1,7 +1,5 @@
 """Scans of one row on the host runner, over lengths, strides, dtypes and values."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

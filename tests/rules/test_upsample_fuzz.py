@@ -1,7 +1,5 @@
 """Interpolation backward against its exact reference, on shapes and scales nobody thought of."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 from unittest import mock
