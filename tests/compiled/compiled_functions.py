@@ -42,34 +42,26 @@ for dim in (1, 2, 3):
             _images(dim, 4),
         )
     for name in ("max_pool", "avg_pool"):
-        add(
-            f"{name}{dim}d",
-            lambda x, f=getattr(F, f"{name}{dim}d"): f(x, 3, stride=2, padding=1),
-            _images(dim),
-        )
+        pool = getattr(F, f"{name}{dim}d")
+        add(f"{name}{dim}d", lambda x, f=pool: f(x, 3, stride=2, padding=1), _images(dim))
     for name in ("adaptive_avg_pool", "adaptive_max_pool"):
-        add(
-            f"{name}{dim}d",
-            lambda x, f=getattr(F, f"{name}{dim}d"), dim=dim: f(x, [5, 3, 4][:dim]),
-            _images(dim),
-        )
+        pool, sizes = getattr(F, f"{name}{dim}d"), [5, 3, 4][:dim]
+        add(f"{name}{dim}d", lambda x, f=pool, sizes=sizes: f(x, sizes), _images(dim))
+    pool, unpool = getattr(F, f"max_pool{dim}d"), getattr(F, f"max_unpool{dim}d")
     add(
         f"max_unpool{dim}d",
-        lambda x, pool=getattr(F, f"max_pool{dim}d"), unpool=getattr(F, f"max_unpool{dim}d"): (
-            unpool(*pool(x, 2, return_indices=True), 2)
-        ),
+        lambda x, pool=pool, unpool=unpool: unpool(*pool(x, 2, return_indices=True), 2),
         _images(dim),
     )
-    add(
-        f"conv{dim}d",
-        lambda x, w, f=getattr(F, f"conv{dim}d"): f(x, w),
-        lambda dim=dim: (real(2, 3, *[6] * dim), real(4, 3, *[3] * dim)),
-    )
-    add(
-        f"conv_transpose{dim}d",
-        lambda x, w, f=getattr(F, f"conv_transpose{dim}d"): f(x, w),
-        lambda dim=dim: (real(2, 3, *[4] * dim), real(3, 4, *[3] * dim)),
-    )
+    for name, channels in (("conv", (4, 3)), ("conv_transpose", (3, 4))):
+        add(
+            f"{name}{dim}d",
+            getattr(F, f"{name}{dim}d"),
+            lambda dim=dim, channels=channels: (
+                real(2, 3, *[6] * dim),
+                real(*channels, *[3] * dim),
+            ),
+        )
 
 for mode in ("bilinear", "bicubic"):
     add(
@@ -188,12 +180,12 @@ def _in_place(name: str) -> Callable[..., Tensor]:
 for name in ("setitem", "setitem-add", "index_add", "scatter_add", "cumsum"):
     add(f"in-place-{name}", _in_place(name), _rows)
 
-for name in ("cumsum", "cumprod", "logcumsumexp"):
-    add(name, lambda x, f=getattr(torch, name): f(x, 0), lambda: (real(50),))
-for name in ("cummax", "cummin"):
-    add(name, lambda x, f=getattr(torch, name): f(x, 0).values, lambda: (real(50),))
-for name in ("median", "nanmedian", "mode"):
-    add(f"{name}-dim", lambda x, f=getattr(torch, name): f(x, 1).values, lambda: (real(6, 9),))
+for scan in (torch.cumsum, torch.cumprod, torch.logcumsumexp):
+    add(scan.__name__, lambda x, f=scan: f(x, 0), lambda: (real(50),))
+for scan in (torch.cummax, torch.cummin):
+    add(scan.__name__, lambda x, f=scan: f(x, 0).values, lambda: (real(50),))
+for reduction in (torch.median, torch.nanmedian, torch.mode):
+    add(f"{reduction.__name__}-dim", lambda x, f=reduction: f(x, 1).values, lambda: (real(6, 9),))
 add("median", torch.median, lambda: (real(31),))
 add("kthvalue", lambda x: x.kthvalue(3, 1).values, lambda: (real(6, 9),))
 add("histc", lambda x: x.detach().histc(8, -2, 2), lambda: (real(99),))

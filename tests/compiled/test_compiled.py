@@ -1,0 +1,227 @@
+"""Functions given to torch.compile stay compiled, and their calls meet the table as in eager."""
+
+import threading
+
+import compiled_functions as functions
+import needs
+import pytest
+import torch
+import torch._dynamo.utils
+from compiled_functions import FUNCTIONS
+from torch import nn
+
+from detmode import DeterministicMode, allow
+from detmode.compiled import hooks
+from detmode.verify.claims import same_bits
+
+pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
+COMPILED = pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 and 2.9 compile nothing")
+BACKENDS = ["eager", "aot_eager", "inductor"]
+UNEQUAL = {"logcumsumexp"}
+"""Functions whose backward has pointwise operators, which Inductor fuses and rounds otherwise."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def rows(mode):
+    """What the report says, but for calls that only make memory: compiled code makes its own."""
+    return {
+        (row.overload, row.action, row.site, row.outer_site, tuple(sorted(row.modules.items()))): (
+            row.count
+        )
+        for row in mode.records
+        if row.family != "uninitialized_memory"
+    }
+
+
+def run(function, arguments):
+    """The result, and the gradients of floating arguments and of a module's parameters."""
+    leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in arguments]
+    result = function(*leaves)
+    if not result.requires_grad:
+        return [result]
+    along = (torch.arange(result.numel()) % 7 - 3).view(result.shape).to(result.dtype)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    wanted += function.parameters() if isinstance(function, nn.Module) else []
+    found = torch.autograd.grad(result, wanted, along, allow_unused=True)
+    return [result.detach(), *(each for each in found if each is not None)]
+
+
+class Net(nn.Module):
+    """Operators of many families, in modules, forward and backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d((5, 3)))
+        self.words = nn.Embedding(9, 4)
+
+    def forward(self, image, index):
+        pooled = self.layers(image)
+        large = nn.functional.interpolate(pooled, size=(6, 6), mode="bilinear")
+        picked = large.flatten(2)[0].t()[index] * self.words(index % 9)
+        sums = image.new_zeros(8, 4).index_add(0, index % 8, picked)
+        return sums.flatten().cumsum(0).sum() + large.square().sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_is_reported_as_in_eager(backend):
+    """Rows, counts, lines, modules; without fusing, bits. And the same bits in any schedule."""
+    net, arguments = Net(), (torch.randn(2, 3, 8, 8), functions.below(36, 40))
+    with DeterministicMode(simulate="cuda") as eager:
+        expected = run(net, arguments)
+    got = []
+    compiled = torch.compile(net, backend=backend)
+    for seed in range(3):
+        with DeterministicMode(simulate="cuda", schedule_seed=seed) as mode:
+            got.append(run(compiled, arguments))
+        assert rows(mode) == rows(eager)
+    assert len(rows(mode)) == 8
+    assert all(same_bits(got[0], other) for other in got)
+    if backend != "inductor":
+        assert same_bits(got[0], expected)
+    assert graphs() == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_reported_as_in_eager(name, backend):
+    """Each operator by the user's own functions, forward and backward: rows, lines and bits."""
+    function, make = FUNCTIONS[name]
+    arguments = make()
+    with DeterministicMode(True, simulate="cuda") as eager:
+        expected = run(function, arguments)
+    with DeterministicMode(True, simulate="cuda") as mode:
+        got = run(torch.compile(function, backend=backend), arguments)
+    assert rows(mode) == rows(eager)
+    assert name in UNEQUAL or same_bits(got, expected)
+
+
+def added(x, index, source):
+    return x.index_add(0, index, source).sin()
+
+
+def arguments():
+    return torch.randn(6, 3), torch.tensor([1, 1, 2]), torch.randn(3, 3)
+
+
+@COMPILED
+@pytest.mark.parametrize("first", ["inside", "outside"])
+def test_switching_compiles_nothing_anew(first):
+    """A function has one graph for inside and one for outside, wherever it was called first."""
+    function, given = torch.compile(added, backend="aot_eager"), arguments()
+    seen = []
+    for inside in [first == "inside", first != "inside"] * 2:
+        if inside:
+            with DeterministicMode(simulate="cuda") as mode:
+                function(*given)
+            assert [row.count for row in mode.records] == [1]
+        else:
+            function(*given)
+        seen.append(graphs())
+    assert seen == [1, 2, 2, 2]
+    with DeterministicMode(simulate="cuda", warn_only=True, schedule_seed=3):
+        function(*given)
+    told = DeterministicMode(simulate="cuda", overrides={"aten::sin": "warn"})
+    with pytest.warns(match="aten::sin"), told as mode:
+        function(*given)
+    assert [row.overload for row in mode.records] == [
+        "aten::index_add.default",
+        "aten::sin.default",
+    ]
+
+
+@COMPILED
+def test_a_thread_outside_has_its_own_code():
+    """What one thread compiles inside a mode is not what another runs outside of it."""
+    function, given = torch.compile(added, backend="aot_eager"), arguments()
+    with DeterministicMode(simulate="cuda") as mode:
+        function(*given)
+        thread = threading.Thread(target=function, args=given)
+        thread.start()
+        thread.join()
+    assert [row.count for row in mode.records] == [1]
+    assert graphs() == 2
+
+
+@COMPILED
+def test_the_users_options_are_kept():
+    """A pass of the user's runs inside the mode, where Inductor is deterministic."""
+    import torch._inductor.config as inductor
+
+    seen = []
+
+    def note(graph):
+        seen.append((inductor.deterministic, inductor.max_autotune))
+
+    options = {"post_grad_custom_pre_pass": note, "max_autotune": True}
+    function, given = torch.compile(added, options=options, fullgraph=True), arguments()
+    with inductor.patch(force_disable_caches=True):
+        with DeterministicMode(simulate="cuda") as mode:
+            function(*given)
+        function(*given)
+    assert seen == [(True, True), (False, True)]
+    assert [(row.overload, row.count) for row in mode.records] == [("aten::index_add.default", 1)]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
+def test_decisions_are_made_at_each_call(backend):
+    """Refusals, warnings, overrides and allow regions act on code that is compiled already."""
+    function, given = torch.compile(added, backend=backend), arguments()
+    refused = {"simulate": "cuda", "substitute": False, "overrides": {"aten::index_add": "error"}}
+    with DeterministicMode(**refused) as mode:
+        with pytest.raises(RuntimeError, match="index_add") as raised:
+            function(*given)
+        with allow("aten::index_add"):
+            function(*given)
+    line = added.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}" in str(raised.value)
+    assert [(row.action, row.count) for row in mode.records] == [("error", 1), ("allow", 1)]
+
+
+def test_operator_by_operator():
+    """With ``compile=False`` the mode sees every operator, and outside the function is compiled."""
+    function, given = torch.compile(added, backend="aot_eager"), arguments()
+    with DeterministicMode(
+        simulate="cuda", compile=False, overrides={"aten::sin": "allow"}
+    ) as mode:
+        inside = function(*given)
+    assert [row.overload for row in mode.records] == [
+        "aten::index_add.default",
+        "aten::sin.default",
+    ]
+    with DeterministicMode(simulate="cuda"):
+        assert same_bits([inside], [added(*given)])
+    function(*given)
+    assert graphs() == 2
+
+
+def test_nothing_of_the_compilers_stays_changed():
+    """After a compilation, decompositions and lowering are PyTorch's own, failed or not."""
+    from torch._inductor import compile_fx, graph
+
+    def state():
+        kernels = [sorted(map(str, func.py_kernels)) for func in hooks._python_kernels()]
+        return compile_fx.select_decomp_table, graph.GraphLowering.__init__, kernels
+
+    def failing(gm, inputs):
+        raise ValueError("a backend of the user's")
+
+    before = state()
+    with DeterministicMode(simulate="cuda"):
+        torch.compile(added, backend="inductor")(*arguments())
+        with pytest.raises(Exception, match="a backend of the user's"):
+            torch.compile(added, backend=failing, fullgraph=True)(*arguments())
+    assert state() == before
+    assert hooks.thread.key is None
