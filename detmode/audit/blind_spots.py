@@ -102,7 +102,8 @@ ALWAYS_UNSEEN = (
     ),
     Unseen(
         "torch.compile",
-        "a compiled function runs eagerly under a mode, and is not intercepted outside one",
+        "the audit runs compiled functions operator by operator; what the compiler generates for "
+        "CUDA is not seen",
     ),
     Unseen(
         "other threads and processes",

@@ -22,7 +22,6 @@ _SEPARATOR = "__of__"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _names: set[str] = set()
 _twins: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}
-_originals: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}
 
 
 def twin_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
@@ -42,7 +41,7 @@ def twin_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
         _library.impl(name, original, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", original, lib=_library)
         twin = getattr(getattr(torch.ops, NAMESPACE), name).default
-        _twins[func], _originals[twin] = twin, func
+        _twins[func] = twin
     return twin
 
 
@@ -54,17 +53,28 @@ class _Twins(torch._ops._OpNamespace):
 
     def __getattr__(self, name: str) -> Any:
         if name.count(_SEPARATOR) == 2 and name not in _names:
-            namespace, operator, overload = name.split(_SEPARATOR)
-            twin_of(getattr(getattr(getattr(torch.ops, namespace), operator), overload))
+            twin_of(_named(name))
+            return vars(self)[name]
         return super().__getattr__(name)
 
 
 setattr(torch.ops, NAMESPACE, _Twins(NAMESPACE))
 
 
-def original_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+def original_of(func: Any) -> torch._ops.OpOverload | None:
     """Return the operator that a twin stands for; ``None`` if ``func`` is no twin."""
-    return _originals.get(func)
+    if getattr(func, "namespace", None) != NAMESPACE:
+        return None
+    return _named(func._schema.name.partition("::")[2])
+
+
+def _named(name: str) -> torch._ops.OpOverload:
+    """Return the original of the twin of this name."""
+    namespace, operator, overload = name.split(_SEPARATOR)
+    found: torch._ops.OpOverload = getattr(
+        getattr(getattr(torch.ops, namespace), operator), overload
+    )
+    return found
 
 
 def _schema_with_site(func: torch._ops.OpOverload) -> str:

@@ -283,23 +283,6 @@ def test_data_loader_workers(mode, workers):
 # Compilers and other modes
 
 
-@pytest.mark.parametrize("earlier", [False, True], ids=["first", "operators seen before"])
-def test_compile_runs_eagerly_and_says_so_once(mode, caplog, earlier):
-    """torch.compile works under the mode: the function runs eagerly, which is said once."""
-    torch.compiler.reset()
-    function = torch.compile(lambda x: x.neg().cumsum(0), backend="eager")
-    with mode() as made:
-        if earlier:
-            torch.ones(3).neg().cumsum(0)
-        assert caplog.records == []
-        for _ in range(3):
-            assert function(torch.ones(3)).tolist() == [-1, -2, -3]
-    said = [message for message in caplog.messages if "torch.compile" in message]
-    assert len(said) == 1
-    assert "runs eagerly" in said[0]
-    assert sum(record.count for record in made.records) == 3 + earlier
-
-
 def test_flop_counter_inside_and_outside(mode):
     """FlopCounterMode counts the same above and below the mode, and goes on when that has left."""
     a = torch.ones(4, 4)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from detmode.environment.doctor.finding import Finding, Look, variable
+from detmode.environment.versions import parse_version
 
 _FIXED_WORKSPACES = (":4096:8", ":16:8")
 
@@ -214,13 +215,18 @@ def _compiler() -> Iterator[Finding]:
     ]
     deterministic = setting("deterministic", "TORCHINDUCTOR_DETERMINISTIC")
     state = f"deterministic={deterministic}"
+    under_the_mode = (
+        "where functions run operator by operator, as this PyTorch is older than 2.10"
+        if parse_version(torch.__version__) < (2, 10)
+        else "which turns it on"
+    )
     yield Finding.either(
         "torch.compile (inductor)",
         ", ".join([state, *(f"{name}=True" for name in timed)]),
         deterministic,
         "what would change the bits is not chosen by timing",
         "outside the mode kernels are chosen by timing: two compilations may give other bits",
-        "nothing under the mode, where functions run uncompiled; elsewhere export "
+        f"nothing under the mode, {under_the_mode}; elsewhere export "
         "TORCHINDUCTOR_DETERMINISTIC=1 (PyTorch 2.10 or newer)",
         "warning" if timed else "note",
     )
