@@ -169,6 +169,8 @@ def run_command(
             # What a command changes for its program.
             patch.setattr(sys, "argv", ["detmode"])
             patch.setattr(sys, "path", ["", *sys.path])
+            # Process groups of other tests put their rank before each line.
+            patch.setattr(sys, "excepthook", sys.__excepthook__)
             patch.setitem(sys.modules, "__main__", sys.modules["__main__"])
             try:
                 code = parser.main(arguments)

@@ -243,7 +243,7 @@ def test_weights_that_part(runs: Path) -> None:
     drift: Any = comparison.drift
     assert drift.call.overload == "aten::_foreach_mul_.Scalar"
     assert drift.differing == ("([_, _, _, _, _, _], 1.0)", "([_, _, _, _, _, _], 1.125)")
-    assert "The first call after which the ranks do not have the same:" in str(comparison)
+    assert "The first call after which the ranks have different bytes:" in str(comparison)
 
 
 @pytest.mark.thorough
@@ -251,4 +251,4 @@ def test_folder_of_ranks_is_no_recording(runs: Path, capsys: pytest.CaptureFixtu
     """One line says to name one."""
     assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"has the traces of several ranks: name one, as {runs / 'none' / 'rank0'}")
+    assert line.endswith(f"several ranks: name one, such as {runs / 'none' / 'rank0'}")
