@@ -61,7 +61,7 @@ def _own(rounds: int, calls: int) -> dict[str, Spread]:
         return InterceptedCall(overload, args, {}, "cuda")
 
     call, decision = bound(), Decision("substitute", "it varies")
-    recorder = RowCounter(logging.getLogger("detmode"), lambda: None)
+    recorder = RowCounter(logging.getLogger("detmode"))
     forward_memory().find_site(call, recorder.paths)
     parts: dict[str, Callable[[], object]] = {
         "bind": bound,

@@ -243,8 +243,8 @@ TABLE = (
         "detmode/table/conditions.py",
         "tests/test_conditions.py",
         (
-            "call.device_types.isdisjoint(device_types))",
-            "call.device_types.issuperset(device_types))",
+            "call.device_types.isdisjoint(device_types),",
+            "call.device_types.issuperset(device_types),",
         ),
         ("tensor.requires_grad and torch.is_grad_enabled()", "tensor.requires_grad"),
         ("call.arguments.get(name) is not None, (name,)", "name in call.arguments, (name,)"),
@@ -338,7 +338,7 @@ MODE = (
         "tests/mode/test_report.py tests/mode/test_logging.py",
         ("record.count += 1", "record.count += 2"),
         ("if record.count > _LINES:", "if record.count >= _LINES:"),
-        ("line = (overload.name, action, site.text)", "line = (overload.name, site.text)"),
+        ("line = (call.name, action, site.text)", "line = (call.name, site.text)"),
     ),
 )
 

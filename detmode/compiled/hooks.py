@@ -51,7 +51,7 @@ _INTO_LISTED = frozenset({"aten::col2im", "aten::im2col"})
 
 
 class _Thread(threading.local):
-    """What graphs of this thread are compiled for.
+    """The purpose for which this thread compiles graphs.
 
     Attributes:
         key: Dynamo guards on it.

@@ -9,7 +9,6 @@ import sys
 from types import FrameType
 
 import torch
-from torch._dynamo.eval_frame import OptimizedModule
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
@@ -75,7 +74,7 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
 
 def _is_compilers(module: torch.nn.Module) -> bool:
     """Return whether ``torch.compile`` has put a module around, or in the place of, the user's."""
-    return isinstance(module, OptimizedModule) or (
+    return type(module).__module__.startswith("torch._dynamo.") or (
         isinstance(module, torch.fx.GraphModule)
         and any("stack_trace" in node.meta for node in module.graph.nodes)
     )
