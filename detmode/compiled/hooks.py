@@ -46,7 +46,7 @@ CAN_COMPILE = hasattr(TorchDispatchMode, "is_infra_mode") and hasattr(
 _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 """The keys at which PyTorch decomposes operators in Python while it traces."""
 
-_INTO_LISTED = frozenset({"aten::col2im", "aten::im2col"})
+_INTO_LISTED = frozenset({"aten::col2im", "aten::im2col", "aten::index_fill"})
 """Operators that do not vary and that Inductor decomposes into listed ones."""
 
 

@@ -163,7 +163,10 @@ class ForwardMemory:
                 path = paths.of(modules, recomputed=node is not None)
             site = CallSite(site_of(user), path)
             if user.f_code.co_filename.startswith(GENERATED):
-                site = place_of(user, paths) or site
+                place, overload = place_of(user, paths)
+                site = place or site
+                if overload.replace("_.", ".") == call.name.replace("_.", "."):
+                    call.name = overload
             if site.site.text not in paths.own_lines:
                 paths.own_lines[site.site.text] = own_line(user)
         if call.notes and (site is None or site.module is None):

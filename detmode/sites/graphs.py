@@ -26,19 +26,22 @@ _ROOT = "detmode"
 _SITES = 1 << 14
 
 
-def place_of(frame: FrameType, paths: ModulePaths) -> CallSite | None:
-    """Return the user's place behind a line of a graph's generated code, if it is known.
+def place_of(frame: FrameType, paths: ModulePaths) -> tuple[CallSite | None, str]:
+    """Return the user's place behind a line of a graph's generated code, and the overload there.
 
     Args:
         frame: of the generated code.
         paths: take the program's own line.
+
+    Returns:
+        ``None`` and ``""`` where they are not known.
     """
     node = _node_at(frame)
     if node is None:
-        return None
-    place, outer, _ = site_from(text_of(node))
+        return None, ""
+    place, outer, overload = site_from(text_of(node))
     paths.own_lines.setdefault(place.site.text, outer)
-    return place
+    return place, overload
 
 
 def _node_at(frame: FrameType) -> torch.fx.Node | None:

@@ -54,9 +54,10 @@ for dim in (1, 2, 3):
         _images(dim),
     )
     for name, channels in (("conv", (4, 3)), ("conv_transpose", (3, 4))):
+        convolution = getattr(F, f"{name}{dim}d")
         add(
             f"{name}{dim}d",
-            getattr(F, f"{name}{dim}d"),
+            lambda x, w, f=convolution: f(x, w),
             lambda dim=dim, channels=channels: (
                 real(2, 3, *[6] * dim),
                 real(*channels, *[3] * dim),
