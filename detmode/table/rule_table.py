@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -134,6 +135,12 @@ class RuleTable(Value):
             or any(backward in self._by_base for backward in backwards)
             or (name.startswith("_") and f"{namespace}::{name[1:]}_backward" in self._by_base)
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the names of the listed operators."""
+        names = sorted({row.rule.op for row in self._rows})
+        return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
     @cached_property
     def _by_base(self) -> dict[str, list[FamilyRule]]:
