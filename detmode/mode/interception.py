@@ -188,7 +188,7 @@ class Interception(TorchDispatchMode):
         if site is not None:
             call.site, outer, call.name = site_from(site)
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
-        if torch.is_grad_enabled():
+        elif torch.is_grad_enabled():
             for tensor in call.tensors:
                 if tensor.requires_grad:
                     self._memory.remember_call(call, self._counter.paths)

@@ -1,5 +1,6 @@
 """Functions given to torch.compile stay compiled, and their calls meet the table as in eager."""
 
+import contextlib
 import threading
 
 import compiled_functions as functions
@@ -237,6 +238,20 @@ def test_operator_by_operator():
         assert same_bits([inside], [added(*given)])
     function(*given)
     assert graphs() == 2
+
+
+@pytest.mark.parametrize("names", [["aten::upsample_bilinear2d"], []], ids=["allowed", "refused"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
+def test_a_region_reaches_the_backward(backend, names):
+    """What is allowed around a compiled forward is allowed in its backward, which runs outside."""
+    enlarged = nn.Upsample(scale_factor=2, mode="bilinear")
+    function, x = torch.compile(enlarged, backend=backend), torch.ones(1, 1, 3, 3)
+    with DeterministicMode(True, simulate="cuda", substitute=False) as mode:
+        with allow(*names) if names else contextlib.nullcontext():
+            result = function(x.requires_grad_())
+        result.sum().backward()
+    overload, action = "aten::upsample_bilinear2d_backward.default", "allow" if names else "warn"
+    assert [key[:2] for key in rows(mode)] == [(overload, action)]
 
 
 def test_nothing_of_the_compilers_stays_changed():
