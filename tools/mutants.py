@@ -69,7 +69,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        "tests/rules/test_truth.py --family scatter_reduce",
+        _FUZZ("scatter"),
         (
             "auto value = include_self ? to_opmath(self[i])",
             "auto value = true ? to_opmath(self[i])",
