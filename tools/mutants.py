@@ -157,7 +157,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "order_statistics/kernels.cu",
-        _FUZZ("order_statistics"),
+        "tests/rules/test_truth.py --family order_statistics",
         ("nans > 0 ? n - 1 : (n - 1) / 2", "nans > 0 ? n - 1 : n / 2"),
         ("(n - nans - 1) / 2", "(n - nans) / 2"),
     ),
@@ -169,8 +169,8 @@ KERNELS = (
     ),
     *_of(
         _RULES + "scan/kernels.cu",
-        _FUZZ("scan"),
-        ("x == limits<T>::lowest() ? T(0) : T(1)", "T(1)"),
+        "tests/rules/test_scan_fuzz.py tests/rules/test_truth.py --family scan",
+        ("T factor = alike ? T(1) : exp_nonpositive", "T factor = exp_nonpositive"),
         (
             "narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()))",
             "narrowed<scalar_t>(sum.total())",

@@ -16,6 +16,10 @@ ACTIONS = ("allow", "warn", "error", "native", "substitute")
 """What an override can ask for."""
 
 
+# Looked up once: logging's own lock would be held at each new mode, when a signal may strike.
+_LOGGER = logging.getLogger("detmode")
+
+
 def check_arguments(
     warn_only: object,
     strict: object,
@@ -180,7 +184,7 @@ def logger_for(log: logging.Logger | int | str | None) -> logging.Logger:
     """Return the logger for the argument ``log``; a level is set on the logger ``detmode``."""
     if isinstance(log, logging.Logger):
         return log
-    logger = logging.getLogger("detmode")
+    logger = _LOGGER
     if log is not None:
         if isinstance(log, bool) or not isinstance(log, (int, str)):
             raise TypeError(f"log must be a logger or a level, not {type(log).__name__}")

@@ -9,6 +9,7 @@ from detmode import allow
 from detmode.cuda.undo import Undo
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.module_path import ModulePaths
+from detmode.table.call_site import CallSite, Note, Site
 
 
 class Numbered(ForwardMemory):
@@ -108,3 +109,16 @@ def test_a_node_that_the_operator_may_have_made(memory, operator, node, holds):
     memory.make_node(5, operator, allowed=True)
     assert memory.allows_in_backward_of(5, node) == holds
     assert (memory.current_place() is not None) == holds
+
+
+def test_only_what_every_candidate_allows_is_taken_over(monkeypatch):
+    """A call in a backward whose node may be one of two takes over what both were allowed."""
+    place, memory = CallSite(Site("here"), None), ForwardMemory()
+    notes = [Note(place, ("aten::put",), each) for each in ((("a",), ("b",)), (("b",),))]
+    call = SimpleNamespace(site=place, notes=notes, overload=SimpleNamespace(names=("aten::put",)))
+    node = SimpleNamespace(_sequence_nr=lambda: 0)
+    monkeypatch.setattr("detmode.sites.forward_memory._current_node", lambda: node)
+    monkeypatch.setattr(memory, "find_site", lambda *args, **kwargs: None)
+    memory.remember_call(call, ModulePaths())
+    (kept,) = memory._notes.mine.values()
+    assert kept.allowed == (("b",),)
