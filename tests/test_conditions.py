@@ -42,7 +42,6 @@ def odd_tensors() -> tuple[torch.Tensor | None, ...]:
     )
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # such tensors are in beta state
 @pytest.mark.parametrize("name", families())
 def test_whatever_the_arguments_a_row_answers(name: str) -> None:
     """A condition that raised would hide what ATen says of arguments that it rejects."""
@@ -262,7 +261,6 @@ def test_sizes_that_a_traced_graph_leaves_open() -> None:
         assert not conditions.bias_of("self", "mat2")(call(aten.addmm.default, x, mat, mat))
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # such tensors are in beta state
 def test_tensors_without_strides() -> None:
     """Conditions on shapes and strides do not hold for tensors that have none, and say no more."""
     for x in odd_tensors()[:3]:

@@ -15,7 +15,7 @@ from detmode import RUN_TO_RUN, DeterministicMode, Rule, RuleTable, Substitute, 
 from detmode.cuda import launch
 from detmode.table.conditions import argument, on
 
-pytest.importorskip("sklearn")
+pytest.importorskip("sklearn", reason="the example's images come with scikit-learn")
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.py"
 

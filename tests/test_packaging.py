@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_wheel_contains_every_source(tmp_path: Path) -> None:
     """Without its sources the package launches nothing; without its templates it shows no page."""
-    builders = pytest.importorskip("hatchling.builders.wheel")
+    builders = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed")
     (wheel,) = builders.WheelBuilder(str(ROOT)).build(
         directory=str(tmp_path), versions=["standard"]
     )
@@ -37,7 +37,7 @@ def test_users_have_our_types(cache: pytest.Cache, tmp_path: Path) -> None:
 
     Without our settings and from another folder: `tox -e types` checks the program with them.
     """
-    pytest.importorskip("mypy")
+    pytest.importorskip("mypy", reason="mypy is not installed")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir"]
     command += [str(cache.mkdir("mypy")), str(ROOT / "tests" / "typed_program.py")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -99,7 +99,6 @@ def test_what_differs(function, line):
     assert line in str(error.value)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")
 @pytest.mark.parametrize(
     "function",
     [

@@ -119,7 +119,7 @@ def check_all(chosen: Sequence[Mutant], jobs: int, limit_s: float) -> Iterator[O
             copy_tree(Path(folder) / str(number))
             trees.put(Path(folder) / str(number))
 
-        def in_a_tree(action, *args):  # type: ignore[no-untyped-def]
+        def in_a_tree(action, *args):
             tree = trees.get()
             try:
                 return action(tree, *args)

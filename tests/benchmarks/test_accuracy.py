@@ -11,8 +11,6 @@ from sides import Workload, inputs, workloads
 from detmode.verify.cases import Case
 from detmode.verify.claims import ClaimError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
-
 SMALL = [pytest.param(each, id=each.case.sample.op) for each in inputs(sizes="tests") if each.first]
 
 

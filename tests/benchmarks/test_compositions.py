@@ -9,8 +9,6 @@ from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, cases, run_substituted, run_truth, samples_of, tensors_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
-
 COMPOSITIONS = {
     op: run for family in timed_families() for op, run in samples_of(family).compositions.items()
 }

@@ -9,8 +9,6 @@ from contention import INDICES, KINDS, contended
 from detmode.table.samples import Maker
 from detmode.verify.cases import call, cases, tensors_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
-
 SAMPLES = {
     case.sample.op: case.sample
     for case in reversed(cases())

@@ -22,7 +22,6 @@ from detmode.cuda.digest import SOURCE
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
-    pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated"),
     pytest.mark.usefixtures("clock"),
 ]
 

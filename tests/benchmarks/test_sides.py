@@ -26,9 +26,6 @@ from detmode.table.samples import Maker
 from detmode.verify.cases import cases, samples_of
 from detmode.verify.claims import ClaimError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is in beta", "ignore:.*is deprecated")
-
-
 CPU = torch.device("cpu")
 
 

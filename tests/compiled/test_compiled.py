@@ -15,6 +15,7 @@ from detmode import DeterministicMode, allow
 from detmode.compiled import hooks
 from detmode.verify.claims import same_bits
 
+# PyTorch's compilers warn of much that no test is about, and of more in each version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
 COMPILED = pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 and 2.9 compile nothing")
 BACKENDS = ["eager", "aot_eager", "inductor"]

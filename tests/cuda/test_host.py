@@ -226,9 +226,9 @@ def test_schedules_nest_and_survive_exceptions() -> None:
 
 
 @pytest.mark.parametrize("seed", [True, 1.5, "1"])
-def test_schedule_rejects_other_types(seed: object) -> None:
+def test_schedule_rejects_other_types(seed: Any) -> None:
     """A seed is None or an int."""
-    with pytest.raises(TypeError, match="seed must be None or an int"), host.schedule(seed):  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="seed must be None or an int"), host.schedule(seed):
         pass
 
 

@@ -56,7 +56,7 @@ def allowed() -> None:
 
 def warned() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # only the end of the block matters
         with DeterministicMode(True, rules=RULES):
             x.cumprod(0)
 

@@ -130,7 +130,7 @@ def fork() -> None:
 
 def main(seconds: float) -> list[str]:
     """Stress the process; what went wrong, each line once."""
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # the blocks that only warn would fill the terminal
     threading.current_thread().name = "lenient main"
     for block in BLOCKS:
         # Imports and compiles: Python itself hangs in a child that is forked during an import.

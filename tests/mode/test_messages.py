@@ -156,6 +156,7 @@ def test_filters_by_module_meet_the_users_module(mode):
     """The warning belongs to the user's Python module, where a filter by module looks for it."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # The user's filter, which is the subject here.
         warnings.filterwarnings("ignore", module=__name__.replace(".", r"\."))
         with mode(warn_only=True) as made:
             torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))

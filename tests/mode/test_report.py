@@ -83,6 +83,7 @@ class Net(torch.nn.Module):
         ),
     ],
 )
+# The rows are the subject; the warnings are that of test_messages.py.
 @pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 def test_fields(mode, arguments, call, expected):
     """A row says what was called, what was done, and what may be relied on."""
@@ -389,6 +390,7 @@ def test_json_that_is_no_report(kind, text, message):
         ("native", {"overrides": {"aten::put": "native"}}, "overrides asks for it: 'native'"),
     ],
 )
+# The rows are the subject; the warnings are that of test_messages.py.
 @pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 def test_because_and_remedy(mode, action, arguments, remedy):
     """A row says why its calls vary, and what to do about them; substituted ones need nothing."""

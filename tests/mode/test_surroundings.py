@@ -264,7 +264,6 @@ class Scanned(Dataset):
 
 
 @pytest.mark.parametrize("workers", ["none", "fork", "spawn"])
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_data_loader_workers(mode, workers):
     """Forked workers inherit flag and mode; spawned ones are new processes and have neither.
 

@@ -228,7 +228,6 @@ def process_group(tmp_path):
     dist.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning:torch.*")
 def test_dtensor(mode, process_group):
     """A DTensor desugars to its local tensors, on which the table is met."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -243,7 +242,6 @@ def test_dtensor(mode, process_group):
     assert {record[:2] for record in actions(made)} == {("aten::cumsum.default", "native")}
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor.*:UserWarning")
 def test_sparse_quantized_and_jagged_tensors_pass(mode):
     """Tensors of other layouts pass where no row means them."""
     nested = torch.nested.nested_tensor([torch.ones(2, 3)] * 2, layout=torch.jagged)

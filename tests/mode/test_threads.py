@@ -149,7 +149,6 @@ def exit_code_of_child(check) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
     """Locks are free, and calls of other threads over: a ``DataLoader`` forks its workers."""
     lock = Lock()

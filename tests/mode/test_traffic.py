@@ -97,7 +97,6 @@ def test_reading_a_number():
     assert Floors().of(lambda: torch.ones(()).item())[-1] == ("aten::_local_scalar_dense", 4)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
@@ -113,7 +112,6 @@ def test_sparse(layout, expected):
     assert size_of(dense.to_sparse(layout=layout)) == expected
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested():
     """A nested tensor counts the elements of its parts."""
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])

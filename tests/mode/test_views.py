@@ -159,7 +159,6 @@ def test_a_composite_with_a_kernel_is_not_decomposed(function):
 
 
 @pytest.mark.parametrize("inference", [True, False])
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_nested_tensors_have_kernels_of_their_own(inference):
     """Products of nested tensors, whose composite forms cannot take them, give what they give."""
     rows, weight = (

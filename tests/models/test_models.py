@@ -9,10 +9,7 @@ from steps import TRAININGS
 
 from detmode import DeterministicMode
 
-pytestmark = [
-    needs.compiler,
-    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
-]
+pytestmark = needs.compiler
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 from selection import spread_operators, wanted
 from torch.utils._pytree import tree_leaves
 
-pytest.importorskip("expecttest")
+pytest.importorskip("expecttest", reason="PyTorch's table of operators imports expecttest")
 
 __all__ = ["SHARES", "name_of", "operators", "run", "samples_of", "seed", "share_of", "tensors"]
 
@@ -22,8 +22,9 @@ SHARES = 24
 @cache
 def operators() -> list[Any]:
     """PyTorch's table; it takes seconds to import."""
-    # The test package imports what is deprecated, and forbids settings to the whole process.
+    # The test package forbids settings to the whole process.
     with warnings.catch_warnings(), patch("torch.backends.disable_global_flags"):
+        # It imports what is deprecated.
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
     return list(op_db)

@@ -9,11 +9,7 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 
-pytestmark = [
-    needs.compiler,
-    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
-    pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter"),
-]
+pytestmark = needs.compiler
 
 Reduction = Callable[[Tensor, Tensor], Tensor]
 GENERATOR = torch.Generator().manual_seed(0)

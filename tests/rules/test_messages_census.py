@@ -22,10 +22,6 @@ from detmode.mode.messages import alert_text
 from detmode.table.names import overload_name
 from detmode.table.rule_table import TORCH_VERSION
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
-    pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter"),
-]
 aten = torch.ops.aten
 Call = Callable[[], Any]
 """On CPU tensors; the backward of a result that wants a gradient belongs to it."""
@@ -74,10 +70,7 @@ def ctc(lengths: Callable[[list[int]], Any]) -> torch.Tensor:
 
 def quantized_resize() -> None:
     """Grow a quantized tensor."""
-    with warnings.catch_warnings():
-        # Quantized tensors are deprecated since 2.13.
-        warnings.simplefilter("ignore", UserWarning)
-        values = torch._empty_affine_quantized([4], scale=1.0, zero_point=0, dtype=torch.quint8)
+    values = torch._empty_affine_quantized([4], scale=1.0, zero_point=0, dtype=torch.quint8)
     values.resize_(9)
 
 

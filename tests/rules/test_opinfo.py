@@ -116,6 +116,7 @@ def roundings(values: torch.Tensor, truth: torch.Tensor) -> float:
 def failures_of(op: Any, dtype: torch.dtype) -> list[str]:
     """Run all samples of an operator, under the mode and by ATen's CPU kernels."""
     with warnings.catch_warnings():
+        # PyTorch's samples call what is deprecated.
         warnings.simplefilter("ignore")
         found = [check(op, sample) for sample in samples_of(op, dtype)]
     return [f"sample {number} {text}" for number, text in enumerate(found) if text is not None]
@@ -147,6 +148,7 @@ WITHOUT_SAMPLES = {
 
 
 @pytest.mark.thorough
+# PyTorch's samples call what is deprecated.
 @pytest.mark.filterwarnings("ignore")
 def test_every_substitute_is_met() -> None:
     """PyTorch's samples reach every substitute."""

@@ -82,6 +82,7 @@ def detached(tree: Any) -> Any:
     return tree.detach().clone() if isinstance(tree, torch.Tensor) else tree
 
 
+# PyTorch's samples call what is deprecated.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_mode_changes_no_bit(share: int) -> None:

@@ -1,7 +1,5 @@
 """resize_ of quantized tensors: new memory is filled as that of other tensors is."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -12,10 +10,7 @@ LARGEST = {torch.quint8: 255, torch.qint8: 127, torch.qint32: 2**31 - 1}
 
 def quantized(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     """Zeros with a scale and a zero point."""
-    with warnings.catch_warnings():
-        # Quantized tensors are deprecated since 2.13.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.quantize_per_tensor(torch.zeros(shape), 0.5, 3, dtype)
+    return torch.quantize_per_tensor(torch.zeros(shape), 0.5, 3, dtype)
 
 
 @pytest.mark.parametrize("simulate", [None, "cuda"])
@@ -61,10 +56,8 @@ def test_memory_format_reaches_aten() -> None:
 
 def test_per_channel_is_rejected_as_by_aten() -> None:
     """ATen resizes only what is quantized per tensor."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        x = torch.quantize_per_channel(
-            torch.zeros(2, 2), torch.ones(2), torch.zeros(2), 0, torch.quint8
-        )
+    x = torch.quantize_per_channel(
+        torch.zeros(2, 2), torch.ones(2), torch.zeros(2), 0, torch.quint8
+    )
     with DeterministicMode(), pytest.raises(RuntimeError, match="per-tensor"):
         x.resize_(9)

@@ -53,6 +53,7 @@ def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> type[Excepti
 
 
 @needs.compiler
+# As an error, which other warnings are here, it would look like a refusal.
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("family", dict.fromkeys(case.family for case in every_case()))
 def test_out(family: str) -> None:

@@ -14,7 +14,6 @@ SECTION = sections.read(compare_debug_mode.PAGE, compare_debug_mode.TOOL)
     compare_debug_mode.measured_with(SECTION) != compare_debug_mode.version(),
     reason="the committed table is of another PyTorch: DebugMode changes with each",
 )
-@pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
 def test_table_is_what_is_measured() -> None:
     """Run `python tools/compare_debug_mode.py` where this fails, and commit what it writes."""
     rows = compare_debug_mode.measure()

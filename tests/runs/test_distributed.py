@@ -123,7 +123,6 @@ def test_collectives_write_what_their_schemas_do_not_say(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_functional_collectives(tmp_path: Path) -> None:
     """The result is that of ``wait_tensor``."""
     with record(tmp_path / "run"):

@@ -73,7 +73,6 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:Sparse CSR", "ignore:torch.quantize")
 @pytest.mark.parametrize("make", TENSORS.values(), ids=TENSORS)
 @pytest.mark.parametrize("chunk", [7, 1 << 18])
 def test_dumped_tensor_is_the_tensor(

@@ -81,7 +81,6 @@ def test_only_what_is_used_is_copied() -> None:
     assert large.storage_offset() % 16 == 0
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize")
 def test_quantized_tensors_are_refused() -> None:
     with pytest.raises(CannotCopyError, match="qint8"):
         Snapshot((torch._empty_affine_quantized([2], scale=1.0, dtype=torch.qint8),), {})

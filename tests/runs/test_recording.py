@@ -382,7 +382,6 @@ def make_fake() -> Tensor:
         return torch.ones(3)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
 @pytest.mark.parametrize(
     ("make", "has_bytes"),
     [
@@ -483,7 +482,6 @@ class Drawn(torch.utils.data.Dataset[Tensor]):
         return x
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_are_not_recorded(path: Path) -> None:
     """A process that is forked in the block has the recording's files, and leaves them alone."""
     loader = torch.utils.data.DataLoader(Drawn(), batch_size=4, num_workers=2)
@@ -520,7 +518,6 @@ class Late(torch.utils.data.Dataset[Tensor]):
         return torch.full((4,), float(number))
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_order_in_which_batches_arrive_is_not_recorded(path: Path, tmp_path: Path) -> None:
     """It is the workers' timing; the program gets the batches in their own order."""
 
@@ -551,7 +548,6 @@ def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> Non
     assert "uninitialized memory" not in str(comparison)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_subclass_is_recorded_as_what_it_is_made_of(path: Path) -> None:
     """The operators of its parts are recorded, with their bytes."""
     rows = [torch.ones(2), torch.ones(3)]

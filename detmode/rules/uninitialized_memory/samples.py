@@ -22,6 +22,7 @@ def _quantized(
 def _per_channel(make: Maker) -> dict[str, Any]:
     one = torch.ones(2, device=make.device)
     with warnings.catch_warnings():
+        # As in `_quantized`.
         warnings.simplefilter("ignore", UserWarning)
         values = torch.quantize_per_channel(make.normal(2, 3), one, 0 * one, 0, torch.qint8)
     return {"self": values, "size": [9]}
