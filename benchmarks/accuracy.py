@@ -1,4 +1,4 @@
-"""Whether a substitute is accurate on the inputs that are timed, checked where they are.
+"""Accuracy of a substitute on the inputs that are timed, checked where they are.
 
 The bound is that of ``detmode verify``. The truth is ATen's own in float64 on the same device: the
 references of the families are exact, and take minutes for inputs of this size. They are asked where

@@ -23,16 +23,16 @@ Destinations = Callable[[Arguments], int]
 
 @dataclass(frozen=True)
 class Index:
-    """Where an operator has its index.
+    """The place of an operator's index.
 
     Args:
         name: the argument; a tensor, or a list of tensors that index together.
-        destinations: how many destinations there are.
+        destinations: the number of destinations.
         dim: the dimension of the index along which it goes to other destinations; ``None`` where
             all of its elements share the destinations.
-        planes: how many of the leading dimensions have destinations of their own.
-        written: how destinations are written into the argument, if not as they are; given the
-            arguments and int64 destinations of the argument's shape.
+        planes: the number of leading dimensions that have destinations of their own.
+        written: writes destinations into the argument, if not as they are; given the arguments
+            and int64 destinations of the argument's shape.
     """
 
     name: str

@@ -64,7 +64,7 @@ def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
     """Results with nothing in them yet, or with what is to be resumed.
 
     Raises:
-        ValueError: what is there was measured with or on something else.
+        ValueError: if the file there was measured with or on something else.
     """
     n_bytes = 1 << 30 if clock.device.type == "cuda" else 1 << 22
     bandwidth = copy_bandwidth(clock, n_bytes, options.rounds)
@@ -75,7 +75,7 @@ def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
 
 
 class Benchmark:
-    """What is asked for and not there yet; ``found`` takes the figures."""
+    """Measurements that are asked for and not there yet; ``found`` takes the figures."""
 
     def __init__(self, found: results.Results, options: argparse.Namespace, clock: Clock) -> None:
         self.found, self.options, self.clock = found, options, clock
@@ -88,7 +88,7 @@ class Benchmark:
         self.found.fill(lines, sum(number for number, _ in pieces), self.options)
 
     def _pieces(self) -> list[tuple[int, Lines]]:
-        """How many lines at most, and these: what targets name, then the others."""
+        """Batches of lines, each after their largest number: what targets name, then the others."""
         inputs = self._inputs()
         first = [self._operator(each) for each in inputs if targets.named(each)]
         rest = [self._operator(each) for each in inputs if not targets.named(each)]

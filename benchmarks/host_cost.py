@@ -1,4 +1,4 @@
-"""What a substituted call costs the host, part by part.
+"""The host's cost of a substituted call, part by part.
 
 ``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
 what is known of the overload (``look up``), to bind the arguments and find the row (``bind``), of
@@ -98,7 +98,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> dict[str, Spread]
 def _timed(
     parts: dict[str, Callable[[], object]], rounds: int, calls: int, setup: str = "pass"
 ) -> dict[str, Spread]:
-    """What each costs by the host's clock alone: nothing waits for the GPU meanwhile."""
+    """Time each part by the host's clock alone: nothing waits for the GPU meanwhile."""
     found = {}
     for name, part in parts.items():
         timer = Timer("part()", setup, timer=timeit.default_timer, globals={"part": part})

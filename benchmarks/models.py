@@ -31,7 +31,7 @@ class Make:
     """Makes the batch on a device.
 
     Args:
-        device: where the tensors go.
+        device: the tensors' device.
         tiny: whether of two sizes the small one is taken.
     """
 

@@ -1,4 +1,4 @@
-"""What interception costs: one small call under several modes, paired in one process.
+"""Cost of interception: one small call under several modes, paired in one process.
 
 Each round times every mode on the same call, in turning order; the ratio of a mode is the median
 over the rounds of its time over that of an empty TorchDispatchMode in the same round.
@@ -40,7 +40,7 @@ class EmptyMode(TorchDispatchMode):
 
 
 def modes(folder: Path) -> Modes:
-    """What a call may run under; recordings go into the folder."""
+    """Blocks that a call may run in; recordings go into the folder."""
     numbers = itertools.count()
     native = default_rules() + [
         Rule(
@@ -83,7 +83,7 @@ def summary(mine: list[float], empty: list[float]) -> tuple[float, float]:
 
 
 def import_seconds(processes: int) -> list[float]:
-    """What detmode adds to a process that has imported torch, when its first name is used."""
+    """Time the first use of a name of detmode in processes that have imported torch."""
     script = (
         "import time, torch; start = time.perf_counter(); from detmode import DeterministicMode; "
         "print(time.perf_counter() - start)"

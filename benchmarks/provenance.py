@@ -1,4 +1,4 @@
-"""What a measurement was made with and on."""
+"""The software and the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def provenance(commit: str | None = None) -> dict[str, str | None]:
 
 @dataclass
 class Measured:
-    """What was measured, with its provenance, as a file that is written after each line.
+    """Measurements with their provenance, as a file that is written after each line.
 
     Args:
         provenance: see :func:`provenance`; without a GPU, the CUDA kernels ran on the host runner,
@@ -67,7 +67,7 @@ class Measured:
         """Take over what a run with the same provenance has written to the folder.
 
         Raises:
-            ValueError: what is there was measured with or on something else.
+            ValueError: if the file there was measured with or on something else.
         """
         path = folder / self.file_name()
         if not path.exists():
@@ -83,8 +83,8 @@ class Measured:
         """Measure lines until the minutes are over, and write the file after each.
 
         Args:
-            lines: what each is of, and what measures it.
-            most: how many there are at most.
+            lines: the subject of each, and the function that measures it.
+            most: the largest number of them.
             options: those of :func:`add_options`.
         """
         start = time.monotonic()
@@ -109,7 +109,7 @@ class Measured:
 
     @classmethod
     def read(cls, path: Path) -> Measured:
-        """What :meth:`write` wrote."""
+        """Read what :meth:`write` wrote."""
         raise NotImplementedError
 
 

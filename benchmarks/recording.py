@@ -1,4 +1,4 @@
-"""What recordings cost: the digest of a tensor beside a copy of it, and ``detmode diff``.
+"""Cost of recordings: the digest of a tensor beside a copy of it, and ``detmode diff``.
 
 The digest is timed on the GPU where there is one, else on the CPU: the bytes that are digested in a
 second, and their share of the bytes that the largest copy reads and writes in a second. What a
@@ -71,7 +71,7 @@ def digests(
 
 
 def verdict(share: float, n_bytes: int, clock: Clock) -> str:
-    """Whether the target is met, which is one of GPUs, for tensors that the cache does not hold."""
+    """Compare with the target, which is one of GPUs, for tensors that the cache does not hold."""
     if clock.device.type != "cuda" or n_bytes <= clock.cache_bytes:
         return ""
     return "met" if share >= TARGET else "missed"

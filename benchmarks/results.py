@@ -1,4 +1,4 @@
-"""What ``families.py`` measured, as JSON and back, and ratios of its medians."""
+"""Measurements of ``families.py``, as JSON and back, and ratios of their medians."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Results(Measured):
     Args:
         provenance: as in :class:`Measured`.
         bandwidth: bytes that a copy reads and writes in a second.
-        rounds: how often each side was timed.
+        rounds: the number of times that each side was timed.
         rows: the operators.
-        host: what the parts of a call cost the host.
+        host: the host's cost of a call's parts.
         steps: whole training steps, by model.
     """
 
@@ -39,12 +39,12 @@ class Results(Measured):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU was measured."""
+        """True if a GPU was measured."""
         return self.provenance["gpu"] is not None
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """What :meth:`write` wrote."""
+        """Read what :meth:`write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
         found["rows"] = [Row(**_with_times(row, "times")) for row in found["rows"]]
         found["steps"] = {

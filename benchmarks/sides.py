@@ -103,7 +103,7 @@ def timed_families() -> list[str]:
 def inputs(
     names: Sequence[str] = (), dtypes: Sequence[torch.dtype] = DTYPES, *, sizes: str = "bench"
 ) -> list[Workload]:
-    """What is timed, family by family, without its guarantee and other contention.
+    """The timed inputs, family by family, without their guarantee and other contention.
 
     Args:
         names: the families; all, if empty.
@@ -134,7 +134,7 @@ def _small(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def workloads(each: Workload, device: torch.device) -> Iterator[Workload]:
-    """What is timed of an input, with each contention; nothing if nothing is substituted."""
+    """The timed workloads of an input, one for each contention; none if nothing is substituted."""
     sample, dtype = each.case.sample, each.case.dtype
     arguments = sample.make(DeviceMaker(dtype, device))
     row = matching_row(_keeping(sample, arguments), dtype)
@@ -166,7 +166,7 @@ def moved(value: Any, device: torch.device | str) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a workload.
+    """Measurements of a workload.
 
     Args:
         family: of the substitute.
@@ -192,7 +192,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What was measured, without the figures."""
+        """The workload's names, without the figures."""
         return self.family, self.op, self.sample, self.dtype, self.contention
 
 
@@ -247,7 +247,7 @@ def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: f
 
 
 def _agree(side: Timed, ours: Any) -> bool:
-    """Whether the side's floating results are ours up to half of the dtype's digits."""
+    """Compare the side's floating results with ours, up to half of the dtype's digits."""
     with side.around():
         theirs = side.run()
     for mine, other in zip(tensors_of(ours), tensors_of(theirs)):
@@ -284,7 +284,7 @@ def sides(case: Case, arguments: dict[str, Any], device: torch.device) -> dict[s
 
 
 def _problem(side: Timed) -> str | None:
-    """Why a side cannot run; ``None`` where it can."""
+    """The reason why a side cannot run; ``None`` if it can."""
     try:
         with side.around():
             side.run()

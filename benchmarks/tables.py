@@ -80,14 +80,14 @@ def steps(results: Results) -> Cells:
 
 
 def failures(results: Results) -> list[str]:
-    """What was not timed, and why."""
+    """Rows that were not timed, and why."""
     rows = [f"{row.family}: {row.failure}" for row in results.rows if row.failure is not None]
     steps = results.steps.values()
     return rows + [f"{step.model}: {step.failure}" for step in steps if step.failure]
 
 
 def caption(results: Results) -> str:
-    """What the figures were measured with and on."""
+    """The software and the machine of the figures."""
     found = {name: value or "none" for name, value in results.provenance.items()}
     where = found["gpu"] if results.on_gpu else f"no measurement of a GPU ({found['cpu']})"
     software = f"driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}"

@@ -1,4 +1,4 @@
-"""What the kernels are to reach, what was measured of it, and what is measured first for it."""
+"""Targets of the kernels, their measurements, and the inputs that are measured first for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Target:
     least: bool = False
 
     def cells(self, results: Results | None) -> tuple[str, str, str]:
-        """What, target, measured; without results, or without a GPU's, that there are none."""
+        """Cells: what, target, measured; or that there are no results, or none of a GPU."""
         bound = "at least" if self.least else "at most"
         goal = NOT_TIMED if self.goal is None else f"{bound} {number(self.goal)}"
         if results is None or not results.on_gpu:
@@ -56,7 +56,7 @@ class Target:
 
 
 def _own(results: Results) -> list[Row]:
-    """What was timed with the samples' own indices."""
+    """Rows that were timed with the samples' own indices."""
     return [row for row in results.rows if row.failure is None and not row.contention]
 
 
@@ -191,14 +191,14 @@ def lines(results: Results | None) -> list[tuple[str, ...]]:
 
 
 def named(each: Workload) -> bool:
-    """Whether a target names the input's operator, in the dtype in which it is timed first."""
+    """Tell whether a target names the input's operator, in the dtype in which it is timed first."""
     sample = each.case.sample
     operator = each.case.family in GATHERED or sample.op in SORTED
     return each.first and (operator or (sample.op, sample.name) == CUMSUM[:2])
 
 
 def in_order(inputs: Iterable[Workload]) -> list[Workload]:
-    """What targets name, then the others, then the other dtypes; of each the largest first."""
+    """Sort: inputs that targets name, the others, the other dtypes; of each the largest first."""
 
     def place(each: Workload) -> tuple[bool, bool, int]:
         return not named(each), not each.first, -n_bytes(each.case.sample)

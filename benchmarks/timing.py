@@ -32,10 +32,10 @@ CYCLES_A_SECOND = 2.0e9
 
 
 class Clock:
-    """What times a call, on PyTorch's current GPU and stream or on the host.
+    """A clock for calls, on PyTorch's current GPU and stream or on the host.
 
     Attributes:
-        device: where the calls run: the GPU, where there is one.
+        device: the device of the calls: the GPU, where there is one.
         cache_bytes: the size of the last cache before the memory.
     """
 
@@ -127,10 +127,10 @@ def interleaved(
     """Time each thing once a round, in turning order, after a warm-up that does not count.
 
     Args:
-        timed: what is timed, by name; may be empty.
-        clock: what times it.
-        rounds: how often; what takes long leaves after :data:`PATIENCE`, and after three rounds at
-            the earliest.
+        timed: the calls to time, by name; may be empty.
+        clock: the clock that times them.
+        rounds: their number; what takes long leaves after :data:`PATIENCE`, and after three rounds
+            at the earliest.
         warm_up: calls before.
         ahead: seconds that the GPU may wait for the host to queue a call; with 0 the time is that
             of the slower of both.

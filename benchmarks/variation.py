@@ -1,4 +1,4 @@
-"""Whether ATen's CUDA kernels really vary: each operator on the same inputs again and again.
+"""Variation of ATen's CUDA kernels: each operator on the same inputs again and again.
 
 Runs ATen alone, with PyTorch's flag off, on the inputs of the benchmarks and on those of the tests
 that seek collisions; on an idle GPU, then beside matrix products on a second stream. Results are
@@ -47,10 +47,10 @@ class Line:
         op: the overload.
         sample: the name of the input.
         dtype: of the input.
-        repeats: how often it ran, idle and busy each; 0 where ATen does not run it.
-        idle: how many different results an idle GPU gave.
-        busy: how many a GPU gave that another stream kept busy.
-        note: why ATen does not run it.
+        repeats: the number of times it ran, idle and busy each; 0 where ATen does not run it.
+        idle: the number of different results of an idle GPU.
+        busy: the number of those of a GPU that another stream kept busy.
+        note: the reason why ATen does not run it.
     """
 
     family: str
@@ -64,13 +64,13 @@ class Line:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells it from other lines."""
+        """The names that tell it from other lines."""
         return self.family, self.op, self.sample, self.dtype
 
 
 @dataclass
 class Results(Measured):
-    """What one GPU gave.
+    """Results of one GPU.
 
     Args:
         provenance: as in :class:`Measured`.
@@ -81,7 +81,7 @@ class Results(Measured):
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """What :meth:`write` wrote."""
+        """Read what :meth:`write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
         return cls(found["provenance"], [Line(**line) for line in found["lines"]])
 
@@ -121,12 +121,12 @@ class Load:
 def count_results(
     run: Callable[[], Any], repeats: int, device: str, before: Callable[[], object] = bool
 ) -> int:
-    """How many different results the repeats give.
+    """Count the different results of the repeats.
 
     Args:
         run: gives a tensor or several, of the same shapes each time.
-        repeats: how often it runs.
-        device: where the tensors are.
+        repeats: the number of times it runs.
+        device: the tensors' device.
         before: is called before each run.
     """
     digests = []
@@ -145,7 +145,7 @@ def measure(case: Case, repeats: int, seconds: float, device: str = "cuda") -> L
 
     Args:
         case: the input.
-        repeats: how often, idle and busy each.
+        repeats: the number of times, idle and busy each.
         seconds: fewer repeats, but :data:`FEWEST`, where they would take longer than this.
         device: ``"cuda"``, or ``"cpu"``, where nothing else keeps it busy.
     """
@@ -177,7 +177,7 @@ def measure(case: Case, repeats: int, seconds: float, device: str = "cuda") -> L
 
 
 def documented(family: str, found: Sequence[Results]) -> str:
-    """What is known of a family, a sentence for each GPU."""
+    """Sentences on a family, one for each GPU."""
     sentences = []
     for results in found:
         ran = [line for line in results.lines if line.family == family and line.repeats]

@@ -34,17 +34,17 @@ Around = Callable[[], AbstractContextManager[Any]]
 
 
 def captured_name(side: str) -> str:
-    """What a captured side is called."""
+    """The name of a captured side."""
     return f"{side}, captured"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What was measured of a model: a spread by side, or why the side was not timed.
+    """Measurements of a model: a spread by side, or why the side was not timed.
 
     Args:
         model: its name.
-        failure: what is wrong with its bits; then nothing was timed.
+        failure: the fault of its bits; then nothing was timed.
         times: by side, as the steps come.
         work: by side, of the GPU's work; empty without a GPU.
     """
@@ -56,7 +56,7 @@ class Step:
 
     @property
     def captured(self) -> bool:
-        """Whether captured steps were tried."""
+        """True if captured steps were tried."""
         return any(captured_name(side) in self.times for side in CAPTURED)
 
 
@@ -66,7 +66,7 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
     Args:
         begun: without figures, of a model in :data:`models.MODELS`.
         clock: the GPU's or the host's.
-        rounds: how often each side is timed.
+        rounds: the number of times that each side is timed.
         tiny: whether the model has its small size.
     """
     name = begun.model
@@ -86,7 +86,7 @@ def measure(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
 
 
 def capture(begun: Step, clock: Clock, rounds: int, *, tiny: bool) -> Step:
-    """What :func:`measure` found with the times of captured steps."""
+    """Add the times of captured steps to what :func:`measure` found."""
     problems: dict[str, str] = {}
     able: dict[str, Timed] = {}
     around = _sides(clock)

@@ -80,7 +80,7 @@ class LeftOut:
         return "selection" not in collection_path.read_text(encoding="utf-8") or None
 
     def fuzzes(self, path: Path) -> bool:
-        """Whether the family's own fuzz tests are in a file: those that import it."""
+        """Find out if the family's own fuzz tests are in a file: those that import it."""
         imported = rf"\bdetmode\.rules\.{self.family}\b"
         return path.name.endswith("_fuzz.py") and re.search(imported, path.read_text()) is not None
 

@@ -1,4 +1,4 @@
-"""What a run of the tests looks at: a profile says how much, ``--family`` and ``--case`` of what.
+"""The choice of a run of the tests: a profile says how much, ``--family`` and ``--case`` of what.
 
 ``DETMODE_PROFILE`` names the profile; ``tox``, ``tox -e thorough`` and ``tox -e full`` choose one
 each. Every claim is checked in every profile; a larger one checks it on more inputs.
@@ -27,7 +27,7 @@ ALL = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """How much the tests look at.
+    """The amount that the tests look at.
 
     Args:
         examples: Hypothesis cases a property.
@@ -40,7 +40,7 @@ class Profile:
         sanitized: the dtypes that run under the sanitizers; none for all.
         thorough: whether tests marked ``thorough`` run.
         interrupted_lines: an interrupt strikes at every line, or at one in so many.
-        signals: how many strike at any moment.
+        signals: the number of them that strike at any moment.
         stress: seconds for which threads, forks and signals contend.
     """
 
@@ -58,7 +58,7 @@ class Profile:
     stress: int = 4
 
     def schedules_in(self, dtype: torch.dtype) -> int:
-        """How many schedules a claim about bits is checked by in a dtype."""
+        """The number of schedules by which a claim about bits is checked in a dtype."""
         return self.schedules if dtype is torch.float32 else self.other_schedules
 
 
@@ -185,7 +185,7 @@ def spread_operators(operators: list[Any]) -> list[Any]:
 
 
 def wanted(name: str) -> bool:
-    """Whether ``--case`` asks for what has the name."""
+    """Tell whether ``--case`` asks for what has the name."""
     return (_limits["case"] or "") in name
 
 

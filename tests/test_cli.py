@@ -90,7 +90,7 @@ end()
     ],
 )
 def test_the_command_starts_over(program: str, run_python: Run, tmp_path: Path) -> None:
-    """What must be set before Python starts is set; standard input survives, and is the program."""
+    """Variables that Python reads first are set; standard input survives, and is the program."""
     arguments = ("-", "a", "--", "-b")
     plain = run_python(*arguments, input=program, PYTHONHASHSEED="0", **CUBLAS)
     ours = run_python(
@@ -231,7 +231,7 @@ def test_wrong_usage_is_one_line_and_2(
 def test_a_log_that_cannot_be(
     variable: str, words: str, run_command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the environment says of the log is checked by every command."""
+    """The environment's wishes for the log are checked by every command."""
     monkeypatch.setenv(variable, "bogus")
     ours = run_command("rules")
     assert (ours.returncode, ours.stdout) == (2, "")
@@ -321,7 +321,7 @@ def test_tables_fit_a_narrow_terminal(run_command: Run, monkeypatch: pytest.Monk
 
 @needs.compiler
 def test_verify_says_what_it_skips(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be checked here is in the matrix with its reason, and a line on stderr.
+    """Claims that cannot be checked here are in the matrix with their reason, and a line on stderr.
 
     An empty matrix is not taken for one in which everything holds.
     """

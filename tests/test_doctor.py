@@ -1,4 +1,4 @@
-"""What the doctor says of a setting follows the setting."""
+"""The doctor's findings follow the settings."""
 
 import ctypes
 import json
@@ -50,7 +50,7 @@ def test_every_row_is_whole() -> None:
 def test_severity(
     variable: str, value: str, severity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What certainly differs between runs is an error; what may is a warning."""
+    """Settings by which runs certainly differ are errors; those by which they may are warnings."""
     monkeypatch.delenv(variable, raising=False)
     always = variable in ("PYTHONHASHSEED", "OMP_DYNAMIC")
     assert (variable in [each.subject for each in findings()]) == always
@@ -278,7 +278,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpus_without_the_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the driver cannot be asked, the GPUs are counted."""
+    """The GPUs are counted if the driver cannot be asked."""
 
     def missing(library: str) -> None:
         raise OSError(library)

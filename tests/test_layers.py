@@ -99,7 +99,7 @@ def test_no_circle():
 
 
 def test_families_import_no_family():
-    """What two families need is a launch of ``cuda/rows`` or a part of ``table``."""
+    """Code that two families need is a launch of ``cuda/rows`` or a part of ``table``."""
     strangers = []
     for path in sources("rules"):
         family = path.relative_to(PACKAGE / "rules").parts[0]

@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.thorough
 @needs.compiler
 def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
-    """What the command writes is red, and names each blank; with the page's files it is green."""
+    """The command's files are red, and name each blank; with the page's files they are green."""
     python = partial(run_python, PYTHONPATH=str(tree))
     family = tree / "detmode" / "rules" / EXAMPLE.name
     made = python("tools/new_rule.py", family.name, "--op", "reflection_pad1d_backward")

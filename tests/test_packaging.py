@@ -1,4 +1,4 @@
-"""What is built and shipped: the wheel, the README's commands, the types."""
+"""The wheel, the README's commands and the types, as they are shipped."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def test_wheel_contains_every_source(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_users_have_our_types(cache: pytest.Cache, tmp_path: Path) -> None:
-    """What our names are, mypy knows in a user's program, and sees every wrong use in it.
+    """Mypy knows the types of our names in a user's program, and sees every wrong use in it.
 
     Without our settings and from another folder: `tox -e types` checks the program with them.
     """

@@ -356,7 +356,7 @@ def test_b(held):
 
 
 def test_a_baseline(suite, pytester):
-    """What the baseline lists passes, wherever its line moves; what is new fails."""
+    """Calls that the baseline lists pass, wherever their line moves; new ones fail."""
     file = pytester.path / "known.json"
     result = suite(OFFENDING, *BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
     result.assert_outcomes(passed=3)
@@ -479,7 +479,7 @@ def test_files_of_a_baseline(tmp_path):
 
 
 def test_a_baseline_comes_back(tmp_path):
-    """What is written is read again, sorted, through a link that stays one."""
+    """A written baseline is read again, sorted, through a link that stays one."""
     keys = {("b", "f.py", 'x = "é"'), ("a", "g.py", "")}
     file, link = tmp_path / "real.json", tmp_path / "link.json"
     baseline.write(file, [])

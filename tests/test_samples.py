@@ -45,7 +45,7 @@ GOOD = {"cases": (PLANE,)}
     ],
 )
 def test_faults_are_named(fields: dict[str, Any], error: type[Exception], message: str) -> None:
-    """What does not go together raises, and the message names the field and the entry."""
+    """Entries that do not go together raise, and the message names the field and the entry."""
     Samples(**GOOD)
     with pytest.raises(error, match=message):
         Samples(**(GOOD | fields))

@@ -91,7 +91,7 @@ TYPE, RANGE = "seed must be an int, not ", r"from 0 to 2\*\*32 - 1.*but is"
 def test_seeds_that_cannot_be(
     function: Callable[[Any], object], seed: Any, error: type[Exception], words: str
 ) -> None:
-    """What is no integer, or what NumPy would refuse, raises before anything is seeded."""
+    """A seed that is no integer, or that NumPy would refuse, raises before anything is seeded."""
     before = random.getstate()
     with pytest.raises(error, match=words):
         function(seed)
@@ -203,7 +203,7 @@ def test_another_global_generator_of_numpy(kind: str) -> None:
     ids=["list", "empty", "unknown"],
 )
 def test_state_from_elsewhere(state: Any, error: type[Exception], words: str) -> None:
-    """What `rng_state` did not give is refused."""
+    """A state that `rng_state` did not give is refused."""
     with pytest.raises(error, match=words):
         detmode.set_rng_state(state)
 

@@ -1,4 +1,4 @@
-"""What the profiles choose, and what is said of cases that are checked together."""
+"""The profiles' choices, and the messages about cases that are checked together."""
 
 import pytest
 from selection import PROFILES, Group, cases, check_each, every_case
@@ -32,7 +32,7 @@ def test_a_failing_case_is_named() -> None:
 
 
 def test_a_larger_profile_looks_at_no_less() -> None:
-    """What is left out of one is in the next."""
+    """Cases left out of one are in the next."""
     quick, thorough, full = PROFILES.values()
     for smaller, larger in ((quick, thorough), (thorough, full)):
         assert smaller.examples <= larger.examples

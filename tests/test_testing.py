@@ -38,7 +38,7 @@ def reads_fresh_memory(x):
 
 
 def test_the_result_of_the_first_run():
-    """What fn returns comes back; its arguments are as they were, and its keywords reach it."""
+    """The result of fn comes back; its arguments are as they were, and its keywords reach it."""
     x = torch.arange(3.0)
     result = assert_reproducible(lambda x, *, by: x.mul_(by), x, by=2)
     assert result.tolist() == [0, 2, 4]
@@ -226,7 +226,7 @@ def test_the_operator_is_named():
 
 
 def test_what_no_operator_shows():
-    """Where recorded runs are the same, that is said."""
+    """A line says that recorded runs are the same."""
     numbers = itertools.count()
     with pytest.raises(AssertionError, match="all runs made the same calls with the same bytes"):
         assert_reproducible(lambda: next(numbers))

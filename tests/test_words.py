@@ -1,14 +1,19 @@
 """The language of the package: docstrings begin with what they state, in plain English."""
 
 import ast
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import detmode
 
 PACKAGE = Path(detmode.__file__).parent
 ROOT = PACKAGE.parent
-QUESTIONS = ("What", "Whether", "How", "Why", "That")
+QUESTION = re.compile(
+    r"\A(What|Whether|How|Why|That|Where)\b.*|^ {4}[\w*]+( \(.*?\))?: (what|how|why|where)\b.*",
+    re.MULTILINE,
+)
 BANNED = re.compile(
     r"\b(lest|lets? (them |it )?pass|runs? parts?|part here|was met|looks? on|(is|are) told"
     r"|kin|strangers?|natively|somebody|whence|thereof|from run to run)\b",
@@ -18,19 +23,30 @@ BANNED = re.compile(
 SOURCES = [
     path for path in sorted(PACKAGE.rglob("*")) if path.suffix in (".py", ".cu", ".cuh", ".h")
 ]
+FOLDERS = (PACKAGE, *(ROOT / name for name in ("tests", "benchmarks", "tools", "examples")))
+PYTHON = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("*.md"))]
 
 
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings of modules, classes and functions, and of what is assigned before one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        body = getattr(node, "body", None)
+        for each in body if isinstance(body, list) else ():
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                yield each.lineno, inspect.cleandoc(str(each.value.value))
+
+
 def test_docstrings_state():
-    """No docstring begins like an indirect question; a verb or a noun says what a thing does."""
+    """No docstring, nor its text on an argument, begins like an indirect question.
+
+    A verb or a noun says what a thing does or is. A flag's text may say "whether ...".
+    """
     asking = [
-        f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {text.partition(chr(10))[0]}"
-        for path in SOURCES
-        if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        and (text := ast.get_docstring(node)) is not None
-        and text.startswith(tuple(f"{word} " for word in QUESTIONS))
+        f"{path.relative_to(ROOT)}:{first}: {match[0]}"
+        for path in PYTHON
+        for first, text in docstrings(path)
+        for match in QUESTION.finditer(text)
     ]
     assert not asking, "begin with a verb or a noun:\n" + "\n".join(asking)
 

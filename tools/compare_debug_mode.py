@@ -62,7 +62,7 @@ class Zeroed(TorchDispatchMode):
 
 
 class Watched:
-    """What DebugMode logs of trainings, and how far it can tell them from one without a fault."""
+    """DebugMode's logs of trainings, and how far they can be told from one without a fault."""
 
     def __init__(self, hash_fn: Hash) -> None:
         self.hash_fn = hash_fn
@@ -86,7 +86,7 @@ class Watched:
         return logs
 
     def says(self, kind: Kind) -> str:
-        """What comparing with a run that has the fault says."""
+        """The answer of a comparison with a run that has the fault."""
         try:
             found = mismatches(self.faultless, self.logs(kind.training))
         except ValueError as error:
@@ -102,7 +102,7 @@ class Watched:
         return f"names another: `{calls[first]}`"
 
     def says_of_none(self) -> str:
-        """What comparing two runs without a fault says."""
+        """The answer of a comparison of two runs without a fault."""
         if not self.always:
             return "sees nothing"
         calls = dict.fromkeys(f"`{name(self.faultless[place[0]])}`" for place in self.always)
@@ -110,7 +110,7 @@ class Watched:
 
 
 def mismatches(first: Logs, second: Logs) -> list[tuple[int, str, bool]]:
-    """What DebugMode reports: the position of the call, the tensor, whether it is an input.
+    """DebugMode's report: the position of the call, the tensor, whether it is an input.
 
     DebugMode's own entries have no position; it is found by comparing call by call.
     """
@@ -132,7 +132,7 @@ def name(log: Any) -> str:
 
 
 def our_answer(faultless: Path, kind: Kind, path: Path) -> str:
-    """What ``detmode diff`` says."""
+    """The answer of ``detmode diff``."""
     divergence = diff(faultless, kind.training.record(path)).divergence
     if divergence is None:
         return "sees nothing"
@@ -178,7 +178,7 @@ def measured_with(section: str) -> str:
 
 
 def stale() -> str | None:
-    """What is wrong with the committed table; ``None`` if nothing is, or if it cannot be told."""
+    """The fault of the committed table; ``None`` if it has none, or if it cannot be told."""
     section = sections.read(PAGE, TOOL)
     if measured_with(section) != version():
         return None

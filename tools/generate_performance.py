@@ -18,7 +18,7 @@ TOOL = "tools/generate_performance.py"
 
 
 def stale() -> str | None:
-    """What is wrong with the committed section; ``None`` if nothing is."""
+    """The fault of the committed section; ``None`` if it has none."""
     if sections.read(PAGE, TOOL) == documented(of_gpus()).strip():
         return None
     return f"docs/{PAGE.name} is stale; run: python {TOOL}"

@@ -44,7 +44,7 @@ from results import Results, geometric_mean, number, over, ratio
 OK, FAILED, HUNG, LIMIT = "ok", "failed", "hung", "time limit"
 PARTLY, NOT_HERE = "partly", "not here"
 UNFINISHED = (PARTLY, NOT_HERE)
-"""What a resumed run does again: the minutes were over, or something was missing."""
+"""Outcomes that a resumed run tries again: the minutes were over, or something was missing."""
 BAD = (FAILED, HUNG, LIMIT)
 FIRST = ("index", "scatter", "scan", "grid_sampler", "upsample")
 """The families that are timed first."""
@@ -65,7 +65,7 @@ class Job:
 
     Args:
         name: a family of operators, or what else the job is about.
-        command: what runs, in the root of the repository; ``{folder}`` is the folder of results,
+        command: the command, in the root of the repository; ``{folder}`` is the folder of results,
             ``{minutes}`` what is left of the stage's.
         needs: the program without which it tells nothing; else the command's own.
     """
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """What a job came to: its last process's exit code, ``None`` where it was killed."""
+    """The end of a job: its last process's exit code, ``None`` where it was killed."""
 
     stage: Stage
     job: Job
@@ -103,13 +103,13 @@ class Stage:
 
     Args:
         name: of the stage.
-        shows: what it shows, a line.
+        shows: the claim that it shows, a line.
         jobs: on a GPU.
         on_host: on the host runner, each small; none where only a GPU can tell.
-        read: what a job found.
-        minutes: what a job may take.
+        read: the function that reads what a job found.
+        minutes: the time that a job may take.
         patience: seconds for which it may print nothing, once it has begun to: then it hangs.
-        processes: how many jobs run at once; one where time is measured.
+        processes: the number of jobs that run at once; one where time is measured.
     """
 
     name: str
@@ -181,7 +181,7 @@ def read_last_line(run: Run) -> list[Finding]:
 
 
 def read_versions(run: Run) -> list[Finding]:
-    """What the doctor would mend; whether the cache is whole."""
+    """The doctor's findings, and whether the cache is whole."""
     rows = _json_rows(run.text)
     if rows is None:
         return read_last_line(run)
@@ -509,7 +509,7 @@ class Day:
         folder: of the results; goes on with what is there.
         on_gpu: whether the stages' own jobs run, or those of the host.
         end: no job goes on after this, of the monotonic clock.
-        provenance: what the results are of.
+        provenance: the origin of the results.
 
     Raises:
         ValueError: the folder's results are of another commit or machine.
@@ -668,7 +668,7 @@ class Day:
         return found
 
     def _blame(self, stage: Stage, job: Job, code: int | None) -> bool:
-        """Whether a test had begun; it is told as the one that did it, and not run again."""
+        """Find out if a test had begun; it is told as the one that did it, and not run again."""
         path = self.folder / "tests.jsonl"
         begun = [
             line
@@ -697,7 +697,7 @@ class Day:
         return tabulate(rows, headers=heads, disable_numparse=True)
 
     def bad(self, stages: Sequence[Stage]) -> bool:
-        """Whether something of these stages does not hold."""
+        """Tell whether something of these stages does not hold."""
         keys = {_key(stage, job) for stage in stages for job in self.jobs(stage)}
         return any(line["outcome"] in BAD for key, line in self.known.items() if key in keys)
 
@@ -719,7 +719,7 @@ def _journals(job: Job) -> bool:
 
 
 def _rows(stage: Stage, lines: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """What holds in one row where it was counted; what does not by family."""
+    """Rows of a stage: one of the checks that hold, one for each family with some that do not."""
     checks, families, longest = 0, set(), 0.0
     good: list[tuple[str, ...]] = []
     wrong: list[tuple[str, ...]] = []
@@ -755,7 +755,7 @@ def surroundings(cache: Path | None) -> None:
 
 
 def probed() -> dict[str, Any]:
-    """Why no CUDA kernel can be launched here, and the provenance; asked where it may hang.
+    """Provenance, and why no CUDA kernel can be launched here; asked where it may hang.
 
     Raises:
         ValueError: there is no answer.

@@ -16,7 +16,7 @@ class Mutant:
     Args:
         file: relative to the project's root.
         old: text that stands in the file exactly once.
-        new: what takes its place.
+        new: the text that takes its place.
         tests: arguments of pytest.
     """
 

@@ -36,12 +36,12 @@ _NOTICED = (1, 2)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant.
+    """The fate of a mutant.
 
     Args:
         mutant: which.
         outcome: ``"killed"``, ``"survived"``, or ``"invalid"`` where its tests cannot tell.
-        seconds: how long its tests ran.
+        seconds: the time its tests ran.
         told: the test that noticed it, or why it is invalid.
     """
 

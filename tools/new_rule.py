@@ -43,7 +43,7 @@ TYPES = {
 }
 """Types of schemas as Python has them."""
 CTYPES = {"int": "int64_t", "float": "double", "number": "double", "bool": "bool"}
-"""What a launch passes for them."""
+"""Types that a launch passes for them."""
 VALUES = {"size": 2, "stride": 1, "step": 1, "padding": 1, "dilation": 1, "dim": 1}
 """Values that operators often take, by a word of the argument's name."""
 SIZES = re.compile(r"(input|self)_sizes?")
@@ -55,7 +55,7 @@ _NOISE |= {"floating", "point", "input"}
 
 @dataclass(frozen=True)
 class Operator:
-    """What the schema of one functional operator tells of its launcher, samples and row."""
+    """The launcher, samples and row of one functional operator, as far as its schema tells."""
 
     func: torch._ops.OpOverload
 
@@ -78,7 +78,7 @@ class Operator:
 
     @property
     def case(self) -> str:
-        """What its samples are made by: ``_{case}("odd", ...)``."""
+        """The function that makes its samples: ``_{case}("odd", ...)``."""
         return self.base.removesuffix("_backward")
 
     @property
@@ -133,7 +133,7 @@ class Operator:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What else is made of a sample of :attr:`shape`."""
+        """Other samples that are made of one of :attr:`shape`."""
         last = () if self.spatial == 1 else ("channels_last",)
         # The variant counts from the end of the first tensor, which sizes need not be those of.
         sized = any(map(SIZES.fullmatch, self.names))
@@ -148,7 +148,7 @@ class Operator:
 
     @staticmethod
     def prompt(argument: torch._C.Argument) -> str:
-        """What the launcher's docstring is to say of an argument."""
+        """A prompt for the launcher's docstring about an argument."""
         if "Tensor" in str(argument.type):
             return "its shape and dtypes"
         return {"int": "its unit and range", "bool": "what it chooses"}.get(
@@ -196,7 +196,7 @@ class Operator:
         return "\n".join(lines).replace(chr(160), " ")
 
     def passed(self) -> list[str]:
-        """What the launch hands to the CUDA kernel, in the order of its parameters."""
+        """The names that the launch passes to the CUDA kernel, in the order of its parameters."""
         simple = [each.name for each in self.arguments if str(each.type) in CTYPES]
         return [*self.tensors, *self.results, *simple]
 
@@ -338,7 +338,7 @@ def make_family(
 
     Args:
         name: of the family, a Python name in lower case.
-        operators: what it covers.
+        operators: the operators that it covers.
         root: the source tree that gets it.
         kernels: with a launcher and a `.cu` file; without, a family of Native and Refuse rows.
 

@@ -154,7 +154,7 @@ def install(built: Path) -> Path:
 
 
 def arch_of_gpu() -> str:
-    """What detmode compiles for on this machine's first GPU.
+    """The architecture for which detmode compiles on this machine's first GPU.
 
     Raises:
         ValueError: there is none.
@@ -187,7 +187,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What the command does, with its checks.
+    """Run the command, with its checks.
 
     Raises:
         ValueError: NVRTC is another one than was asked for, or there is no GPU to compile for.

@@ -68,7 +68,7 @@ def _elements(case: Case) -> int:
 
 
 def command(tool: str, names: Sequence[str]) -> list[str]:
-    """What runs the cases of these names under a tool."""
+    """The command that runs the cases of these names under a tool."""
     return [
         *("compute-sanitizer", "--tool", tool, "--error-exitcode", str(FAULT)),
         # PyTorch asks the driver for functions that it may not have: no faults of a kernel.

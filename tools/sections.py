@@ -6,7 +6,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def read(page: Path, tool: str) -> str:
-    """What stands between the tool's comments."""
+    """The text between the tool's comments."""
     return _cut(page, tool)[1]
 
 

@@ -56,8 +56,8 @@ class Unseen:
     """Something that a CUDA run may do and an audit does not see.
 
     Args:
-        what: what is not seen.
-        because: why.
+        what: the calls that are not seen.
+        because: the reason.
         calls: the operators and modules of the audited run that reveal it; empty for what no audit
             sees.
         rows: the rows that a CUDA run may match.
@@ -118,7 +118,7 @@ ALWAYS_UNSEEN = (
         "CUBLAS_WORKSPACE_CONFIG and NCCL_ALGO are read where the audit runs",
     ),
 )
-"""What no audit sees, whatever it runs."""
+"""Calls and devices that no audit sees, whatever it runs."""
 
 
 def find_unseen(

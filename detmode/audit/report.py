@@ -55,7 +55,7 @@ class AuditReport(Report):
         fill_bytes: the bytes that filling uninitialized memory writes, also included in
             ``total.extra_bytes``. Counts ``torch.empty`` and similar operators, and not what ATen
             allocates inside its kernels.
-        unseen: what the audit could not see, a tuple of :class:`Unseen`.
+        unseen: calls that the audit could not see, a tuple of :class:`Unseen`.
     """
 
     def __init__(

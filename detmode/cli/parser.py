@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 _Option = tuple[tuple[str, ...], dict[str, Any]]
-"""What ``add_argument`` takes. A list of them is options of which one at most may be given."""
+"""Arguments of ``add_argument``. A list of them is options of which one at most may be given."""
 
 
 def _option(*names: str, **settings: Any) -> _Option:

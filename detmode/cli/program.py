@@ -23,7 +23,7 @@ class Program:
 
     Args:
         target: the path of the script, ``"-"`` for standard input, the module's name, or the code.
-        arguments: what the program finds in ``sys.argv[1:]``.
+        arguments: the program's ``sys.argv[1:]``.
         is_module: ``target`` is a module's name, as after ``python -m``.
         is_code: ``target`` is code, as after ``python -c``.
 

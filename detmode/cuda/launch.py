@@ -100,7 +100,7 @@ def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> 
     Args:
         source: the `.cu` file.
         entry: one of `source.entries`.
-        threads: how many threads.
+        threads: the number of threads.
         arguments: one for each parameter of the kernel, by its name, in any order. A pointer takes
             a Tensor or None, `bool` a bool, `int64_t` an int, `double` a float, a struct a
             NamedTuple with its members' names in their order. All tensors are on one device. CUDA:

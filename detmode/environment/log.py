@@ -11,7 +11,7 @@ FIELDS = (
     *("call", "overload", "action", "family", "guarantee"),
     *("site", "nn_module", "shapes", "reason"),
 )
-"""What the line of a call has in ``extra``; ``module`` is a name of :mod:`logging` itself."""
+"""Names in ``extra`` of a call's line; ``module`` is a name of :mod:`logging` itself."""
 
 
 _TEXT = logging.Formatter("detmode %(levelname)s: %(message)s")

@@ -32,7 +32,7 @@ class Decision(NamedTuple):
         action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``, as in
             reports; ``"pass"`` for a call that is made and not counted.
         why: one line.
-        unavailable: why the substitute cannot run, with the remedy.
+        unavailable: the reason why the substitute cannot run, with the remedy.
     """
 
     action: str
@@ -58,7 +58,7 @@ def decide(
         override: the action that ``overrides`` give the operator.
         is_allowed: an ``allow`` region covers the call.
         is_flag_on: PyTorch's flag, which a program may turn off inside the block.
-        unavailable: why the rule's substitute cannot run here; ``None`` if it can.
+        unavailable: the reason why the rule's substitute cannot run here; ``None`` if it can.
         is_known: the call may go on although it would raise: a suite's baseline has it.
     """
     if rule is None and override in (None, "substitute"):

@@ -54,7 +54,7 @@ class Interception(TorchDispatchMode):
     """A mode that looks each call up in a rule table, and carries out the decision on it.
 
     Args:
-        policy: what the decisions depend on.
+        policy: settings that the decisions depend on.
         table: the rules.
         overrides: actions, by the names or globs that they are for.
         simulate: a device type, on which CPU and meta tensors count as tensors.

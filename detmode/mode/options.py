@@ -13,7 +13,7 @@ from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
 ACTIONS = ("allow", "warn", "error", "native", "substitute")
-"""What an override can ask for."""
+"""Actions that an override can ask for."""
 
 
 # Looked up once: logging's own lock would be held at each new mode, when a signal may strike.

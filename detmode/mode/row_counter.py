@@ -17,9 +17,9 @@ from detmode.table.call import InterceptedCall
 from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
-"""How many calls of a row are logged."""
+"""Calls of a row that are logged."""
 _FIRST_CALLS = 10_000
-"""How many calls are remembered in their order, for a report's timeline."""
+"""Calls that are remembered in their order, for a report's timeline."""
 
 
 class RowCounter:

@@ -34,8 +34,8 @@ def agreed(
 
     Args:
         module: the path of all calls, or a pattern.
-        modules: how many of the calls each path has; calls in no module are in none.
-        count: how many calls there are.
+        modules: the number of calls of each path; calls in no module are in none.
+        count: the number of calls.
     """
     if modules:
         return pattern_of(modules), dict(modules)

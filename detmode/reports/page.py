@@ -15,7 +15,7 @@ from detmode.reports.timeline import Timeline
 from detmode.table.call_site import installed_part
 
 LEVELS = ("error", "warning", "note", "none")
-"""How much something matters, the most first; the words are SARIF's."""
+"""SARIF's words for how much something matters, the most first."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class TableRow:
     Args:
         cells: a text for each column.
         group: the name of one of the page's groups.
-        rule: what the line is about, the same in every run: an overload's name.
+        rule: the line's subject, the same in every run: an overload's name.
         message: the line as a sentence.
         site: "file:line", or what is known instead.
         modules: the ``nn.Module`` paths of its calls; ``None`` for calls in no module.
         outer_site: the line of the user's own program that leads to ``site``, if it is another.
-        more: what is too long for a column: names and texts.
+        more: names and texts that are too long for a column.
     """
 
     cells: tuple[str, ...]
@@ -90,9 +90,9 @@ class Opened:
     """A call that is shown with both of its sides.
 
     Args:
-        title: why it is shown.
+        title: the reason why it is shown.
         facts: its properties.
-        advice: what to do, a paragraph each.
+        advice: paragraphs that say what to do.
         counts: titled counts to draw: ``(title, ((label, count), ...))``.
     """
 
@@ -107,7 +107,7 @@ class Listing:
     """Something more that is known, with a table or without.
 
     Args:
-        title: what it is.
+        title: its heading.
         columns: of the table.
         rows: a text for each column.
         text: a paragraph above the table.
@@ -124,15 +124,15 @@ class Page:
     """All that a report shows.
 
     Args:
-        title: what was done.
-        verdict: what came of it, in a sentence.
-        severity: how much that matters, one of :data:`LEVELS`.
+        title: the page's heading.
+        verdict: the result, in a sentence.
+        severity: its weight, one of :data:`LEVELS`.
         facts: further sentences.
-        groups: what the rows can be filtered by, in the order of the legend.
+        groups: names by which the rows can be filtered, in the order of the legend.
         table: the rows.
         timeline: the calls in their order, by module.
         opened: calls with both sides.
-        listings: what else there is, opened one by one.
+        listings: further tables, opened one by one.
     """
 
     title: str

@@ -12,9 +12,9 @@ def progress(items: Iterable[T], what: str, unit: str) -> Iterable[T]:
     """The items, counted on stderr where that is a terminal and they take more than a second.
 
     Args:
-        items: what is worked on, one after the other.
-        what: what is done.
-        unit: what one item is.
+        items: values that are worked on, one after the other.
+        what: the work's name.
+        unit: the name of one item.
     """
     from tqdm import tqdm  # imported with the first long work
 

@@ -25,7 +25,7 @@ ACTIONS = (
     Group("substitute", "note", "a deterministic kernel runs in place of PyTorch's"),
     Group("native", "note", "PyTorch's own deterministic path runs"),
 )
-"""What a call can meet, what needs attention first."""
+"""Actions on a call, those that need attention first."""
 
 _NAMES = tuple(group.name for group in ACTIONS)
 _COLUMNS = ("count", "overload", "action", "guarantee", "family", "alert", "site", "module")
@@ -55,8 +55,8 @@ class ReportRow:
         site: "file:line" of the user's code; for a backward operator, of the forward call.
         module: the ``nn.Module`` path of those calls, or ``None``; where they have several, a
             pattern, in which ``*`` stands for one name: ``"Net.layers.*"``.
-        modules: how many of the calls each path has; calls in no module are in none.
-        because: why ATen's result varies, or why it does not.
+        modules: the number of calls of each path; calls in no module are in none.
+        because: the reason why ATen's result varies, or does not.
         remedy: advice on the row; ``None`` if nothing needs to be done.
         outer_site: "file:line" of the program's own line, outside installed packages, that led to
             the first call at ``site``; for a backward operator, to the forward call.
@@ -102,12 +102,12 @@ class Report(Shown):
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
         first_calls: for each of the first calls, in order, the position of its row and its module.
-        head: what made the report: the versions of detmode and PyTorch, and the command.
+        head: the report's origin: the versions of detmode and PyTorch, and the command.
 
     Args:
         records: the rows.
         first_calls: for each of the first calls, in order, the position of its row and its module.
-        head: what made the report; this process if left out.
+        head: the report's origin; this process if left out.
     """
 
     def __init__(

@@ -21,10 +21,10 @@ class Span:
     """Neighbouring calls of one lane that look alike.
 
     Args:
-        begin: where it begins, as a share of the run between 0 and 1; ``end`` likewise.
-        end: where it ends.
+        begin: its beginning, as a share of the run between 0 and 1; ``end`` likewise.
+        end: its end.
         group: the most serious group among the calls.
-        calls: how many calls of the lane there are.
+        calls: the number of calls of the lane.
     """
 
     begin: float
@@ -40,7 +40,7 @@ class Lane:
     name: str
     spans: tuple[Span, ...]
     counts: tuple[tuple[str, int], ...]
-    """How many calls there are of each group."""
+    """The number of calls of each group."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Timeline:
 
     Args:
         lanes: one a module.
-        calls: how many calls are in them.
-        unit: what a call's place counts.
+        calls: the number of calls in them.
+        unit: the unit of a call's place.
     """
 
     lanes: tuple[Lane, ...]
@@ -62,7 +62,7 @@ class TimelineBuilder:
     """Gathers calls, in memory that does not grow with their number.
 
     Args:
-        total: how many places there are.
+        total: the number of places.
         groups: names of groups, the most serious first: it is what a span shows.
     """
 

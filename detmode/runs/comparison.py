@@ -133,7 +133,7 @@ class Comparison(Shown):
             result should not differ, and neither should the results of the same inputs.
         dumped: for each call that both runs dumped, how its tensors differ.
         to_dump: for each run, the calls to dump in order to see how the tensors differ.
-        started: how the runs were started differently (arguments, PyTorch's version, its threads):
+        started: differences in the runs' starts (arguments, PyTorch's version, its threads):
             the name, the first run's value and the second's.
     """
 

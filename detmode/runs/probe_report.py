@@ -100,7 +100,7 @@ class PassedOver:
 
     Args:
         overload: as in :class:`ProbeRow`.
-        reason: why, a name of :data:`REASONS`.
+        reason: a name of :data:`REASONS`.
         count: the number of calls.
     """
 

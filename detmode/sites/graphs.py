@@ -19,7 +19,7 @@ from detmode.table.variants import variant_of
 
 _FRAME = re.compile(r'File "(.*?)", line (\d+)')
 GENERATED = "<eval_with_key>"
-"""What the names of the files of generated code begin with."""
+"""The beginning of the names of generated code's files."""
 
 _SELF = "L['self']"
 _ROOT = "detmode"

@@ -93,7 +93,7 @@ class _Repetition(threading.local):
 
 
 repetition = _Repetition()
-"""Whether the calls that the thread makes ``now`` repeat one that the program made."""
+"""``now`` is true while the calls that the thread makes repeat one that the program made."""
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Note:
     """The facts remembered about the forward call that made an autograd node.
 
     Args:
-        site: where it was made.
+        site: the line that made it.
         names: all names of its operator.
         allowed: the patterns of the allow regions around it.
     """

@@ -39,11 +39,11 @@ def combined(self: Tensor, found: Tensor, count: Tensor, reduce: str, with_self:
 
 
 SEGMENT = {"mean": "sum", "amax": "max", "amin": "min", "add": "sum", "multiply": "prod"}
-"""What ``torch.segment_reduce`` calls a reduction."""
+"""Names of reductions in ``torch.segment_reduce``."""
 
 
 def _flat(index: Tensor, dim: int, shape: Sequence[int]) -> Tensor:
-    """Where the elements of a scatter's index lie in a contiguous tensor of this shape."""
+    """Places of the elements of a scatter's index in a contiguous tensor of this shape."""
     place = torch.zeros_like(index)
     for d, size in enumerate(shape):
         own = torch.arange(index.shape[d], device=index.device)

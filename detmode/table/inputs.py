@@ -163,7 +163,7 @@ def scattered_batches(make: Maker, **more: Any) -> Arguments:
 
 
 Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""What an assignment writes to, where each element goes (row-major), and the elements."""
+"""The tensor that is written to, the place of each element (row-major), and the elements."""
 
 
 def places(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ class Maker:
 
     Args:
         dtype: the sample's dtype.
-        device: where the tensors go.
+        device: the tensors' device.
         seed: the same seed gives the same values on every device.
     """
 

@@ -16,7 +16,7 @@ DEVICES = ("cuda", "cpu", "mps", "meta", "xpu")
 """The device types whose rows a sample may meet."""
 
 COVERS = ("collisions", "empty", "non_contiguous", "channels_last", "negative_dim", "odd_sizes")
-"""What a family with a substitute must have a sample for, or say in ``not_applicable`` why not."""
+"""Cases that a substitute's family has a sample for; ``not_applicable`` says why it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Sample:
         dtypes: the dtypes for which the sample holds.
         covers: which of :data:`COVERS` it shows.
         device: the device type whose rows it is to meet, one of :data:`DEVICES`.
-        variants: what else is made of it, as samples of their own: the same call with its tensors
+        variants: more samples that are made of it: the same call with its tensors
             changed (:data:`~detmode.table.inputs.VARIANTS`), or on another of :data:`DEVICES`.
 
     Raises:
@@ -79,7 +79,7 @@ class Sample:
 
         Args:
             name: of the sample that is made.
-            covers: what it shows; not what this one shows.
+            covers: the cases that it shows; not those that this one shows.
             dtypes: other dtypes than this one's.
             changes: by schema name the argument, or a function that makes it of this one's.
         """

@@ -32,7 +32,7 @@ class CheckedMode(DeterministicMode):
     """The mode of a test, which collects what must have the same bits in each repeat.
 
     Args:
-        repeats: how many times a marked test runs, at least 2.
+        repeats: the number of times that a marked test runs, at least 2.
         options: those of :class:`DeterministicMode`.
 
     Raises:

@@ -172,7 +172,7 @@ def last_stays(
     Args:
         before: of any shape and dtype, on the CPU.
         destinations: row-major positions in ``before``, of the shape of ``source``.
-        source: what is written, in row-major order.
+        source: the elements that are written, in row-major order.
     """
     places = enumerate(destinations.flatten().tolist())
     last = {destination: place for place, destination in places}

@@ -106,7 +106,7 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
     An assignment must move them bit for bit.
 
     Args:
-        case: what to run.
+        case: the case to run.
         value: one of :func:`values_for` of the case's dtype.
         device: ``"cuda"`` or ``"host"``.
 

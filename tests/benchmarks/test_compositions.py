@@ -70,7 +70,7 @@ def test_every_operator_is_timed_and_tried() -> None:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtype_is_the_operators(dtype: torch.dtype) -> None:
-    """What is timed in a dtype computes in it, and does not hand back another."""
+    """A composition that is timed in a dtype computes in it, and does not hand back another."""
     seen = set()
     for case in cases():
         op = case.sample.op

@@ -31,7 +31,7 @@ def index_of(op: str, arguments: dict[str, Any]) -> torch.Tensor:
 
 
 def test_every_operator_is_one_of_the_table() -> None:
-    """What is varied is substituted: a misspelt operator would be varied nowhere."""
+    """Operators with varied contention are substituted: a misspelt one would be varied nowhere."""
     assert SAMPLES.keys() == INDICES.keys()
 
 
@@ -90,7 +90,7 @@ def test_planes_are_alike() -> None:
 
 
 def scattered(kind: str, rows: int, size: int) -> torch.Tensor:
-    """How often a scatter of so many rows meets each of the destinations."""
+    """Count the rows of such a scatter for each destination."""
     make = Maker(torch.float32)
     index = make.integers(0, size, rows, 1).expand(rows, 5)
     given = {"self": make.normal(size, 5), "dim": 0, "index": index, "src": make.normal(rows, 5)}

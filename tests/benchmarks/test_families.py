@@ -40,7 +40,7 @@ def run(folder: Path, *options: str) -> Results:
 def test_one_command_measures_prints_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is asked for is in the tables and in the file, and labelled as no measurement."""
+    """The chosen operators are in the tables and in the file, and labelled as no measurement."""
     chosen = ("--family", "avg_pool3d", "--family", "put", "--dtype", "float32", "--model", "gpt")
     found = run(tmp_path, *chosen, "--commit", "abc")
     assert {row.family for row in found.rows} == {"avg_pool3d", "put"}
@@ -186,7 +186,7 @@ def test_work_of_the_gpu_is_timed_apart() -> None:
 
 
 def test_captured_steps_join_the_others(clock: Clock) -> None:
-    """What was timed before stays; a model that was not timed before has captured steps alone."""
+    """Earlier times stay; a model that was not timed before has captured steps alone."""
     begun = Step("gpt", None, {"detmode": "raises"})
     for step in (begun, Step("gpt", None, {})):
         found = whole_steps.capture(step, clock, 2, tiny=True)

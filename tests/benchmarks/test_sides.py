@@ -60,7 +60,7 @@ def test_every_side_is_timed(workload: Workload, clock: Clock) -> None:
 def test_no_time_without_the_claim(
     check: str, workload: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where bits vary or the error is too large, nothing is timed, and the row says why."""
+    """Nothing is timed if bits vary or the error is too large, and the row says why."""
 
     def refuse(*_: object, **__: object) -> None:
         raise ClaimError("it does not hold")
@@ -103,7 +103,7 @@ def test_a_side_that_raises_says_so(clock: Clock) -> None:
 def test_a_wrong_composition_has_no_time(
     workload: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What people write by hand is timed only if it gives the operator's result."""
+    """A composition by hand is timed only if it gives the operator's result."""
 
     def wrong(grad_output: torch.Tensor, self: torch.Tensor, **_: Any) -> torch.Tensor:
         return torch.ones_like(self)
@@ -123,7 +123,7 @@ def test_a_wrong_composition_has_no_time(
 def test_an_error_is_no_end(
     workload: Workload, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes wrong with one workload is in its row."""
+    """The failure of one workload is in its row."""
 
     def fail(*_: object) -> None:
         raise MemoryError("no family\nfor it")

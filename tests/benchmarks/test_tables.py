@@ -110,7 +110,7 @@ def test_section_says_that_nothing_was_measured() -> None:
 
 
 def test_section_has_every_table_and_its_provenance(filled: Results) -> None:
-    """What was measured stands with what it was measured on."""
+    """Measurements stand with what they were measured on."""
     text = tables.documented([filled])
     assert "Not yet measured" not in text
     assert text.startswith("### some gpu\n\nsome gpu, driver some driver, CUDA some cuda")

@@ -33,7 +33,7 @@ class Event:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a GPU that stands in is asked to do."""
+    """Calls of a GPU's clock, noted by a stand-in."""
     found: list[str] = []
     monkeypatch.setattr(Event, "asked", found, raising=False)
     properties = type("Properties", (), {"L2_cache_size": 1 << 20})
@@ -86,7 +86,7 @@ def test_each_runs_once_a_round_in_turning_order() -> None:
 
 
 def test_only_the_call_is_timed() -> None:
-    """What is around a call, and the warm-up, are no part of its time."""
+    """Neither the block around a call nor the warm-up is a part of its time."""
     inside = []
 
     @contextmanager
@@ -106,7 +106,7 @@ def test_only_the_call_is_timed() -> None:
 
 
 def test_what_is_slow_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds the host, or the GPU after it, for long is timed three times, the others as often
+    """A call that holds the host or the GPU for long is timed three times, the others as often
     as asked; what is queued at once is no busy host.
     """
     monkeypatch.setattr(timing, "PATIENCE", 0.02)

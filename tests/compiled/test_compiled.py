@@ -37,7 +37,7 @@ def graphs():
 
 
 def rows(mode):
-    """What the report says, but for calls that only make memory: compiled code makes its own."""
+    """The report's rows, but for calls that only make memory: compiled code makes its own."""
     return {
         (row.overload, row.action, row.site, row.outer_site, tuple(sorted(row.modules.items()))): (
             row.count
@@ -146,7 +146,7 @@ def test_switching_compiles_nothing_anew(first):
 
 @COMPILED
 def test_a_thread_outside_has_its_own_code():
-    """What one thread compiles inside a mode is not what another runs outside of it."""
+    """Code that one thread compiles inside a mode is not run by another outside of it."""
     function, given = torch.compile(added, backend="aot_eager"), arguments()
     with DeterministicMode(simulate="cuda") as mode:
         function(*given)
@@ -244,7 +244,7 @@ def test_operator_by_operator():
 @pytest.mark.parametrize("names", [["aten::upsample_bilinear2d"], []], ids=["allowed", "refused"])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
 def test_a_region_reaches_the_backward(backend, names):
-    """What is allowed around a compiled forward is allowed in its backward, which runs outside."""
+    """Operators allowed around a compiled forward are allowed in its backward, outside."""
     enlarged = nn.Upsample(scale_factor=2, mode="bilinear")
     function, x = torch.compile(enlarged, backend=backend), torch.ones(1, 1, 3, 3)
     with DeterministicMode(True, simulate="cuda", substitute=False) as mode:

@@ -152,7 +152,7 @@ def test_ties_go_to_even(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
 def test_destinations_without_addends_keep_their_bits(dtype: torch.dtype) -> None:
-    """Where nothing is added the output stays, a NaN's payload included; no addend, no change."""
+    """Outputs to which nothing is added stay, a NaN's payload included; no addend, no change."""
     output = torch.full((5,), math.nan, dtype=dtype)
     before = pattern(output)
     nothing = torch.zeros(0, dtype=dtype)

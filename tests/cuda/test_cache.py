@@ -21,7 +21,7 @@ NOBODY = 65534
 
 
 class Made:
-    """What a compiler would make, and how often it did."""
+    """A compiler that stands in, and counts what it makes."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -151,7 +151,7 @@ def test_what_others_may_have_written_is_refused(
 
 
 def test_no_umask_lets_others_write() -> None:
-    """What the cache makes can be taken from, whatever the umask."""
+    """Folders that the cache makes can be read again, whatever the umask."""
     umask = os.umask(0)
     try:
         kept = cache.take("host", NAME, Made())
@@ -176,7 +176,7 @@ def test_a_link_to_the_cache_is_followed(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by /proc/self/fd")
 def test_what_was_verified_is_what_is_loaded(folder: Path) -> None:
-    """Who may rename the folder after the check cannot put other code in its place."""
+    """A user who may rename the folder after the check cannot put other code in its place."""
     kept = cache.take("host", NAME, Made())
     folder.rename(folder.with_name("moved"))
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What tools/sanitize.py would start: every entry's smallest sample, under each tool."""
+"""Commands of tools/sanitize.py: every entry's smallest sample, under each tool."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_unknown_cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.cuda
 def test_cases_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a tool is given runs on the GPU, each case after its name."""
+    """The cases that a tool is given run on the GPU, each after its name."""
     name = str(cases("put")[0])
     assert sanitize.main(["--run", name]) == 0
     assert capsys.readouterr().out == f"{name}\n"

@@ -154,7 +154,7 @@ def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
 
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
-    """Where launches cannot work, launching raises RuntimeError with the sentence."""
+    """Launching raises RuntimeError with the sentence if launches cannot work."""
     monkeypatch.setattr(device, "unavailable", lambda: "No driver.")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):

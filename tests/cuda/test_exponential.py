@@ -133,7 +133,7 @@ def test_scaled_ends(dtype: torch.dtype) -> None:
 
 
 def applied_closely(name: str, values: Tensor, exact: Callable[[Tensor], Tensor]) -> Tensor:
-    """What the function gives, which is about one unit in the last place from the exact one."""
+    """The function's value, which is about one unit in the last place from the exact one."""
     got, true = apply(name, values).double(), exact(values.double())
     spacing = torch.nextafter(true.abs(), torch.tensor(math.inf, dtype=true.dtype)) - true.abs()
     worst = float(((got - true).abs() / spacing).max())

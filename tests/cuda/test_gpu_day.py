@@ -184,7 +184,7 @@ def test_shares_are_all_and_apart(pytester: pytest.Pytester) -> None:
 
 
 def test_minutes_and_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the minutes cut off is begun again, after what was never begun; what ended stays."""
+    """Jobs that were cut off begin again, after those that never began; ended ones stay."""
     seen = tmp_path / "seen"
     begin = f"import pathlib, time; p = pathlib.Path({str(seen)!r}); p.open('a').write"
     ends = python(f"{begin}('a')", name="ends")
@@ -206,7 +206,7 @@ def test_minutes_and_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.thorough
 def test_an_interrupt_has_its_table(tmp_path: Path) -> None:
-    """What ends the command from outside ends what it runs, and what was found is told."""
+    """A signal that ends the command ends what it runs, and the findings are told."""
     command = [sys.executable, gpu_day.__file__, "--device", "host", "--output", str(tmp_path)]
     with subprocess.Popen(
         [*command, "--stage", "verify"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -386,7 +386,7 @@ def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
 
 
 def test_cache_that_cannot_be_made(tmp_path, monkeypatch) -> None:
-    """Where the cache's folder cannot be made, a warning says so and the kernel runs."""
+    """A warning says that the cache's folder cannot be made, and the kernel runs."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "file" / "cache"))
     source = source_in(tmp_path, "__global__ void f(bool flag) {}\n")

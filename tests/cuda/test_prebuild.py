@@ -1,4 +1,4 @@
-"""What tools/prebuild.py makes elsewhere, a GPU's machine finds: it compiles nothing."""
+"""A GPU's machine finds what tools/prebuild.py makes elsewhere: it compiles nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.thorough
 def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None:
-    """Where NVRTC may not be called, all kernels are in a cache that another process made.
+    """All kernels are in a cache that another process made: NVRTC may not be called.
 
     The cache is first copied, with rights for all, as a machine may get it. Of another architecture
     none is there.

@@ -76,7 +76,7 @@ def test_any_reader_beside_atomics_races(reader: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fences_order_blocks(seed: int | None) -> None:
-    """What a block wrote before its fence is another's to read after a fence of its own."""
+    """Memory that a block wrote before its fence is another's to read after a fence of its own."""
 
     def run(before: int, after: int) -> Tensor:
         output, parts = _output(), torch.zeros(4, dtype=torch.int64)

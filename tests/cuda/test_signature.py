@@ -84,7 +84,7 @@ def test_structs_that_do_not_fit(both: object, error: type[Exception], message: 
 
 
 def test_arguments_are_packed_in_words() -> None:
-    """What both runtimes read: 8 bytes an argument, or a member, in the order of the parameters and
+    """Both runtimes read 8 bytes an argument, or a member, in the order of the parameters and
     not of the arguments.
     """
     words = (ctypes.c_ulonglong * 6)()

@@ -1,4 +1,4 @@
-"""What the tests of a GPU's surroundings share: one call of each operator, and things around it."""
+"""Shared by the tests of a GPU's surroundings: one call of each operator, and things around it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def arguments_of(case: Case, seed: int = 0) -> dict[str, Any]:
 
 
 def substituted(case: Case, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-    """What the substitute gives on the current stream; nothing waits for it."""
+    """The substitute's result on the current stream; nothing waits for it."""
     with DeterministicMode() as mode:
         result = call(case.sample, arguments)
     assert any(record.action == "substitute" for record in mode.records)

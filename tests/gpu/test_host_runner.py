@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def takes_functions_of_the_library(case: Case) -> bool:
-    """Whether sin, cos and atan2 decide the last bits: each C library and CUDA have their own.
+    """Tell whether sin, cos and atan2 decide the last bits: each C library and CUDA have their own.
 
     In complex64 their results, which are doubles, are rounded to float.
     """

@@ -44,7 +44,7 @@ def substituted(device: str, run: Callable[[], Any]) -> Any:
 
 
 def all_equal(tensor: torch.Tensor, value: float) -> bool:
-    """Whether all elements have the value, looked at in parts whose positions are 32 bits wide."""
+    """Compare all elements with the value, in parts whose positions are 32 bits wide."""
     return all(bool((part == value).all()) for part in tensor.reshape(-1).split(1 << 28))
 
 

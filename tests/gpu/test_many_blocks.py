@@ -1,4 +1,4 @@
-"""What only larger inputs launch: scans and selections of many blocks, and entries beside them.
+"""Launches of larger inputs only: scans and selections of many blocks, and entries beside them.
 
 The samples of the families are small, for the host runner. Here more blocks than a GPU holds at
 once hand over their totals, beside a load that changes which of them is first.
@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
 
 
 def results(run: Callable[..., object], arguments: Tensors, device: str) -> list[torch.Tensor]:
-    """What the substitute gives, on the CPU."""
+    """The substitute's result, on the CPU."""
     given = by_substitutes(lambda: run(*arguments), device)
     return [each.cpu() for each in tensors_of(given)]
 

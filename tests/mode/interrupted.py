@@ -129,7 +129,7 @@ def state() -> dict[str, object]:
 
 
 def locks_taken() -> int:
-    """How many locks another thread finds taken."""
+    """Count the locks that another thread finds taken."""
     taken = []
 
     def look() -> None:
@@ -176,7 +176,7 @@ def interrupt(number: int, frame: object) -> None:
 
 
 def left_since(clean: dict[str, object]) -> dict[str, object]:
-    """What of the state is not as it was."""
+    """Parts of the state that are not as they were."""
     return {key: value for key, value in state().items() if value != clean[key]}
 
 

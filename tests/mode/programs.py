@@ -1,4 +1,4 @@
-"""What the tests of the mode call, build and look at."""
+"""Calls and programs that the tests of the mode share."""
 
 import threading
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def actions(mode: DeterministicMode) -> list[tuple[str, str, int]]:
 
 
 def in_another_thread(function: Callable[..., object], *arguments: object) -> object:
-    """What the function gives or raises in a new thread, which ends with it."""
+    """The function's result or error in a new thread, which ends with it."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function, *arguments).result()
 

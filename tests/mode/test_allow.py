@@ -310,7 +310,7 @@ def test_a_graph_of_another_thread_takes_over_nothing(mode):
 
 
 def test_backward_of_a_write_to_a_view(mode):
-    """What writes to a view has its exemption, too: its node is inside one of the view's."""
+    """Writing to a view has its exemption, too: its node is inside one of the view's."""
     with mode() as made:
         x = torch.ones(2, 3, requires_grad=True) * 1
         with allow("aten::cumprod_"):

@@ -1,4 +1,4 @@
-"""What an audit estimates, and what it says it cannot see."""
+"""An audit's estimates, and the list of what it cannot see."""
 
 import json
 from functools import partial

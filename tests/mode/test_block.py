@@ -162,7 +162,7 @@ def test_settings_inside(mode, start):
 
 
 def meddle():
-    """What user code may do to the settings inside a block."""
+    """Changes that user code may make to the settings inside a block."""
     torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory ^= True
     torch.backends.cudnn.deterministic = False
@@ -288,7 +288,7 @@ def test_an_error_while_entering_changes_nothing(mode, monkeypatch, start, name)
 
 
 def test_frozen_backend_flags(mode, monkeypatch):
-    """Where ``torch.backends`` is frozen the mode still sets and restores the cuDNN flags."""
+    """The mode sets and restores the cuDNN flags even if ``torch.backends`` is frozen."""
     frozen = torch.backends.flags_frozen.__globals__
     monkeypatch.setitem(frozen, "__allow_nonbracketed_mutation_flag", False)
     with pytest.raises(RuntimeError, match="not allowed"):

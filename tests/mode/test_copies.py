@@ -34,7 +34,7 @@ HOWS = pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, again])
 @HOWS
 @pytest.mark.parametrize("kind", [DeterministicMode, Audit, CheckedMode])
 def test_a_copy_of_a_mode_has_its_arguments_and_counts_anew(how, kind):
-    """What the copy meets is in its own report, and is what the original would meet."""
+    """The copy's calls are in its own report, and meet what the original's would."""
     simulated = {} if kind is Audit else {"simulate": "cuda"}
     mode = kind(strict=True, substitute=False, overrides={"aten::histc": "allow"}, **simulated)
     mode.name = "mine"

@@ -1,4 +1,4 @@
-"""What happens with a call is decided by one pure function."""
+"""One pure function decides what happens with a call."""
 
 from itertools import product
 

@@ -62,7 +62,7 @@ def test_interpolate_dispatches_the_plain_operator(
 
 
 def under_the_flag(function):
-    """What PyTorch calls under its own flag; which detours it takes depends on its version."""
+    """PyTorch's calls under its own flag; its detours depend on its version."""
     torch.use_deterministic_algorithms(True)
     try:
         return seen_in(function)

@@ -129,7 +129,7 @@ def test_allow_regions_run_with_the_flag_off(probe):
 @pytest.mark.parametrize("action", [Native(), Refuse()])
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_the_program_turns_the_flag_off(probe, action, warn_only):
-    """Where the program turned the flag off inside, the call is warned of in own words."""
+    """A call after the program turned the flag off inside is warned of in own words."""
     with DeterministicMode(warn_only, rules=table_of(NAME, action, alert="probe")) as mode:
         torch.use_deterministic_algorithms(False)
         with pytest.warns(DeterminismWarning, match="was turned off inside the block") as caught:

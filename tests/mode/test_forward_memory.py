@@ -80,7 +80,7 @@ def test_a_foreign_node_keeps_its_own_allowance(memory):
 
 
 def test_each_thread_has_a_trace():
-    """What a thread remembers is its own, open regions included."""
+    """A thread's memory is its own, open regions included."""
     with allow("aten::histc"):
         other = in_another_thread(forward_memory)
         assert other is not forward_memory()

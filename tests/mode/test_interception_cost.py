@@ -1,4 +1,4 @@
-"""What lies between a call and its substitute: few Python calls, and few changes of file."""
+"""Between a call and its substitute lie few Python calls, and few changes of file."""
 
 import sys
 from itertools import pairwise

@@ -24,7 +24,7 @@ def max_unpool():
 
 
 def native_text(call, *, warn_only):
-    """What PyTorch itself says, without the place in its C++ sources that it appends."""
+    """PyTorch's own message, without the place in its C++ sources that it appends."""
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -107,7 +107,7 @@ def test_two_forwards_have_two_places(mode, line):
 
 
 def test_the_module_path_stands_beside_the_place(mode):
-    """Where modules are being called, the message and the record say which."""
+    """The message and the record name the modules that are being called."""
 
     class Block(torch.nn.Module):
         def forward(self, x):
@@ -216,7 +216,7 @@ def test_strict_raises_what_pytorch_is_silent_about(mode, table):
     ],
 )
 def test_without_its_kernel_the_row_refuses(mode, monkeypatch, options, reason, remedy):
-    """Where a kernel is switched off or cannot run, PyTorch refuses, and the message says why."""
+    """PyTorch refuses if a kernel is switched off or cannot run, and the message says why."""
     made = mode(**options)
     monkeypatch.setattr("detmode.cuda.unavailable", lambda device: reason)
     with made, pytest.raises(RuntimeError, match=remedy):
@@ -225,7 +225,7 @@ def test_without_its_kernel_the_row_refuses(mode, monkeypatch, options, reason, 
 
 
 def test_without_a_device_a_native_path_is_taken(mode, monkeypatch, caplog):
-    """Where PyTorch has a path of its own, that runs instead, and the logger says why, once."""
+    """PyTorch's own path runs instead if there is one, and the logger says why, once."""
     made = mode()
     monkeypatch.setattr("detmode.cuda.unavailable", lambda device: "Install g++.")
     with made:
@@ -244,7 +244,7 @@ for _ in range(3):
 
 
 def test_a_script_shows_the_line_once(tmp_path):
-    """What a user reads by Python's filter: one warning, with file, line and text."""
+    """One warning, with file, line and text, is what a user reads by Python's filter."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     with warnings.catch_warnings(record=True) as caught:

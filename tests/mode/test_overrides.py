@@ -85,7 +85,7 @@ def test_an_operator_that_is_in_no_rule(mode):
 
 
 def test_a_call_that_a_rule_knows_not_to_vary(mode, table):
-    """Where a row says that a call does not vary, an override stays silent."""
+    """An override stays silent about a call that does not vary by its row."""
     from detmode import Allow, Rule
 
     fixed = Rule(op="aten::put", action=Allow(), because="one element")

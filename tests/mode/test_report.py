@@ -446,7 +446,7 @@ def test_the_line_outside_installed_packages(mode, tmp_path, monkeypatch, line):
 
 
 def test_the_notes_do_not_keep_tensors_alive(mode):
-    """What the mode remembers holds no tensor: memory is freed as without it."""
+    """The mode's memory of calls holds no tensor: memory is freed as without it."""
     with mode() as made:
         x = image()
         y = enlarged(x)

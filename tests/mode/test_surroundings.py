@@ -1,4 +1,4 @@
-"""What else acts on a program: transforms, threads, other modes, workers, compilers."""
+"""Others that act on a program: transforms, threads, other modes, workers, compilers."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""Which tensors the mode sees, and as what."""
+"""Tensors that the mode sees, and as what."""
 
 from contextlib import ExitStack, contextmanager
 

@@ -1,4 +1,4 @@
-"""What restores the changes of a block."""
+"""Restoring the changes of a block."""
 
 import functools
 

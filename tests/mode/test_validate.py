@@ -24,7 +24,7 @@ REJECTED = [
 
 @pytest.mark.parametrize(("func", "given"), REJECTED)
 def test_errors_are_of_the_types_of_aten(func, given):
-    """What PyTorch's shape rules or a launcher reject, they reject by the type that ATen raises."""
+    """PyTorch's shape rules and launchers reject arguments by the type that ATen raises."""
     with pytest.raises(Exception) as by_aten:  # noqa: PT011 (any that ATen raises)
         func(*given)
     with DeterministicMode(simulate="cuda"), pytest.raises(by_aten.type):

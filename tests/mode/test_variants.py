@@ -147,7 +147,7 @@ BAD_CALLS = {
 
 @pytest.mark.parametrize("call", BAD_CALLS.values(), ids=BAD_CALLS)
 def test_bad_arguments_raise_what_aten_raises(mode_with, call):
-    """What ATen rejects the mode rejects with the same type of error."""
+    """Arguments that ATen rejects are rejected by the mode with the same type of error."""
     with pytest.raises(Exception) as native:  # noqa: PT011 (any that ATen raises)
         call()
     mode = mode_with(cumsum=lambda self, dim, dtype=None: torch.zeros(3))
@@ -201,7 +201,7 @@ def test_grad_input(mode_with):
 
 
 def test_elements_that_share_memory_are_not_written(mode_with):
-    """Which of two results stays at one address would vary: the call is refused, as on expanded."""
+    """Two results at one address are refused, as on expanded tensors: either might stay."""
     takes_out = table_of(
         "aten::cumprod",
         Substitute(lambda self, dim, dtype=None, *, out=None: out.copy_(self)),

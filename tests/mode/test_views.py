@@ -24,7 +24,7 @@ torch.library.define("detmode_views::autocorrelation", "(Tensor x) -> Tensor")
 
 @pytest.fixture(autouse=True)
 def cublas(monkeypatch):
-    """What PyTorch 2.8 and 2.9 ask for, where CUDA is simulated."""
+    """Questions of PyTorch 2.8 and 2.9 to a GPU, where CUDA is simulated."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

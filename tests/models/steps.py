@@ -18,7 +18,7 @@ class Training:
     """A model with the loss of its next batch.
 
     Args:
-        model: what is trained.
+        model: the model that is trained.
         loss: makes the next batch and gives the loss on it, a scalar.
     """
 
@@ -284,4 +284,4 @@ TRAININGS: dict[str, tuple[Callable[[], Training], frozenset[str]]] = {
         frozenset({"embedding_bag", "embedding", "histograms", "put", "scan"}),
     ),
 }
-"""What makes each, and the families whose substitutes its step reaches."""
+"""The function that makes each, and the families whose substitutes its step reaches."""

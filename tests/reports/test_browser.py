@@ -105,7 +105,7 @@ def test_filters(script: str, expected: list[str], tmp_path: Path) -> None:
 
 
 def test_everything_is_reached_by_keyboard(tmp_path: Path) -> None:
-    """What reacts to a click takes the focus, and has a name for a screen reader."""
+    """Elements that react to a click take the focus, and have a name for a screen reader."""
     script = """
       const parts = [...document.querySelectorAll("button, input, summary, [tabindex]")];
       const bad = parts.filter((part) => {

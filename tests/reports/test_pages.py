@@ -1,4 +1,4 @@
-"""What reports show: text, timeline, SARIF and the HTML page, all from one model."""
+"""Reports as text, timeline, SARIF and HTML page, all from one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What products and extrema by destination are, and how far a substitute may be from that."""
+"""Products and extrema by destination, exactly, and a substitute's largest distance from them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def assert_reduced(
 
     Args:
         got: the substitute's result.
-        self: what was there before.
+        self: the values there before.
         destinations: positions in ``self``, of the shape of ``source``.
-        source: what was brought there, in the dtype of ``self``.
+        source: the values brought there, in the dtype of ``self``.
         reduce: "prod", "amax" or "amin".
         include_self: whether what was there counts.
     """

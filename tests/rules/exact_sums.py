@@ -1,4 +1,4 @@
-"""What sums by destination are, exactly, and how far a substitute may be from that."""
+"""Sums by destination, exactly, and a substitute's largest distance from them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def assert_exact(
 
     Args:
         got: the substitute's result.
-        self: what was there before.
+        self: the values there before.
         destinations: positions in ``self``, of the shape of ``addends``.
-        addends: what was added, in the dtype of ``self``.
+        addends: the values added, in the dtype of ``self``.
         include_self: whether what was there counts.
         mean: whether the sums are divided by the numbers of their addends.
     """

@@ -1,4 +1,4 @@
-"""What assignments with repeated destinations are: a serial loop in which the last one stays."""
+"""Assignments with repeated destinations: a serial loop in which the last one stays."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def assert_last_wins(
 
     Args:
         got: the result.
-        self: what was there before.
+        self: the values there before.
         destinations: row-major positions in ``self``, of the shape of ``source``.
-        source: what was written.
+        source: the values written.
         case: for the message.
     """
     expected = last_stays(self, destinations, source)

@@ -1,4 +1,4 @@
-"""What the fuzz tests draw, and the claim that they share: the same bits in two schedules."""
+"""Inputs that the fuzz tests draw, and the claim they share: the same bits in two schedules."""
 
 from __future__ import annotations
 

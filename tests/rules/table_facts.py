@@ -1,4 +1,4 @@
-"""What the tests over the whole table share: versions, facts, and which sample meets which row."""
+"""Shared by the tests over the whole table: versions, facts, and which sample meets which row."""
 
 import json
 import os

@@ -95,6 +95,6 @@ def test_mps_alerts(version: str) -> None:
 
 
 def test_unreachable_are_facts() -> None:
-    """What is excused as unreachable is in some binary."""
+    """Every alert that is excused as unreachable is in some binary."""
     known = {name for facts_of in facts.FACTS.values() for name in facts_of["cuda"]}
     assert set(UNREACHABLE) <= known, "remove from UNREACHABLE what no binary has"

@@ -162,7 +162,7 @@ def small(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_large_call_leaves_classes_without_labels() -> None:
-    """What ATen's CUDA kernels make of infinities: no NaN in large calls, neither of classes that
+    """Infinities are as in ATen's CUDA kernels: no NaN in large calls, neither of classes that
     cannot occur nor of an infinite share beside another one.
     """
     problem = small()
@@ -209,7 +209,7 @@ def test_a_label_that_is_no_class(label: int) -> None:
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], message: str) -> None:
-    """Where ATen would read beyond its tensors."""
+    """Calls in which ATen would read beyond its tensors."""
     with pytest.raises(RuntimeError, match=message):
         ctc_loss_backward(**small(**changes))
 

@@ -71,8 +71,8 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "torch.nn.RNN": ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"),
     "torch.nn.LSTM": ("aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"),
 }
-"""What the documentation of torch.use_deterministic_algorithms names, in any supported version, and
-the notes on reproducibility; and the operators that the dispatcher sees for it."""
+"""Names in the documentation of torch.use_deterministic_algorithms, in any supported version, and
+in the notes on reproducibility; and the operators that the dispatcher sees for it."""
 
 
 def documented() -> list[str]:

@@ -155,7 +155,7 @@ def test_an_index_out_of_range(
 
 
 def test_what_does_not_go_together_is_rejected() -> None:
-    """Where ATen on CUDA would read beyond a tensor, or raises what ATen on the CPU does not."""
+    """Calls that would read beyond a tensor on CUDA, or raise what ATen on the CPU does not."""
     rows, bag_size = torch.tensor([[0, 1], [4, 1], [0, 0]]), torch.tensor([2, 1, 0])
     grad = torch.randn(3, 2)
     for arguments in (

@@ -1,4 +1,4 @@
-"""What ATen rejects, a substitute rejects with the same type of exception."""
+"""A substitute rejects what ATen rejects, with the same type of exception."""
 
 import needs
 import pytest

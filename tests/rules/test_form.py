@@ -42,7 +42,7 @@ def folder(family: str) -> Path:
 
 
 def section(family: str, heading: str) -> str:
-    """What a family's docstring says under a heading, on one line."""
+    """The text under a heading of a family's docstring, on one line."""
     text = (families()[family].__doc__ or "").partition(f"## {heading}\n")[2]
     return " ".join(text.partition("\n## ")[0].split())
 
@@ -150,7 +150,7 @@ def test_budgets(family: str) -> None:
 
 @EVERY_FAMILY
 def test_no_blank_is_left(family: str) -> None:
-    """What tools/new_rule.py marks FILL IN is for the family's author to write."""
+    """The blanks that tools/new_rule.py marks FILL IN are for the family's author to write."""
     blanks = [
         f"detmode/rules/{family}/{path.name}:{number}: {line.strip().replace('FILL IN: ', '')}"
         for path in sorted(filter(Path.is_file, folder(family).iterdir()))

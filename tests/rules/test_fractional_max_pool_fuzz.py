@@ -105,7 +105,7 @@ def test_an_index_out_of_range_traps(position: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_does_not_go_together_is_rejected() -> None:
-    """Where ATen would read beyond a tensor."""
+    """Calls in which ATen would read beyond a tensor."""
     self, grad_output = torch.zeros(2, 3, 4, 4), torch.ones(2, 3, 2, 2)
     indices = torch.zeros(grad_output.shape, dtype=torch.int64)
     run = launch.fractional_max_pool2d_backward

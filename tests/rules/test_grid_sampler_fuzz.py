@@ -68,7 +68,7 @@ def wide(call: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, 
 
 
 def bounds(call: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """What each gradient may be off: roundings of the addends' magnitudes, in opmath.
+    """Largest errors of the gradients: roundings of the addends' magnitudes, in opmath.
 
     A position is off by a rounding of the largest position, which moves a weight by as much, times
     the largest slope.
@@ -204,7 +204,7 @@ def test_output_mask(mask: list[bool]) -> None:
 
 
 def test_what_does_not_go_together_is_rejected() -> None:
-    """Where ATen reads beyond a tensor, or leaves a result as it was allocated."""
+    """Calls in which ATen reads beyond a tensor, or leaves a result as it was allocated."""
     call = backward(Maker(torch.float32), (1, 2), (4, 4), (3, 3))
     run_2d = launch.grid_sampler_2d_backward
     with pytest.raises(ValueError, match="grad_output to have sizes"):

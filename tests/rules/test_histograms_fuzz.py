@@ -27,7 +27,7 @@ shapes = st.lists(st.one_of(st.integers(0, 5), st.sampled_from([1, 63, 300])), m
 
 
 def counts_of(values: Tensor, bins: int, low: float, high: float) -> Tensor:
-    """How many elements lie in each bin, by ATen's formula, rounded in the elements' dtype."""
+    """Count the elements in each bin by ATen's formula, rounded in the elements' dtype."""
     begin, end, count = torch.tensor([low, high, bins], dtype=values.dtype)
     inside = values[(values >= begin) & (values <= end)]
     place = (inside - begin) * count / (end - begin)

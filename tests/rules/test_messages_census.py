@@ -269,7 +269,7 @@ class Alerting:
     """One call that alerts.
 
     Args:
-        name: what is called.
+        name: the name that is called.
         caller: PyTorch's caller name.
         op: the overload that alerts, as the dispatcher sees it.
         call: the call.
@@ -456,7 +456,7 @@ def test_runs_substituted(each: Alerting) -> None:
 
 @pytest.mark.parametrize("each", ALERTING, ids=str)
 def test_cpu(each: Alerting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What varies there has a substitute, which needs no compiler; what does not passes."""
+    """Calls that vary there have a substitute, which needs no compiler; the others pass."""
     monkeypatch.setattr(cuda, "unavailable", lambda device_type: "nothing can be launched")
     mode = DeterministicMode(substitute=each.name in ON_CPU)
     assert alert_given(each.run, mode, each.may_end_in) == []
@@ -465,7 +465,7 @@ def test_cpu(each: Alerting, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", SILENT)
 def test_no_false_alarm(name: str) -> None:
-    """What does not vary, or has a native path, passes without a word as if on CUDA."""
+    """Calls that do not vary, or have a native path, pass without a word as if on CUDA."""
     mode = DeterministicMode(simulate="cuda", substitute=False)
     assert alert_given(lambda: run(SILENT[name]), mode) == []
     assert {record.action for record in mode.records} <= {"native"}

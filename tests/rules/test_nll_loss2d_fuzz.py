@@ -133,7 +133,7 @@ def test_half_precision_mean_of_many_pixels() -> None:
 
 
 def test_a_wrong_class_is_an_error_on_the_device() -> None:
-    """Where nothing checks before the launch, the kernel does."""
+    """The kernel checks what nothing checks before the launch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("detmode.rules.nll_loss2d.launch._check_on_host", lambda *_: None)
         for wrong in (-1, 2, 2**40):

@@ -47,7 +47,7 @@ ROUNDED = {
     "ormqr": _OUT_OF_PLACE,
     "prod": _OUT_OF_PLACE,
 }
-"""What PyTorch itself computes in another way once any mode is there, and why: it may round, sign
+"""Operators that PyTorch computes otherwise once any mode is there, and why: it may round, sign
 a zero, or lay out a gradient otherwise."""
 
 

@@ -89,7 +89,7 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_gradients_that_do_not_fit(kind: tuple[str, int]) -> None:
-    """What would be read or written beyond the tensors is an error."""
+    """An access beyond the tensors is an error."""
     family, spatial = kind
     function = LAUNCHERS[kind]
     shape, padding = (2, 3, *(5,) * spatial), [1, 2] * spatial

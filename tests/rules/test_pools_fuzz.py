@@ -183,7 +183,7 @@ def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_avg_pool3d_survives_a_sum_beyond_the_range(dtype: torch.dtype) -> None:
-    """Where windows share a divisor, finite gradients give a finite result as in ATen."""
+    """Finite gradients give a finite result as in ATen, if windows share a divisor."""
     self = torch.empty(1, 1, 3, 3, 3, dtype=dtype)
     grad = torch.full_like(self, torch.finfo(dtype).max / 2)
     grad_input = avg_pool3d.avg_pool3d_backward(grad, self, [3], [1], [1], False, True, None)
@@ -228,7 +228,7 @@ def test_a_window_without_an_element() -> None:
 
 
 def test_what_does_not_go_together_is_rejected() -> None:
-    """Where ATen would read beyond a tensor, or take an index of another dtype."""
+    """Calls in which ATen would read beyond a tensor, or take an index of another dtype."""
     self, grad = torch.zeros(2, 3, 4, 4, 4), torch.ones(2, 3, 2, 2, 2)
     indices = torch.zeros(2, 3, 2, 2, 2, dtype=torch.int64)
     pool = max_pool3d.max_pool3d_with_indices_backward

@@ -16,7 +16,7 @@ def quantized(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("simulate", [None, "cuda"])
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 def test_new_elements_are_filled(dtype: torch.dtype, simulate: str | None) -> None:
-    """What was there stays, what is new is the largest integer, and nothing is raised."""
+    """Old elements stay, new ones are the largest integer, and nothing is raised."""
     x = quantized(dtype, 2, 2)
     with DeterministicMode(simulate=simulate) as mode:
         assert x.resize_(3, 3) is x

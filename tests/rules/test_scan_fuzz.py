@@ -45,7 +45,7 @@ def rows(draw: st.DrawFn, op: str, dtype: torch.dtype) -> tuple[Tensor, int]:
 
 
 def bound(op: str, exact: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
-    """What an element of the result may be off by."""
+    """The largest error of an element of the result."""
     limit = torch.finfo(dtype)
     unit = limit.eps / 2
     opmath = torch.finfo(torch.float64 if limit.bits == 64 else torch.float32).eps / 2
@@ -178,7 +178,7 @@ def test_complex_directions() -> None:
 
 
 def scans(mode: DeterministicMode) -> set[str]:
-    """What became of the scans."""
+    """Results of the scans."""
     return {each.action for each in mode.records if "cum" in each.overload}
 
 

@@ -266,7 +266,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def align(module: ModuleType) -> None:
-    """What torchvision.ops.roi_align calls under the flag."""
+    """Calls of torchvision.ops.roi_align under the flag."""
     input, rois = torch.empty(2, 3, 9, 9, device="cuda"), torch.empty(4, 5, device="cuda")
     module._roi_align(input, rois, 1.0, 2, 2, -1, False)
 

@@ -64,7 +64,7 @@ class Moved(TorchDispatchMode):
 
 
 def traffic_of(case: Case, action: Substitute) -> float:
-    """What the substitute moves for a case at least, as a multiple of the floor."""
+    """The least traffic of the substitute for a case, as a multiple of the floor."""
     func = resolve(case.sample.op)
     assert func is not None
     arguments = Signature(func).bind((), case.sample.arguments(case.dtype))

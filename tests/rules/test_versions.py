@@ -79,7 +79,7 @@ def test_cublas_workspace(
     ],
 )
 def test_cublas_no_false_alarm(run: Callable[[], Any], version: Callable[[str], None]) -> None:
-    """What does not call cuBLAS, or calls cuBLASLt, passes."""
+    """A product that does not call cuBLAS, or calls cuBLASLt, is no error."""
     version("2.8")
     assert caller_of(run) == ""
 

@@ -1,4 +1,4 @@
-"""What a call writes is checked as ATen checks it: dtype, and memory that is read as well."""
+"""Written tensors are checked as ATen checks them: dtype, and memory that is read as well."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

@@ -15,7 +15,7 @@ class Kind:
     """A kind of fault.
 
     Args:
-        name: what it is.
+        name: as shown.
         training: the run that has it.
         divergence: the kind that is to be named.
         overload: the operator that is to be named.

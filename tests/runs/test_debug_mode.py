@@ -1,4 +1,4 @@
-"""What the documentation says of DebugMode beside ``detmode diff`` is what is measured."""
+"""The documentation's table of DebugMode beside ``detmode diff`` is what is measured."""
 
 from pathlib import Path
 

@@ -150,7 +150,7 @@ def test_dump_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def compared(tmp_path: Path, one: Tensor, other: Tensor) -> ArrayDifference | None:
-    """How dumps of two tensors differ."""
+    """Compare dumps of two tensors."""
     dumps = [
         dumped(tmp_path / str(uuid4()), "aten::clone@0", tensor.clone) for tensor in (one, other)
     ]
@@ -427,7 +427,7 @@ def test_malformed_dump_is_one_line_and_exit_code_2(
 def test_a_dump_that_was_being_written_is_passed_over(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """What a killed run leaves of a dump is none, and the rest is read."""
+    """A killed run's last dump is none, and the rest is read."""
     copy = tmp_path / "copy"
     shutil.copytree(runs[1], copy)
     dumps = copy / "dumps"

@@ -143,6 +143,6 @@ def test_generators_that_are_not_the_reason(
 
 
 def occurrence(path: Path, number: int) -> int:
-    """Which call of its operator the call with a number is."""
+    """The position of a call among those of its operator."""
     calls = list(Reader(path).calls())
     return sum(call.overload == calls[number].overload for call in calls[:number])

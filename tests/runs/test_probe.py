@@ -157,7 +157,7 @@ def test_custom_operator_with_an_atomic_sum() -> None:
 
 @needs.compiler
 def test_mutating_custom_operator_with_an_atomic_sum() -> None:
-    """What the schema says is written is compared, and is written once."""
+    """Arguments that the schema says are written are compared, and written once."""
     source, index = collisions()
     result, alone = torch.zeros(4), torch.zeros(4)
     report = probe(racing_, result, source, index)
@@ -253,7 +253,7 @@ def test_one_of_several_mutated_tensors() -> None:
 
 
 def test_rule_of_the_table() -> None:
-    """Where the table has a row for the call on CUDA, the report names its family and action."""
+    """The report names the family and the action of a call that has a row on CUDA."""
     row = row_with_noise(
         "aten::index_add",
         lambda result, calls: result.add_(calls),
@@ -399,7 +399,7 @@ def test_warnings_are_given_once() -> None:
 
 
 def test_errors_are_the_programs() -> None:
-    """What an operator raises is raised; it is counted, and the block ends."""
+    """An operator's error is raised; it is counted, and the block ends."""
     probing = Probe()
     with pytest.raises(RuntimeError, match="size"), probing:
         torch.ones(2) + torch.ones(3)
@@ -456,7 +456,7 @@ def test_skip() -> None:
 
 
 def test_repeat_that_raises() -> None:
-    """Where a repeat cannot be made, the call is not taken for probed, and the program goes on."""
+    """A call that cannot be repeated is not taken for probed, and the program goes on."""
     STATE["raises_at"] = 2
     torch.manual_seed(0)
     torch.rand(())

@@ -1,4 +1,4 @@
-"""What a recording holds of a call, and what it leaves as it was."""
+"""A recording's contents, and what it leaves as it was."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_fused_optimizer(path: Path) -> None:
 
 
 def test_memory_that_nobody_wrote(path: Path, tmp_path: Path) -> None:
-    """What ``empty`` gives, and a view of it, is undefined until it is written."""
+    """The result of ``empty``, and a view of it, is undefined until it is written."""
 
     def program(rest: float, recording: record) -> None:
         full = torch.full((64,), rest)
@@ -367,7 +367,7 @@ def test_paths_of_modules_that_are_gone() -> None:
 @needs.compiler
 @pytest.mark.parametrize("observer", [record, Probe], ids=["record", "probe"])
 def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> None:
-    """What is allowed in forward is allowed in its backward, also where it is recorded."""
+    """An operator allowed in forward is allowed in its backward, also where it is recorded."""
     looking = observer(path) if observer is record else observer(1)
     image, grid = torch.ones(1, 1, 4, 4, requires_grad=True), torch.zeros(1, 2, 2, 2)
     with looking, DeterministicMode(simulate="cuda", substitute=False) as mode:

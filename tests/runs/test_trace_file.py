@@ -435,7 +435,7 @@ def test_two_processes_do_not_share_a_folder(
 
 @pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
 def test_other_generators_than_a_recording_has(generators: object, trace: Path, copy: Path) -> None:
-    """What ``trace.json`` says of the generators is read as it is, and need not be there."""
+    """The states of generators in ``trace.json`` are read as they are, and need not be there."""
     head = json.loads((copy / "trace.json").read_text())
     (copy / "trace.json").write_text(json.dumps({**head, "generators": generators}))
     os.truncate(copy / "calls.jsonl", (copy / "calls.jsonl").stat().st_size // 2)
@@ -455,7 +455,7 @@ def test_other_generators_than_a_recording_has(generators: object, trace: Path, 
 def test_unreadable_is_one_line_and_exit_code_2(
     content: str | None, said: str, tmp_path: Path, run_diff: Diff
 ) -> None:
-    """What is no trace ends ``detmode diff`` with one line and exit code 2."""
+    """A folder that is no trace ends ``detmode diff`` with one line and exit code 2."""
     if content is not None:
         (tmp_path / "trace.json").write_text(content)
     code, _, error = run_diff(tmp_path, tmp_path)

@@ -56,7 +56,7 @@ class Training:
         unclipped: a step whose gradients are not clipped.
         reseeded: a step before which the generator is set anew.
         threads: PyTorch's threads.
-        fault: what goes wrong.
+        fault: the fault that is made.
     """
 
     seed: int = 0

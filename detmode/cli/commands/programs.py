@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "NCCL_ALGO": EXCLUDING,
     "PYTHONHASHSEED": "0",
 }
-"""What must be set before Python, CUDA or NCCL starts; a value that the user set wins."""
+"""Variables to be set before Python, CUDA or NCCL starts; a value that the user set wins."""
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:

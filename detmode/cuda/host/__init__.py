@@ -78,7 +78,7 @@ _WORD, _STRUCT = -1, -2
 
 
 _POSITION = re.compile(r"(?<=argument )(\d+)")
-"""What the headers of the runner call an argument by."""
+"""The position by which the headers of the runner call an argument."""
 
 
 class _Schedule(threading.local):

@@ -42,7 +42,7 @@ def assign_rows(
         index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
             each of ``shape.outer``, or one for each element of ``source``.
         source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: how they lie.
+        shape: their layout.
         unique: no destination is named twice.
     """
     if shape.addends == 0:

@@ -24,7 +24,7 @@ PooledShape = namedtuple(
     "threads outer inner t_in h_in w_in t_out h_out w_out t_magic h_magic w_magic positions_magic "
     "lanes lanes_magic",
 )
-"""How the tensors lie, and the threads on them: see ``pooled_shape`` of the kernels' header."""
+"""The layout of the tensors and of the threads on them: ``pooled_shape`` of the kernels' header."""
 
 
 def pooled_shape(

@@ -36,7 +36,7 @@ def extreme_rows(
         index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
             each of ``shape.outer``, or one for each element of ``source``.
         source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: how they lie.
+        shape: their layout.
         largest: whether the maximum is meant, not the minimum.
         include_self: whether what a destination held takes part; for int32 and int64 it must,
             because each of their values has a key and none is left for "nothing".

@@ -1,4 +1,4 @@
-"""Which output positions read an input position, and with which weights, for each dimension."""
+"""The output positions that read an input position, and their weights, for each dimension."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Interpolation:
     """The properties of a separable interpolation.
 
     Args:
-        source: where its tables are written.
+        source: the source by which its tables are written.
         entry: the entry that writes them, with ``{}`` for the opmath type.
         taps: of a dimension's input size and scale, the most taps an output position has.
         clamps: taps outside the input count at its ends; otherwise there are none outside.

@@ -12,7 +12,7 @@ from detmode.cuda import magic_numbers
 Pooling = namedtuple(
     "Pooling", "size size_magic out stride stride_magic padding dilation step whole part"
 )
-"""What ``pooled_axis.cuh`` says of one axis."""
+"""The struct of one axis in ``pooled_axis.cuh``."""
 
 
 @lru_cache(maxsize=4096)

@@ -83,11 +83,11 @@ def linearize(
 
 
 def of_elements(index: Tensor, shape: Rows) -> Tensor:
-    """Where in ``[outer, size, inner]`` each element goes; contiguous.
+    """The place of each element in ``[outer, size, inner]``; contiguous.
 
     Args:
         index: int64, a position in ``[0, size)`` for each element of ``[outer, rows, inner]``.
-        shape: how they lie.
+        shape: their layout.
     """
     grid = (shape.outer, shape.rows, shape.inner)
     outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)

@@ -32,7 +32,7 @@ def add_rows(
         index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
             each of ``shape.outer``, or one for each element of ``source``.
         source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: how they lie.
+        shape: their layout.
         alpha: a factor for the addends.
         include_self: whether what a destination held is an addend too.
         mean: divide each sum by the number of its addends.
@@ -87,7 +87,7 @@ def multiply_rows(
         index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
             each of ``shape.outer``, or one for each element of ``source``.
         source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: how they lie.
+        shape: their layout.
         include_self: whether what a destination held is a factor too.
     """
     if shape.addends == 0:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 SEVERITIES = ("error", "warning", "note")
-"""How much a finding matters, the most first."""
+"""Weights of a finding, the heaviest first."""
 
 
 @dataclass(frozen=True)

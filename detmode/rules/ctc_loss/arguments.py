@@ -14,7 +14,7 @@ from detmode.cuda.checks import check_implemented, check_scalar_type
 TARGETS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)
 LengthPairs = namedtuple("LengthPairs", "a b c d e f g h i j k l")
-"""What ``ctc_write_lengths`` takes at once, two lengths in each."""
+"""Lengths that ``ctc_write_lengths`` takes at once, two in each."""
 PAIRS = len(LengthPairs._fields)
 
 SOURCE = Source(
@@ -86,8 +86,8 @@ def lengths_of(
         name: for messages.
         lengths: a list, or a tensor on any device.
         like: (T, N, C); there are N lengths.
-        longest: what no length exceeds.
-        total: what their sum does not exceed.
+        longest: a bound of the lengths.
+        total: a bound of their sum.
 
     Raises:
         RuntimeError: lengths that do not fit, where Python can see them; on a GPU, the kernels

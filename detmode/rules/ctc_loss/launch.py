@@ -18,7 +18,7 @@ THREADS = 512
 
 
 LabelLayout = namedtuple("LabelLayout", "row step total concatenated")
-"""Where the labels are: strides, their number, and whether they are all in one dimension."""
+"""The places of the labels: strides, their number, and whether they are all in one dimension."""
 ProbsStride = namedtuple("ProbsStride", "time sample label")
 """The strides of ``log_probs``."""
 

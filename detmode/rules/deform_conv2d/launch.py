@@ -11,7 +11,7 @@ from detmode.cuda import Source, ctype, empty_like, launch, sum_to_zeros
 from detmode.cuda.checks import check_implemented
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
-"""What torchvision's CUDA kernels take."""
+"""Dtypes that torchvision's CUDA kernels take."""
 IMAGES = 32
 """Images whose columns are in memory at once, as in torchvision."""
 

@@ -87,7 +87,7 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
     """The gradient of the input, contiguous.
 
     Args:
-        call: what was sampled, and where.
+        call: the arguments of the sampling.
         grad_output: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
     """
     input, grid = call.input, call.grid
@@ -107,7 +107,7 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
     """The gradient of the grid, contiguous; zeros for nearest, and without channels.
 
     Args:
-        call: what was sampled, and where.
+        call: the arguments of the sampling.
         grad_output: as for :func:`grad_input`.
     """
     input, grid = call.input, call.grid

@@ -16,7 +16,7 @@ def index_copy(
 
     Args:
         self: contiguous, of any dtype that is not quantized.
-        dim: what ``index`` names positions of.
+        dim: the dimension whose positions ``index`` names.
         index: int64, one dimension or none.
         source: of the dtype of ``self``, and of its shape but for ``dim``.
         out: contiguous, where the result goes; ``self`` for the in-place variant.

@@ -34,7 +34,7 @@ def max_unpool(
         A contiguous tensor of shape (N, C, *output_size), or without N.
 
     Raises:
-        RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        RuntimeError: as ATen's; for indices out of range on the CPU only.
     """
     shape = _planes(self, indices, output_size)
     out = self.new_zeros((*self.shape[: -len(output_size)], *output_size))

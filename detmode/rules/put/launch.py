@@ -27,7 +27,7 @@ def put(
         index: int64, positions in row-major ``self``; negative ones count from the end.
         source: of the dtype of ``self``, as many elements as ``index``.
         accumulate: add the sources to what is there instead.
-        out: where the result goes; ``self`` for the in-place variant.
+        out: the tensor that takes the result; ``self`` for the in-place variant.
 
     Raises:
         IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.

@@ -13,7 +13,7 @@ from detmode.cuda.checks import check_implemented
 from detmode.cuda.rows.extents import Extents
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
-"""What torchvision's CUDA kernels take."""
+"""Dtypes that torchvision's CUDA kernels take."""
 CHANNELS = 16
 """Channels that a thread of roi_align owns: they share a bin's weights."""
 

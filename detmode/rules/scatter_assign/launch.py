@@ -22,7 +22,7 @@ def scatter(
 
     Args:
         self: contiguous, of any dtype that is not quantized.
-        dim: what ``index`` names positions of.
+        dim: the dimension whose positions ``index`` names.
         index: int64 or int32, no larger than ``src``, nor than ``self`` apart from ``dim``.
         src: of the dtype of ``self``.
         out: contiguous, where the result goes; ``self`` for the in-place variant.
