@@ -20,6 +20,7 @@ def _call(make: Maker, op: str) -> dict[str, Any]:
         "input_tensors": [many],
         **dict.fromkeys(("process_group", "sparse_indices")),
         **dict.fromkeys(("root_rank", "root_tensor"), 0),
+        # The schemas' spellings, those of c10d_functional last; no common type marks the argument.
         **dict.fromkeys(("reduce_op", "reduceOp"), "sum"),
         **dict.fromkeys(("group_name", "tag"), "default"),
         "ranks": [0, 1],
