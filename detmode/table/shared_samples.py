@@ -1,4 +1,4 @@
-"""Samples that families share: of the backward of resizes and of paddings."""
+"""Samples that families share: of the backward of resizes and of paddings, and of scatters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import LAYOUTS, Arguments, padded, resized, special
+from detmode.table.inputs import LAYOUTS, Arguments, padded, resized, scattered, special
 from detmode.table.samples import Sample, sample
 
 special_gradient = partial(special, name="grad_output")
@@ -90,6 +90,22 @@ def bench_pad(
 ) -> Sample:
     """The same of the operator for as many dimensions as ``padding`` has."""
     return pad(name, shape, padding, op=ops[len(padding) // 2], dtypes=FLOATING[:3])
+
+
+def wrong_scatters(case: Callable[..., Sample]) -> tuple[Sample, ...]:
+    """Arguments that a scatter refuses; ``case`` makes a sample of a name and a function."""
+    row = case("row", lambda m: scattered(m, [4], 0, [9]))
+    return (
+        row.but("index_too_large", index=lambda index: index + 4),
+        row.but("index_negative", index=lambda index: ~index),
+        row.but("index_not_integer", index=Tensor.double),
+        row.but("index_of_two_dims", index=lambda index: index[:, None]),
+        row.but("index_beyond_src", src=lambda src: src[1:]),
+        case("index_beyond_self", lambda m: scattered(m, [4, 3], 0, [9, 4])),
+        row.but("dim_out_of_range", dim=1),
+        row.but("nowhere_to_go", self=lambda self: self[:0]),
+        row.but("other_dtype", src=Tensor.double, dtypes=FLOATING[:3]),
+    )
 
 
 def folded(fold: Callable[[Tensor, Tensor, Tensor, int], None]) -> Callable[..., Tensor]:

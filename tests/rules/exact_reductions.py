@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
+from exact_sums import by_destination
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, same_bits, tensors
+from strategies import ANY_LAYOUT, SEEDS, tensors
 from torch import Tensor
 
 from detmode.table.conditions import FLOATING, INTEGRAL
@@ -49,20 +50,12 @@ def assert_reduced(
     """
     assert got.dtype == self.dtype
     assert got.shape == self.shape
-    met: dict[int, list[float]] = {}
-    for destination, value in zip(destinations.flatten().tolist(), source.flatten().tolist()):
-        met.setdefault(destination, []).append(value)
-    flat_got, flat_self = got.reshape(-1), self.reshape(-1)
-    untouched = torch.ones(flat_self.numel(), dtype=torch.bool)
-    untouched[list(met)] = False
-    assert same_bits(flat_got[untouched], flat_self[untouched])
-    results, before = flat_got.tolist(), flat_self.tolist()
-    for destination, terms in met.items():
-        terms = [before[destination], *terms] if include_self else terms
+    for result, before, terms in by_destination(got, self, destinations, source):
+        terms = [before, *terms] if include_self else terms
         if reduce == "prod":
-            _assert_product(results[destination], terms, got.dtype)
+            _assert_product(result, terms, got.dtype)
         else:
-            _assert_extremum(results[destination], terms, reduce == "amax")
+            _assert_extremum(result, terms, reduce == "amax")
 
 
 def _assert_product(result: float, terms: list[float], dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import torch
@@ -13,6 +14,22 @@ from torch import Tensor
 from detmode.table.conditions import COMPLEX, FLOATING
 
 DTYPES = st.sampled_from(FLOATING + COMPLEX)
+
+
+def by_destination(
+    got: Tensor, self: Tensor, destinations: Tensor, source: Tensor
+) -> Iterator[tuple[float, float, list[float]]]:
+    """Each destination's result, its value before and what came there; others keep their bits."""
+    met: dict[int, list[float]] = {}
+    for destination, value in zip(destinations.flatten().tolist(), source.flatten().tolist()):
+        met.setdefault(destination, []).append(value)
+    flat_got, flat_self = got.reshape(-1), self.reshape(-1)
+    untouched = torch.ones(flat_self.numel(), dtype=torch.bool)
+    untouched[list(met)] = False
+    assert same_bits(flat_got[untouched], flat_self[untouched])
+    results, before = flat_got.tolist(), flat_self.tolist()
+    for destination, terms in met.items():
+        yield results[destination], before[destination], terms
 
 
 def assert_exact(
@@ -39,18 +56,9 @@ def assert_exact(
     if got.is_complex():
         got, self, addends = (torch.view_as_real(x.resolve_conj()) for x in (got, self, addends))
         destinations = torch.stack((2 * destinations, 2 * destinations + 1), -1)
-    met: dict[int, list[float]] = {}
-    for destination, addend in zip(destinations.flatten().tolist(), addends.flatten().tolist()):
-        met.setdefault(destination, []).append(addend)
-    flat_got, flat_self = got.reshape(-1), self.reshape(-1)
-    untouched = torch.ones(flat_self.numel(), dtype=torch.bool)
-    untouched[list(met)] = False
-    assert same_bits(flat_got[untouched], flat_self[untouched])
-    results, before = flat_got.tolist(), flat_self.tolist()
-    for destination, terms in met.items():
-        if include_self:
-            terms.append(before[destination])
-        _assert_sum(results[destination], terms, got.dtype, include_self, mean)
+    for result, before, terms in by_destination(got, self, destinations, addends):
+        terms = [*terms, before] if include_self else terms
+        _assert_sum(result, terms, got.dtype, include_self, mean)
 
 
 def _assert_sum(

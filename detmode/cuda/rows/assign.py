@@ -38,11 +38,10 @@ def assign_rows(
     """Write ``source`` to ``out`` where ``index`` says; what no row names keeps its bits.
 
     Args:
-        out: contiguous, ``shape.destinations`` elements of any dtype that is not quantized.
-        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
-            each of ``shape.outer``, or one for each element of ``source``.
-        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: their layout.
+        out: as for :func:`~detmode.cuda.rows.sums.add_rows`, of any dtype that is not quantized.
+        index: likewise.
+        source: likewise.
+        shape: likewise.
         unique: no destination is named twice.
     """
     if shape.addends == 0:

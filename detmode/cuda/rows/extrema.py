@@ -32,11 +32,10 @@ def extreme_rows(
     """Put the extremum of ``source`` where ``index`` says; other destinations keep their bits.
 
     Args:
-        out: contiguous, ``shape.destinations`` elements, of a floating or integral dtype.
-        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
-            each of ``shape.outer``, or one for each element of ``source``.
-        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: their layout.
+        out: as for :func:`~detmode.cuda.rows.sums.add_rows`, of a floating or integral dtype.
+        index: likewise.
+        source: likewise.
+        shape: likewise.
         largest: whether the maximum is meant, not the minimum.
         include_self: whether what a destination held takes part; for int32 and int64 it must,
             because each of their values has a key and none is left for "nothing".

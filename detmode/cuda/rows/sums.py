@@ -83,11 +83,10 @@ def multiply_rows(
     """Multiply ``out`` by ``source`` where ``index`` says; other destinations keep their bits.
 
     Args:
-        out: contiguous, ``shape.destinations`` elements, of a floating or integral dtype.
-        index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
-            each of ``shape.outer``, or one for each element of ``source``.
-        source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
-        shape: their layout.
+        out: as for :func:`add_rows`, of a floating or integral dtype.
+        index: likewise.
+        source: likewise.
+        shape: likewise.
         include_self: whether what a destination held is a factor too.
     """
     if shape.addends == 0:

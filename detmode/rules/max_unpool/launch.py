@@ -36,8 +36,7 @@ def max_unpool(
     Raises:
         RuntimeError: as ATen's; for indices out of range on the CPU only.
     """
-    shape = _planes(self, indices, output_size)
-    out = self.new_zeros((*self.shape[: -len(output_size)], *output_size))
+    out, shape = _zeros(self, indices, output_size)
     assign_rows(out, indices.contiguous(), self.contiguous(), shape)
     return out
 
@@ -50,8 +49,7 @@ def max_unpool_on_cpu(
     padding: Sequence[int] = (),
 ) -> Tensor:
     """The same by ATen's operators on the CPU; in 2-D channels_last where ``self`` is."""
-    shape = _planes(self, indices, output_size)
-    out = self.new_zeros((*self.shape[: -len(output_size)], *output_size))
+    out, shape = _zeros(self, indices, output_size)
     if shape.addends:
         # scatter writes along a dimension in order: the last one wins.
         planes = (shape.outer, shape.rows)
@@ -62,8 +60,8 @@ def max_unpool_on_cpu(
     return out.contiguous(memory_format=format)
 
 
-def _planes(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Rows:
-    """Return the layout of inputs and outputs; on the CPU, raise for an index out of range."""
+def _zeros(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Rows]:
+    """Outputs and the layout; on the CPU, raise for an index out of range."""
     dims, size = len(output_size), prod(output_size)
     position = out_of_range(indices, size)
     if position is not None:
@@ -71,4 +69,5 @@ def _planes(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Rows:
         raise RuntimeError(
             f"Found an invalid max index: {position} (output volumes are of size {volumes})"
         )
-    return Rows(prod(self.shape[:-dims]), prod(self.shape[-dims:]), 1, size)
+    out = self.new_zeros((*self.shape[:-dims], *output_size))
+    return out, Rows(prod(self.shape[:-dims]), prod(self.shape[-dims:]), 1, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -44,12 +45,6 @@ TILE = (8, 32)
 MAX_GRID = 65536
 
 
-def bins_of(channels: int, pooled_height: int, pooled_width: int) -> tuple[int, int, int]:
-    """Return the bins of grad for each region if a channel of the input belongs to one bin."""
-    bins = pooled_height * pooled_width
-    return (channels // bins if bins else 0, pooled_height, pooled_width)
-
-
 def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_grad: Tensor) -> None:
     """Check what torchvision checks, and that nothing is read out of bounds.
 
@@ -78,12 +73,24 @@ def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_gra
     check_implemented(name, grad, DTYPES)
 
 
-def check_mapping(channel_mapping: Tensor) -> None:
-    """Check that a channel of the input belongs to one bin; the GPU traps if it does not."""
+def check_mapped(
+    name: str, grad: Tensor, rois: Tensor, bins: tuple[int, int, int], channel_mapping: Tensor
+) -> None:
+    """Check an operator for which a channel of the input belongs to one bin, and that it does.
+
+    On a GPU the second check traps.
+
+    Raises:
+        RuntimeError: shapes, dtypes or devices do not fit.
+        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    """
+    channels, *pooled = bins
+    share = channels // prod(pooled) if prod(pooled) else 0
+    check(name, grad, rois, (share, *pooled), channel_mapping=channel_mapping)
     n = channel_mapping.numel()
     if n:
-        mapping, bins = channel_mapping.contiguous(), channel_mapping[0].numel()
-        launch(POOL, "ps_check_mapping", n, channel_mapping=mapping, n=n, bins=bins)
+        mapping, size = channel_mapping.contiguous(), channel_mapping[0].numel()
+        launch(POOL, "ps_check_mapping", n, channel_mapping=mapping, n=n, bins=size)
 
 
 def gather(

@@ -12,9 +12,8 @@ from detmode.rules.roi_pools.gather import (
     ALIGN,
     CHANNELS,
     POOL,
-    bins_of,
     check,
-    check_mapping,
+    check_mapped,
     gather,
 )
 
@@ -68,9 +67,8 @@ def ps_roi_align_backward(
         NotImplementedError: torchvision's CUDA kernel does not take the dtype.
     """
     shape = (batch_size, channels, height, width)
-    bins = bins_of(channels, pooled_height, pooled_width)
-    check("ps_roi_align_backward_kernel", grad, rois, bins, channel_mapping=channel_mapping)
-    check_mapping(channel_mapping)
+    bins = (channels, pooled_height, pooled_width)
+    check_mapped("ps_roi_align_backward_kernel", grad, rois, bins, channel_mapping)
     entry = f"roi_align_backward<{ctype(grad.dtype)}, 1, true>"
     how = _sampled(grad, spatial_scale, sampling_ratio, True)
     return gather(ALIGN, entry, grad, rois, shape, 1, **how)
@@ -145,9 +143,8 @@ def ps_roi_pool_backward(
         NotImplementedError: torchvision's CUDA kernel does not take the dtype.
     """
     shape = (batch_size, channels, height, width)
-    bins = bins_of(channels, pooled_height, pooled_width)
-    check("ps_roi_pool_backward_kernel", grad, rois, bins, channel_mapping=channel_mapping)
-    check_mapping(channel_mapping)
+    bins = (channels, pooled_height, pooled_width)
+    check_mapped("ps_roi_pool_backward_kernel", grad, rois, bins, channel_mapping)
     entry = f"ps_roi_pool_backward<{ctype(grad.dtype)}>"
     return gather(
         POOL, entry, grad.contiguous(), rois, shape, 1, spatial_scale=float(spatial_scale)

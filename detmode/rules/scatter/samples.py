@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
@@ -20,7 +19,7 @@ from detmode.table.inputs import (
     special,
 )
 from detmode.table.samples import Maker, Sample, Samples, sample
-from detmode.table.shared_samples import made_by
+from detmode.table.shared_samples import made_by, wrong_scatters
 
 SUMS = FLOATING + COMPLEX
 ALL = (*SUMS, *INTEGRAL, torch.bool)
@@ -29,7 +28,6 @@ REDUCED = "aten::scatter.reduce"
 _adds = partial(sample, op="aten::scatter_add", dtypes=SUMS)
 _reals = partial(_adds, dtypes=FLOATING)
 _image = _adds("image", lambda m: scattered(m, [2, 5, 3, 4], 1, [2, 9, 3, 4]), variants=LAYOUTS)
-_row = _adds("row", lambda m: scattered(m, [4], 0, [9]), variants=("int32", "cpu", "mps"))
 
 
 def _value(m: Maker) -> Arguments:
@@ -95,7 +93,7 @@ SAMPLES = Samples(
         _adds("empty_rows", lambda m: scattered(m, [4, 0], 0, [3, 0]), "empty"),
         _adds("scalar", lambda m: scattered(m, [], 0, [])),
         _image,
-        _row,
+        _adds("row", lambda m: scattered(m, [4], 0, [9]), variants=("int32", "cpu", "mps")),
         _reals("special", lambda m: special(scattered(m, [9], 0, [30]), "src")),
         _reals("special_rows", lambda m: special(scattered_rows(m, [3, 30], 0, 9), "src")),
         _adds("integers", lambda m: scattered(m, [4], 0, [30]), dtypes=INTEGRAL),
@@ -106,15 +104,7 @@ SAMPLES = Samples(
         ),
     ),
     errors=(
-        _row.but("index_too_large", index=lambda index: index + 4),
-        _row.but("index_negative", index=lambda index: ~index),
-        _row.but("index_not_integer", index=Tensor.double),
-        _row.but("index_of_two_dims", index=lambda index: index[:, None]),
-        _row.but("index_beyond_src", src=lambda src: src[1:]),
-        _adds("index_beyond_self", lambda m: scattered(m, [4, 3], 0, [9, 4])),
-        _row.but("dim_out_of_range", dim=1),
-        _row.but("nowhere_to_go", self=lambda self: self[:0]),
-        _row.but("other_dtype", src=Tensor.double, dtypes=SUMS[:3]),
+        *wrong_scatters(_adds),
         *_errors("add"),
         *_errors("multiply"),
         made_by(scattered, REDUCED, SUMS)("no_such_reduce", [4], 0, [9], reduce="mean"),

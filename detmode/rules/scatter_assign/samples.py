@@ -20,6 +20,7 @@ from detmode.table.inputs import (
     scattered_rows,
 )
 from detmode.table.samples import Samples, sample
+from detmode.table.shared_samples import wrong_scatters
 
 OP = "aten::scatter.src"
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
@@ -64,17 +65,7 @@ SAMPLES = Samples(
         _image.but("self_non_contiguous", self=back_to_front, **_back),
         _every("assign", lambda m: scattered(m, [5], 0, [30]), variants=("cpu", "mps")),
     ),
-    errors=(
-        _row.but("index_too_large", index=lambda index: index + 4),
-        _row.but("index_negative", index=lambda index: ~index),
-        _row.but("index_not_integer", index=Tensor.double),
-        _row.but("index_of_two_dims", index=lambda index: index[:, None]),
-        _row.but("index_beyond_src", src=lambda src: src[1:]),
-        _case("index_beyond_self", lambda m: scattered(m, [4, 3], 0, [9, 4])),
-        _row.but("dim_out_of_range", dim=1),
-        _row.but("nowhere_to_go", self=lambda self: self[:0]),
-        _row.but("other_dtype", src=Tensor.double, dtypes=FLOATING[:3]),
-    ),
+    errors=wrong_scatters(_case),
     bench=(
         _bench("topk_64_of_32k", lambda m: scattered(m, [512, 32_000], 1, [512, 64])),
         _bench("sort_1k_rows_4k", lambda m: scattered(m, [1024, 4096], 1, [1024, 4096])),
