@@ -115,12 +115,12 @@ def sample(
     return Sample(name=name, op=op, make=make, covers=covers, **more)
 
 
-def samples_of(make: Callable[..., dict[str, Any]], **shared: Any) -> Callable[..., Sample]:
+def made_by(make: Callable[..., dict[str, Any]], **shared: Any) -> Callable[..., Sample]:
     """A function that makes samples of one kind of call.
 
     ::
 
-        _case = samples_of(_call, op="aten::histc", dtypes=FLOATING)
+        _case = made_by(_call, op="aten::histc", dtypes=FLOATING)
         _case("few_bins", (300,), 3, covers="collisions", form=strided)
 
     Args:

@@ -4,43 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import LAYOUTS, Arguments, padded, resized, scattered, special
-from detmode.table.samples import Sample, sample
+from detmode.table.inputs import LAYOUTS, padded, resized, scattered, special
+from detmode.table.samples import Sample, made_by
 
 special_gradient = partial(special, name="grad_output")
 
 
-def made_by(
-    make: Callable[..., Arguments], op: str = "", dtypes: tuple[torch.dtype, ...] = FLOATING
-) -> Callable[..., Sample]:
-    """Return a function of a name and of what follows the Maker in ``make``, that gives a sample.
-
-    It also takes fields of a Sample, and ``change``, a function of what ``make`` gives.
-    """
-
-    def made(
-        name: str,
-        *arguments: Any,
-        covers: tuple[str, ...] = (),
-        op: str = op,
-        dtypes: tuple[torch.dtype, ...] = dtypes,
-        variants: tuple[str, ...] = (),
-        change: Callable[[Arguments], Arguments] = dict,
-        **named: Any,
-    ) -> Sample:
-        more: dict[str, Any] = {"op": op, "dtypes": dtypes, "variants": variants}
-        return sample(name, lambda m: change(make(m, *arguments, **named)), *covers, **more)
-
-    return made
-
-
-resize = made_by(resized)
+resize = made_by(resized, dtypes=FLOATING)
 bench_resize = made_by(resized, dtypes=(torch.float16, torch.float32))
 pad = made_by(padded, dtypes=FLOATING + COMPLEX)
 
@@ -64,13 +39,13 @@ def pads(op: str, n: int, moved: int) -> tuple[Sample, ...]:
     odd = (1, 3, *((1001,), (63, 101), (7, 9, 65))[n - 1])
     variants = (*(LAYOUTS if n > 1 else LAYOUTS[:1]), "cpu")
     return (
-        case("both_sides", block, around, covers=("collisions",), variants=variants),
+        case("both_sides", block, around, covers="collisions", variants=variants),
         case("cropped", block, (-1, -2) * n),
         case("moved", block, (moved, -2, -1, 3, -2, 2)[: 2 * n]),
         case("unbatched", block[1:], around),
-        case("empty_batch", (0, *block[1:]), around, covers=("empty",)),
-        case("special", block, (3, 2) * n, change=partial(special_gradient, step=4)),
-        case("odd", odd, around, covers=("odd_sizes",)),
+        case("empty_batch", (0, *block[1:]), around, covers="empty"),
+        case("special", block, (3, 2) * n, form=partial(special_gradient, step=4)),
+        case("odd", odd, around, covers="odd_sizes"),
     )
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, last, special
-from detmode.table.samples import Maker, Samples, samples_of
+from detmode.table.samples import Maker, Samples, made_by
 
 OP2D = "aten::_adaptive_avg_pool2d_backward"
 OP3D = "aten::_adaptive_avg_pool3d_backward"
@@ -28,12 +28,12 @@ def _sliced(pair: Arguments) -> Arguments:
     return {name: tensor[..., ::2, 1::2] for name, tensor in pair.items()}
 
 
-_flat = samples_of(_pair, op=OP2D, dtypes=FLOATING)
-_deep = samples_of(_pair, op=OP3D, dtypes=FLOATING)
-_flat_error, _deep_error = samples_of(_pair, op=OP2D), samples_of(_pair, op=OP3D)
+_flat = made_by(_pair, op=OP2D, dtypes=FLOATING)
+_deep = made_by(_pair, op=OP3D, dtypes=FLOATING)
+_flat_error, _deep_error = made_by(_pair, op=OP2D), made_by(_pair, op=OP3D)
 _plain = _flat_error("plain", (2, 3), (5, 5), (2, 2))
 _special = partial(special, name="grad_output")
-_bench = samples_of(_pair, dtypes=FLOATING[:3])
+_bench = made_by(_pair, dtypes=FLOATING[:3])
 
 
 def _composed(grad_output: Tensor, self: Tensor, *, dims: int) -> Tensor:

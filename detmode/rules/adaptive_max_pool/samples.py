@@ -9,7 +9,7 @@ import torch
 from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, last, special
-from detmode.table.samples import Maker, Samples, samples_of
+from detmode.table.samples import Maker, Samples, made_by
 
 OP2D = "aten::adaptive_max_pool2d_backward"
 OP3D = "aten::adaptive_max_pool3d_backward"
@@ -33,11 +33,11 @@ def _last3d(call: Arguments) -> Arguments:
     return last(call) | {"indices": call["indices"]}
 
 
-_flat = samples_of(_call, op=OP2D, dtypes=FLOATING)
-_deep = samples_of(_call, op=OP3D, dtypes=FLOATING)
-_plain2 = samples_of(_call, op=OP2D)("plain", (2, 3), (5, 5), (2, 2))
-_plain3 = samples_of(_call, op=OP3D)("plain", (2, 3), (5, 5, 5), (2, 2, 2))
-_bench = samples_of(_call, dtypes=FLOATING[:3])
+_flat = made_by(_call, op=OP2D, dtypes=FLOATING)
+_deep = made_by(_call, op=OP3D, dtypes=FLOATING)
+_plain2 = made_by(_call, op=OP2D)("plain", (2, 3), (5, 5), (2, 2))
+_plain3 = made_by(_call, op=OP3D)("plain", (2, 3), (5, 5, 5), (2, 2, 2))
+_bench = made_by(_call, dtypes=FLOATING[:3])
 _special = partial(special, name="grad_output")
 _integers = (torch.int64,)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, special
-from detmode.table.samples import Maker, Samples, samples_of
+from detmode.table.samples import Maker, Samples, made_by
 
 OP = "aten::avg_pool3d_backward"
 
@@ -67,9 +67,9 @@ def _composed(
     return found if divisor_override is None else found / divisor_override
 
 
-_case = samples_of(_call, op=OP, dtypes=FLOATING)
-_bench = samples_of(_call, op=OP, dtypes=FLOATING[:3])
-_plain = samples_of(_call, op=OP)("plain", (2, 3, 6, 6, 6), (2,))
+_case = made_by(_call, op=OP, dtypes=FLOATING)
+_bench = made_by(_call, op=OP, dtypes=FLOATING[:3])
+_plain = made_by(_call, op=OP)("plain", (2, 3, 6, 6, 6), (2,))
 _special = partial(special, name="grad_output", step=8)
 
 SAMPLES = Samples(

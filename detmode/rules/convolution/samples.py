@@ -4,7 +4,7 @@ from typing import Any
 
 from detmode.rules.convolution import CALLER_DECIDES, FUSED
 from detmode.table.inputs import of_schema
-from detmode.table.samples import Maker, Samples, samples_of
+from detmode.table.samples import Maker, Samples, made_by
 
 
 def _call(
@@ -35,7 +35,7 @@ def _call(
 
 
 def _of(op: str, name: str, **more: Any) -> Any:
-    return samples_of(_call, op=op, variants=("cpu",))(name, op, **more)
+    return made_by(_call, op=op, variants=("cpu",))(name, op, **more)
 
 
 SAMPLES = Samples(

@@ -10,7 +10,7 @@ from torch import Tensor
 from detmode.rules.deform_conv2d import reference
 from detmode.rules.deform_conv2d.launch import DTYPES
 from detmode.table.inputs import LAYOUTS, Arguments
-from detmode.table.samples import Maker, Samples, samples_of
+from detmode.table.samples import Maker, Samples, made_by
 
 OP = "torchvision::_deform_conv2d_backward"
 
@@ -67,8 +67,8 @@ def _special(call: Arguments) -> Arguments:
     return call
 
 
-_sample = samples_of(_arguments, op=OP, dtypes=DTYPES)
-_bench = samples_of(_arguments, op=OP, dtypes=DTYPES[:2])
+_sample = made_by(_arguments, op=OP, dtypes=DTYPES)
+_bench = made_by(_arguments, op=OP, dtypes=DTYPES[:2])
 
 
 SAMPLES = Samples(

@@ -11,7 +11,7 @@ from torch import Tensor
 from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import Arguments, cut, last, special, strided
-from detmode.table.samples import Maker, Sample, Samples, samples_of
+from detmode.table.samples import Maker, Sample, Samples, made_by
 
 OP2D = "aten::fractional_max_pool2d_backward"
 OP3D = "aten::fractional_max_pool3d_backward"
@@ -46,10 +46,10 @@ def _onto(m: Maker, position: int, n: int = 2) -> Arguments:
     return {**call, "indices": torch.full_like(call["indices"], position)}
 
 
-_flat = samples_of(_call, op=OP2D, dtypes=FLOATING)
-_deep = samples_of(_call, op=OP3D, dtypes=FLOATING)
-_chosen = samples_of(_onto)
-_bench = samples_of(_call, dtypes=FLOATING[:3])
+_flat = made_by(_call, op=OP2D, dtypes=FLOATING)
+_deep = made_by(_call, op=OP3D, dtypes=FLOATING)
+_chosen = made_by(_onto)
+_bench = made_by(_call, dtypes=FLOATING[:3])
 _special = partial(special, name="grad_output")
 _strided, _last = partial(_stored, strided), partial(_stored, last)
 

@@ -22,16 +22,16 @@ from detmode.rules.grid_sampler.arguments import (
 from detmode.rules.grid_sampler.composition import grid_sampler_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import cut, last, strided
-from detmode.table.samples import Samples, samples_of
+from detmode.table.samples import Samples, made_by
 
 OPS = {2: "aten::grid_sampler_2d_backward", 3: "aten::grid_sampler_3d_backward"}
 CUDNN = "aten::cudnn_grid_sampler_backward"
 CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
-_flat = samples_of(backward, op=OPS[2], dtypes=FLOATING)
-_deep = samples_of(backward, op=OPS[3], dtypes=FLOATING)
-_exact = samples_of(exact, op=OPS[2], dtypes=FLOATING)
+_flat = made_by(backward, op=OPS[2], dtypes=FLOATING)
+_deep = made_by(backward, op=OPS[3], dtypes=FLOATING)
+_exact = made_by(exact, op=OPS[2], dtypes=FLOATING)
 _CASES = (
     _flat("magnified", (2, 3), (4, 2), (13, 11), covers="collisions"),
     _flat("corners", (2, 3), (3, 5), (9, 7), 0, 0, True, covers="collisions"),
@@ -69,10 +69,10 @@ _CASES = (
 )
 
 
-_cudnn = samples_of(cudnn, op=CUDNN, dtypes=CUDNN_DTYPES)
-_bench = samples_of(backward, op=OPS[2], dtypes=FLOATING[:3])
-_plain2 = samples_of(backward, op=OPS[2])("flat", (2, 3), (4, 4), (5, 5))
-_plain3 = samples_of(backward, op=OPS[3])("deep", (2, 3), (4, 4, 4), (5, 5, 5))
+_cudnn = made_by(cudnn, op=CUDNN, dtypes=CUDNN_DTYPES)
+_bench = made_by(backward, op=OPS[2], dtypes=FLOATING[:3])
+_plain2 = made_by(backward, op=OPS[2])("flat", (2, 3), (4, 4), (5, 5))
+_plain3 = made_by(backward, op=OPS[3])("deep", (2, 3), (4, 4, 4), (5, 5, 5))
 
 SAMPLES = Samples(
     cases=(
@@ -84,7 +84,7 @@ SAMPLES = Samples(
         _cudnn("magnified", (2, 3), (3, 5), (13, 11), covers="collisions"),
         _cudnn("strided", (2, 3), (3, 5), (6, 5), form=strided),
         _cudnn("empty_batch", (0, 3), (4, 5), (6, 5)),
-        samples_of(cudnn, op=CUDNN, device="cpu")("host", (2, 3), (3, 5), (6, 5)),
+        made_by(cudnn, op=CUDNN, device="cpu")("host", (2, 3), (3, 5), (6, 5)),
     ),
     errors=(
         _plain2.but("other_batch", grid=lambda grid: grid[:1]),

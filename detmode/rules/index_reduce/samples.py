@@ -10,13 +10,11 @@ from torch import Tensor
 from detmode.table.compositions import SEGMENT, combined, reduced
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, factors, indexed_rows, special
-from detmode.table.samples import Maker, Sample, Samples, sample
-from detmode.table.shared_samples import made_by
+from detmode.table.samples import Maker, Sample, Samples, made_by, sample
 
 ALL = FLOATING + INTEGRAL
 REDUCTIONS = ("prod", "mean", "amax", "amin")
 OP = "aten::index_reduce"
-_FROM_END = ("negative_dim", "collisions")
 
 
 def _rows(m: Maker, *sizes: Any, reduce: str = "prod", **more: Any) -> Arguments:
@@ -24,9 +22,9 @@ def _rows(m: Maker, *sizes: Any, reduce: str = "prod", **more: Any) -> Arguments
     return factors(indexed_rows(m, *sizes, reduce=reduce, **more), "source")
 
 
-_case, _reals = made_by(_rows, OP, ALL), made_by(_rows, OP, FLOATING)
-_bench = made_by(_rows, OP, FLOATING[:3])
-_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_case, _reals = made_by(_rows, op=OP, dtypes=ALL), made_by(_rows, op=OP, dtypes=FLOATING)
+_bench = made_by(_rows, op=OP, dtypes=FLOATING[:3])
+_sums, _odd = ({"covers": item} for item in ("collisions", "odd_sizes"))
 _special = partial(special, name="source")
 _plain = partial(sample, op=OP, dtypes=FLOATING)
 
@@ -36,11 +34,13 @@ def _reductions(reduce: str) -> tuple[Sample, ...]:
     onto, few = {"include_self": False}, FLOATING[2:3] + INTEGRAL[:1]
     found = (
         case(f"middle_dim_{reduce}", [3, 5, 4], 1, 90, **_sums),
-        case(f"without_self_{reduce}", [4, 6, 3], -2, 40, 5, **onto, covers=_FROM_END),
+        case(
+            f"without_self_{reduce}", [4, 6, 3], -2, 40, 5, **onto, covers="negative_dim collisions"
+        ),
         case(f"images_{reduce}", [2, 6, 3, 5], 1, 50, dtypes=few, variants=(*LAYOUTS, "int32")),
         case(f"lines_{reduce}", [5, 4], 0, 30, dtypes=FLOATING[:1], variants=("shifted",)),
-        reals(f"special_{reduce}", [9], 0, 30, change=_special),
-        reals(f"special_without_self_{reduce}", [9], 0, 30, **onto, change=_special),
+        reals(f"special_{reduce}", [9], 0, 30, form=_special),
+        reals(f"special_without_self_{reduce}", [9], 0, 30, **onto, form=_special),
     )
     plain = partial(sample, reduce, lambda m: indexed_rows(m, [4], 0, 9, reduce=reduce), op=OP)
     on_mps = plain(device="mps", dtypes=FLOATING + COMPLEX)
@@ -83,9 +83,11 @@ SAMPLES = Samples(
         _case("odd_1", [1], 0, 1, **_odd),
         _reals("odd_63", [63, 63], 0, 63, 9, **_odd),
         _reals("odd_1000", [2, 1000], 1, 1000, 10, **_odd),
-        made_by(indexed_rows, OP, FLOATING[1:])("wide_values", [9, 3], 0, 20, reduce="prod"),
-        _reals("empty_index", [4, 3], 0, 0, covers=("empty",)),
-        _reals("empty_rows", [4, 0], 0, 7, covers=("empty",)),
+        made_by(indexed_rows, op=OP)(
+            "wide_values", [9, 3], 0, 20, reduce="prod", dtypes=FLOATING[1:]
+        ),
+        _reals("empty_index", [4, 3], 0, 0, covers="empty"),
+        _reals("empty_rows", [4, 0], 0, 7, covers="empty"),
         _plain("scalar", lambda m: _rows(m, [1], 0, 1, self=m.normal(), source=m.normal())),
         *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
     ),

@@ -9,8 +9,8 @@ import torch
 from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, last
-from detmode.table.samples import Maker, Samples, sample
-from detmode.table.shared_samples import made_by, special_gradient
+from detmode.table.samples import Maker, Samples, made_by, sample
+from detmode.table.shared_samples import special_gradient
 
 OP2D = "aten::max_pool2d_with_indices_backward"
 OP = "aten::max_pool3d_with_indices_backward"
@@ -48,12 +48,12 @@ def _planar(m: Maker) -> Arguments:
     return {**found, **sizes}
 
 
-_case = made_by(_call, OP)
-_bench = made_by(_call, OP, FLOATING[:3])
+_case = made_by(_call, op=OP, dtypes=FLOATING)
+_bench = made_by(_call, op=OP, dtypes=FLOATING[:3])
 _plain = _case("plain", (2, 3, 6, 6, 6), (2,), dtypes=FLOATING[2:3])
-_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_sums, _odd = ({"covers": item} for item in ("collisions", "odd_sizes"))
 _stem = (1, 3, 3), (1, 2, 2)
-_many = {"covers": LAYOUTS[1:], "change": last}
+_many = {"covers": "channels_last", "form": last}
 
 SAMPLES = Samples(
     cases=(
@@ -66,8 +66,8 @@ SAMPLES = Samples(
         _case("dilated_unlike", (1, 2, 9, 14, 13), (2, 3, 3), (3, 4, 2), (1, 0, 1), (2, 6, 3)),
         _case("ceil", (1, 2, 6, 7, 8), (3,), (2,), (1,), (1,), True),
         _case("unbatched", (3, 6, 7, 8), (3,), (2,), variants=LAYOUTS[:1]),
-        _case("empty_batch", (0, 3, 6, 7, 8), (3,), (2,), covers=("empty",)),
-        _case("special", (1, 3, 9, 9), (3,), (1,), (1,), change=partial(special_gradient, step=8)),
+        _case("empty_batch", (0, 3, 6, 7, 8), (3,), (2,), covers="empty"),
+        _case("special", (1, 3, 9, 9), (3,), (1,), (1,), form=partial(special_gradient, step=8)),
         _case("last_many", (1, 18, 1, 121, 122), (1, 3, 3), (2,), **_many),
         _case("odd", (1, 1, 1, 63, 1000), (1, 5, 7), (1, 3, 4), **_odd),
         _case("odd_many", (1, 17, 1, 17, 991), (1, 3, 4), (2,), **_odd),
@@ -94,7 +94,7 @@ SAMPLES = Samples(
         _bench("resnet3d_stem", (8, 64, 8, 112, 112), (3,), (2,), (1,)),
         _bench("slowfast_stem", (8, 64, 8, 112, 112), *_stem, (0, 1, 1)),
         _bench("i3d_branch", (8, 192, 16, 28, 28), (3,), (1,), (1,)),
-        _bench("i3d_stem_last", (8, 64, 16, 112, 112), *_stem, (0, 1, 1), (1,), True, change=last),
+        _bench("i3d_stem_last", (8, 64, 16, 112, 112), *_stem, (0, 1, 1), (1,), True, form=last),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
     compositions={OP: partial(max_pool_backward, dims=3)},

@@ -12,8 +12,7 @@ from torch import Tensor
 from detmode.table.compositions import scatter
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, Assigned, places
-from detmode.table.samples import Maker, Sample, Samples, sample
-from detmode.table.shared_samples import made_by
+from detmode.table.samples import Maker, Sample, Samples, made_by, sample
 
 TWO, THREE = "aten::max_unpool2d", "aten::max_unpool3d"
 
@@ -44,8 +43,8 @@ def _assigned(self: Any, indices: Any, output_size: Any, **unread: Any) -> Assig
 
 _VOLUMES = [2, 32, 32, 64, 64], [64, 128, 128]
 _FEW = (torch.bfloat16, torch.float64, torch.uint8)
-_two, _three = made_by(_unpool, TWO, _FEW), made_by(_unpool, THREE, _FEW)
-_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
+_two, _three = made_by(_unpool, op=TWO, dtypes=_FEW), made_by(_unpool, op=THREE, dtypes=_FEW)
+_sums, _odd = ({"covers": item} for item in ("collisions", "odd_sizes"))
 _every = {**_sums, "dtypes": FLOATING + INTEGRAL, "variants": ("cpu", "meta", "xpu")}
 
 
@@ -82,8 +81,8 @@ SAMPLES = Samples(
         _three("odd_1", [1, 1, 1, 1], [1, 1, 1], **_odd),
         _two("odd_sizes", [3, 63, 7], [31, 33], **_odd),
         _three("odd_sizes", [1, 1000, 1, 1], [7, 11, 13], **_odd),
-        _two("no_batch", [0, 3, 4, 5], [8, 10], covers=("empty",)),
-        _three("no_batch", [0, 3, 2, 3, 2], [4, 6, 4], covers=("empty",)),
+        _two("no_batch", [0, 3, 4, 5], [8, 10], covers="empty"),
+        _three("no_batch", [0, 3, 2, 3, 2], [4, 6, 4], covers="empty"),
         _two("images", [2, 3, 4, 5], [8, 10], 20, **_sums, variants=LAYOUTS),
         _three("volumes", [2, 3, 2, 3, 4], [4, 6, 8], 9, **_sums, variants=LAYOUTS),
     ),

@@ -26,7 +26,7 @@ SAMPLES = Samples(
     cases=(
         *(each for n, op in OPS.items() for each in pads(op, n, 3)),
         *(
-            pad("wide", (2, 3, *(6,) * n), (5,) * 2 * n, covers=("collisions",), op=OPS[n])
+            pad("wide", (2, 3, *(6,) * n), (5,) * 2 * n, covers="collisions", op=OPS[n])
             for n in OPS
         ),
         *(pad("single", (2, 3, *(1,) * n), (0,) * 2 * n, op=OPS[n]) for n in OPS),

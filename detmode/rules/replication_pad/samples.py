@@ -19,7 +19,7 @@ def _cases(op: str, n: int) -> tuple[Sample, ...]:
     long = (2, 3, *((3,), (2, 3), (2, 1, 3))[n - 1])
     return (
         *pads(op, n, 4),
-        case("wide", block, (7,) * 2 * n, covers=("collisions",)),
+        case("wide", block, (7,) * 2 * n, covers="collisions"),
         case("long", long, (101, 70) + (5, 6) * (n - 1)),
         case("no_padding", block, (0,) * 2 * n),
         case("cut_off", block, (-7, 8) * n),

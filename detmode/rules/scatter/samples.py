@@ -18,8 +18,8 @@ from detmode.table.inputs import (
     scattered_rows,
     special,
 )
-from detmode.table.samples import Maker, Sample, Samples, sample
-from detmode.table.shared_samples import made_by, wrong_scatters
+from detmode.table.samples import Maker, Sample, Samples, made_by, sample
+from detmode.table.shared_samples import wrong_scatters
 
 SUMS = FLOATING + COMPLEX
 ALL = (*SUMS, *INTEGRAL, torch.bool)
@@ -45,25 +45,26 @@ def _factored_rows(m: Maker, *sizes: Any, **more: Any) -> Arguments:
     return factors(scattered_rows(m, *sizes, **more), "src")
 
 
-_onto = made_by(_factored, REDUCED)
+_onto = made_by(_factored, op=REDUCED, dtypes=FLOATING)
 
 
 def _reductions(reduce: str) -> tuple[Sample, ...]:
     case = partial(_onto, reduce=reduce)
-    rows = partial(made_by(_factored_rows, REDUCED, FLOATING + INTEGRAL[:1]), reduce=reduce)
+    some = FLOATING + INTEGRAL[:1]
+    rows = partial(made_by(_factored_rows, op=REDUCED, dtypes=some), reduce=reduce)
     block = {"dtypes": FLOATING[2:3], "variants": ("non_contiguous",)}
     return (
         case(reduce, [7], 0, [60], dtypes=ALL, variants=("cpu", "mps")),
         case(f"{reduce}_elements", [7, 9], 1, [5, 200], [6, 210], spread=5),
         rows(f"{reduce}_rows", [7, 9], 0, 90, 5),
         case(f"{reduce}_block", [4, 5, 6], -3, [9, 5, 6], **block),
-        case(f"{reduce}_special", [9], 0, [30], change=partial(special, name="src")),
+        case(f"{reduce}_special", [9], 0, [30], form=partial(special, name="src")),
         case(f"{reduce}_nothing", [5], 0, [0], dtypes=ALL),
     )
 
 
 def _errors(reduce: str) -> tuple[Sample, ...]:
-    made = made_by(scattered, REDUCED, FLOATING[2:3] + INTEGRAL[4:])
+    made = made_by(scattered, op=REDUCED, dtypes=FLOATING[2:3] + INTEGRAL[4:])
     row = made("row", [4], 0, [9], reduce=reduce)
     return (
         row.but(f"{reduce}_too_large", index=lambda index: index + 4),
@@ -107,7 +108,7 @@ SAMPLES = Samples(
         *wrong_scatters(_adds),
         *_errors("add"),
         *_errors("multiply"),
-        made_by(scattered, REDUCED, SUMS)("no_such_reduce", [4], 0, [9], reduce="mean"),
+        made_by(scattered, op=REDUCED, dtypes=SUMS)("no_such_reduce", [4], 0, [9], reduce="mean"),
     ),
     bench=(
         _adds(

@@ -16,8 +16,7 @@ from detmode.table.inputs import (
     scattered_rows,
     special,
 )
-from detmode.table.samples import Maker, Sample, Samples, sample
-from detmode.table.shared_samples import made_by
+from detmode.table.samples import Maker, Sample, Samples, made_by, sample
 
 SUMS = FLOATING + COMPLEX
 ALL = FLOATING + INTEGRAL
@@ -72,10 +71,12 @@ def _batches(m: Maker) -> Arguments:
 
 
 _products = made_by(
-    lambda m, *sizes: factors(scattered(m, *sizes, reduce="prod"), "src"), OP, FLOATING
+    lambda m, *sizes: factors(scattered(m, *sizes, reduce="prod"), "src"),
+    op=OP,
+    dtypes=FLOATING,
 )
-_sums, _odd = ({"covers": (item,)} for item in ("collisions", "odd_sizes"))
-_FROM_END, _BYTES = ("negative_dim",), FLOATING + INTEGRAL[:1]
+_sums, _odd = ({"covers": item} for item in ("collisions", "odd_sizes"))
+_BYTES = FLOATING + INTEGRAL[:1]
 _row = _reals("row", lambda m: scattered(m, [4], 0, [9], reduce="prod"))
 
 SAMPLES = Samples(
@@ -86,9 +87,9 @@ SAMPLES = Samples(
         _products("prod_odd_1", [1], 0, [1], **_odd),
         _products("prod_odd_63", [63, 5], 0, [63, 5], **_odd),
         _products("prod_odd_1000", [3, 99], 1, [3, 1000], **_odd, dtypes=NARROW),
-        _products("prod_negative_dim", [4, 5, 6], -2, [4, 9, 6], covers=_FROM_END, dtypes=ALL),
+        _products("prod_negative_dim", [4, 5, 6], -2, [4, 9, 6], covers="negative_dim", dtypes=ALL),
         _case("prod_expanded_batches", _batches, "collisions", dtypes=NARROW),
-        _products("prod_empty_rows", [4, 0], 0, [3, 0], covers=("empty",)),
+        _products("prod_empty_rows", [4, 0], 0, [3, 0], covers="empty"),
         _products("prod_scalar", [], 0, []),
         _products("prod_image", [2, 5, 3, 4], 1, [2, 9, 3, 4], variants=(*LAYOUTS, "int32")),
         _case("empty", lambda m: scattered(m, [4], 0, [0], reduce="sum"), "empty"),

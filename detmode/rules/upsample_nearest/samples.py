@@ -1,8 +1,8 @@
 """Samples of the backward of nearest interpolation in 3-D."""
 
+from detmode.table.conditions import FLOATING
 from detmode.table.inputs import Arguments
-from detmode.table.samples import Maker, Sample, Samples, sample
-from detmode.table.shared_samples import made_by
+from detmode.table.samples import Maker, Sample, Samples, made_by, sample
 
 
 def _backward(make: Maker, batch: int) -> Arguments:
@@ -12,9 +12,9 @@ def _backward(make: Maker, batch: int) -> Arguments:
 
 
 def _cases(op: str) -> tuple[Sample, ...]:
-    case = made_by(_backward, op)
+    case = made_by(_backward, op=op, dtypes=FLOATING)
     return (
-        case("up", 2, covers=("collisions",), variants=("cpu", "mps")),
+        case("up", 2, covers="collisions", variants=("cpu", "mps")),
         sample("empty", lambda m: _backward(m, 0), "empty", op=op, device="mps"),
     )
 
