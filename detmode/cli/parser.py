@@ -90,7 +90,7 @@ def _path(*names: str, metavar: str, **settings: Any) -> _Option:
 _MODE = (
     _flag("--warn-only", "warn instead of raising"),
     _flag("--strict", "also raise on calls that may vary and on which PyTorch is silent"),
-    _flag("--no-substitute", "PyTorch's behaviour: native path, warn, raise"),
+    _flag("--no-substitute", "do as PyTorch does: its deterministic path, its warning, its error"),
     _several(
         "--override",
         "OP=ACTION",
@@ -103,7 +103,7 @@ _SIMULATION = (
     _option(
         "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
     ),
-    _number("--schedule-seed", "with --simulate: shuffle blocks and threads"),
+    _number("--schedule-seed", "with --simulate: the seed that shuffles blocks and threads"),
 )
 _PROGRAM = (
     [
@@ -115,24 +115,26 @@ _PROGRAM = (
         "program",
         nargs=argparse.PARSER,
         metavar="script.py",
-        help="the script, '-' for standard input, the module or the code; then its own arguments: "
-        "options for detmode stand before it",
+        help="the script, the module or the code, or '-' for standard input; its own arguments "
+        "come after it, detmode's options before it",
     ),
 )
-_REPORT = _path("--report", metavar="FILE.json", help="write the report there too; '-': stdout")
+_REPORT = _path(
+    "--report", metavar="FILE.json", help="write the report there too, as JSON ('-': stdout)"
+)
 _FILES = (
     _path("--html", metavar="FILE.html", help="write the report there too, as a page"),
-    _path("--sarif", metavar="FILE.sarif", help="write it there too, for code scanning"),
+    _path("--sarif", metavar="FILE.sarif", help="write the report there too, for code scanning"),
 )
 _FORMAT = _option("--format", choices=["table", "json"], default="table", help="default: table")
 _SHOWN = [
     _flag("--quiet", "print the verdict alone"),
-    _flag("--long", "print all that is known of each row"),
+    _flag("--long", "print each row as a paragraph, with reason and remedy"),
     _FORMAT,
 ]
 
 _RECORDING = (
-    _path("-o", "--output", required=True, metavar="RUN", help="a folder to make"),
+    _path("-o", "--output", required=True, metavar="RUN", help="the folder to write"),
     _several(
         "--dump",
         "OPERATOR@INDEX",
@@ -141,16 +143,16 @@ _RECORDING = (
     ),
 )
 _RUNS = (
-    _path("first", metavar="RUN", help="what 'detmode record' wrote"),
+    _path("first", metavar="RUN", help="a folder that 'detmode record' wrote"),
     _path("second", metavar="RUN"),
 )
 _PROBING = (
     _number("--repeats", "repeats of each call (default: 3)", default=3),
-    _several("--skip", "OP", "pass over an operator, or a glob; repeatable"),
+    _several("--skip", "OP", "leave out an operator, or a glob; repeatable"),
 )
 _ROWS = (
-    _flag("--long", "a paragraph a row, with the reason"),
-    _option("--torch", metavar="VERSION", help="only rows that hold for that PyTorch"),
+    _flag("--long", "print each row as a paragraph, with the reason"),
+    _option("--torch", metavar="VERSION", help="only rows for this version of PyTorch"),
     _option(
         "--op",
         metavar="GLOB",
@@ -163,7 +165,7 @@ _VERIFYING = (
         choices=["cuda", "host"],
         help="the GPU, or the host runner; default: a GPU if any",
     ),
-    _option("--family", "--room", metavar="NAME", help="only this family"),
+    _option("--family", metavar="NAME", help="only this family"),
     _number("--repeats", "runs of each sample (default: 20)", default=20),
 )
 
@@ -187,16 +189,16 @@ def _parser() -> argparse.ArgumentParser:
 
     about = "run an unchanged script or module under the mode"
     add(programs.run, about, *_MODE, *_SIMULATION, _SHOWN, _REPORT, *_FILES, *_PROGRAM)
-    about = "run a script on the CPU and report what it would meet on CUDA"
+    about = "run a script on the CPU and report what would happen on CUDA"
     add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)
     about = "run a script and record every call, for diff"
     add(programs.record, about, _DETERMINISTIC, *_SIMULATION, *_PROGRAM, *_RECORDING)
-    add(tables.diff, "where two recorded runs diverge", _FORMAT, *_FILES, *_RUNS)
+    add(tables.diff, "find where two recorded runs diverge", _FORMAT, *_FILES, *_RUNS)
     about = "run a script, each operator several times, and list those that vary"
     probing = (_DETERMINISTIC, *_SIMULATION, _REPORT, *_FILES, *_PROGRAM, *_PROBING)
     add(programs.probe, about, *probing)
     add(tables.rules, "print the rule table", _FORMAT, *_ROWS)
-    add(tables.doctor, "what in this environment can break or slow reproducibility", _FORMAT)
-    about = "run every family's samples on this machine and check what is claimed"
+    add(tables.doctor, "list what in this environment can break or slow reproducibility", _FORMAT)
+    about = "check every claim of the table on this machine"
     add(tables.verify, about, _FORMAT, *_VERIFYING)
     return parser

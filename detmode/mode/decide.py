@@ -66,7 +66,7 @@ def decide(
     if rule is not None and isinstance(rule.action, Allow):
         return Decision("pass", rule.because)
     if is_allowed:
-        return Decision("allow", "an allow region means it")
+        return Decision("allow", "an allow region covers it")
     if override in ("allow", "native"):
         return Decision(override, "an override asks for it")
     if override in ("warn", "error") or rule is None:
@@ -82,7 +82,7 @@ def decide(
         is_silent = rule.alert is None or not is_flag_on
         action = "warn" if policy.warn_only or (is_silent and not policy.strict) else "error"
     if rule is None:
-        why = "an override asks to be told of it"
+        why = "no rule lists it, but an override asks for a warning or an error"
     else:
         why = rule.because if is_flag_on else messages.flag_is_off(rule)
     return Decision("warn" if is_known else action, why, unavailable)

@@ -118,7 +118,7 @@ def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
     if decision.action == "substitute" or (decision.action == "native" and overridden is None):
         return None
     if overridden is not None:
-        return f"overrides asks for it: {overridden!r}"
+        return f"overrides gives it this action: {overridden!r}"
     if decision.unavailable is not None:
         return (
             "detmode has a deterministic kernel for it, but cannot run it here: "

@@ -387,7 +387,11 @@ def test_json_that_is_no_report(kind, text, message):
     [
         ("warn", {"warn_only": True}, "accept it without a warning.*detmode.allow"),
         ("allow", {"overrides": {"aten::put_": "allow"}}, "allowed by name.*warns about it"),
-        ("native", {"overrides": {"aten::put": "native"}}, "overrides asks for it: 'native'"),
+        (
+            "native",
+            {"overrides": {"aten::put": "native"}},
+            "gives it this action: 'native'",
+        ),
     ],
 )
 # The rows are the subject; the warnings are that of test_messages.py.

@@ -38,7 +38,7 @@ def _cudnn() -> Iterator[Finding]:
         backend.deterministic and not backend.benchmark,
         "the same algorithm is chosen in every run",
         "outside the mode the algorithm, and so the bits, may vary between runs",
-        "nothing under the mode, which sets deterministic=True and benchmark=False",
+        "nothing to do under the mode, which sets deterministic=True and benchmark=False",
         "note",
     )
 
@@ -226,7 +226,7 @@ def _compiler() -> Iterator[Finding]:
         deterministic,
         "what would change the bits is not chosen by timing",
         "outside the mode kernels are chosen by timing: two compilations may give other bits",
-        f"nothing under the mode, {under_the_mode}; elsewhere export "
+        f"nothing to do under the mode, {under_the_mode}; elsewhere export "
         "TORCHINDUCTOR_DETERMINISTIC=1 (PyTorch 2.10 or newer)",
         "warning" if timed else "note",
     )

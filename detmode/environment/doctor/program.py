@@ -23,7 +23,7 @@ def _hash_seed() -> Iterator[Finding]:
         "not set" if value is None else value,
         value not in (None, "", "random"),
         "sets of strings have the same order in every run",
-        "sets of strings are ordered anew in every run, and what iterates over them too",
+        "the order of sets of strings varies between runs, and with it all that iterates over them",
         "`detmode run` sets it; elsewhere export PYTHONHASHSEED=0 before Python starts"
         if value != "random"
         else "export PYTHONHASHSEED=0 before Python starts; `detmode run` leaves what is set",
@@ -36,7 +36,7 @@ def _python() -> Iterator[Finding]:
         yield Finding(
             "python -E or -I",
             "on",
-            "PYTHONHASHSEED is not read: sets of strings are ordered anew in every run",
+            "PYTHONHASHSEED is not read: the order of sets of strings varies between runs",
             "start Python without -E and -I",
             "error",
         )
@@ -46,8 +46,8 @@ def _seeds() -> Iterator[Finding]:
     yield Finding(
         "seeds",
         _UNKNOWN,
-        "what is not seeded begins anywhere, and cannot be told from what is: torch.initial_seed() "
-        "is a number in both cases",
+        "a generator that is not seeded starts at random, and cannot be told from a seeded one: "
+        "torch.initial_seed() is a number in both cases",
         "detmode.seed_everything(0); of two recorded runs detmode diff says whether seeds differ",
         "note",
     )

@@ -28,7 +28,11 @@ def _pytorch() -> Iterator[Finding]:
 
 def _devices() -> Iterator[Finding]:
     if not torch.cuda.is_available():
-        yield Finding("GPU", "none that PyTorch can use", "the mode's CUDA rules are not met here")
+        yield Finding(
+            "GPU",
+            "none that PyTorch can use",
+            "no call meets the rows for CUDA",
+        )
         return
     names = _gpu_names(torch.cuda.device_count())
     yield Finding("GPU", ", ".join(names), "run_to_run holds for one model of GPU")
