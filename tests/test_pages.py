@@ -1,0 +1,48 @@
+"""Pages name what there is: options of the commands, files, environments of tox."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from detmode.cli.parser import _parser
+
+ROOT = Path(__file__).parents[1]
+# The list of changes names files that were.
+PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FILE = re.compile(r"(?<![\w/.-])(?:detmode|tests|tools|docs|benchmarks|examples)/[\w./-]*\w\.\w+")
+COMMANDS = next(each.choices for each in _parser()._actions if each.choices)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options(command):
+    """The section of a command has its options, and no others."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## detmode {command}\n")[2].partition("\n## ")[0]
+    written = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", section))
+    options = [set(each.option_strings) for each in COMMANDS[command]._actions]
+    # Help is every command's; how a module or code is named is said once.
+    said = {"-h"} if command == "run" else {"-h", "-m", "-c"}
+    missing = [names for names in options if names and not names & (written | said)]
+    assert (missing, written - set().union(*options)) == ([], set())
+
+
+def test_files():
+    """Every file that a page names is there."""
+    gone = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in FILE.findall(page.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists()
+    ]
+    assert not gone, "\n".join(gone)
+
+
+def test_environments():
+    """The table of CONTRIBUTING.md has all environments of tox."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    names = {re.split("[:-]", each)[1] for each in tox.sections() if ":" in each}
+    listed = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert names == set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE))
