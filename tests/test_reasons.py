@@ -13,6 +13,8 @@ PRAGMA = re.compile(
     r"|(type|mypy|ruff):\s*(ignore|disable|noqa)[\w-]*(\[[^]]*\])?|pragma:\s*no \w+)"
 )
 """Comments by which ruff, mypy and coverage leave a line out."""
+OF_INTEREST = re.compile(r"noqa|ignore|disable|pragma: no|skip|xfail")
+"""Found in every file that silences anything, and in few others."""
 LEFT_OUT = re.compile(r"(pytest\.|unittest\.)?(mark\.)?(skip|skipif|xfail|importorskip)\w*")
 IGNORED = re.compile(r"[\w.]*\b(filterwarnings|simplefilter)")
 
@@ -27,15 +29,22 @@ def comments_of(path: Path) -> dict[int, str]:
         }
 
 
+def dotted(node: ast.expr) -> str:
+    """A name with its attributes."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def silencers(tree: ast.AST) -> Iterator[ast.expr]:
     """The skips, expected failures and ignored warnings that have no ``reason`` themselves."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and id(node) not in called:
-            if LEFT_OUT.fullmatch(ast.unparse(node)):
+            if LEFT_OUT.fullmatch(dotted(node)):
                 yield node
         elif isinstance(node, ast.Call):
-            name, words = ast.unparse(node.func), {each.arg: each.value for each in node.keywords}
+            name, words = dotted(node.func), {each.arg: each.value for each in node.keywords}
             if LEFT_OUT.fullmatch(name):
                 # The first argument of pytest.skip is its reason.
                 if "reason" not in words and not (name == "pytest.skip" and node.args):
@@ -49,13 +58,13 @@ def silencers(tree: ast.AST) -> Iterator[ast.expr]:
 
 def without_reason(path: Path) -> Iterator[int]:
     """The lines of a file that silence a check, with no word why at them or on the line before."""
+    text = path.read_text(encoding="utf-8")
+    if not OF_INTEREST.search(text):
+        return
     comments = comments_of(path)
-    reasons = {line for line, text in comments.items() if re.search(r"\w", PRAGMA.sub("", text))}
-    silent = [(line, line) for line, text in comments.items() if PRAGMA.search(text)]
-    silent += [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in silencers(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    reasons = {line for line, each in comments.items() if re.search(r"\w", PRAGMA.sub("", each))}
+    silent = [(line, line) for line, each in comments.items() if PRAGMA.search(each)]
+    silent += [(node.lineno, node.end_lineno or node.lineno) for node in silencers(ast.parse(text))]
     for first, last in silent:
         if reasons.isdisjoint(range(first - 1, last + 1)):
             yield first
