@@ -13,7 +13,7 @@ PRAGMA = re.compile(
     r"|(type|mypy|ruff):\s*(ignore|disable|noqa)[\w-]*(\[[^]]*\])?|pragma:\s*no \w+)"
 )
 """Comments by which ruff, mypy and coverage leave a line out."""
-OF_INTEREST = re.compile(r"noqa|ignore|disable|pragma: no|skip|xfail")
+OF_INTEREST = re.compile(r'noqa|: ?ignore|"ignore|: disable|pragma: no|skip|xfail')
 """Found in every file that silences anything, and in few others."""
 LEFT_OUT = re.compile(r"(pytest\.|unittest\.)?(mark\.)?(skip|skipif|xfail|importorskip)\w*")
 IGNORED = re.compile(r"[\w.]*\b(filterwarnings|simplefilter)")
