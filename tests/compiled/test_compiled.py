@@ -241,6 +241,33 @@ def test_operator_by_operator():
     assert graphs() == 2
 
 
+@pytest.mark.parametrize("what", ["made", "entered", "allow"])
+def test_a_block_inside_a_compiled_function(what):
+    """Dynamo traces neither the making nor the entering of a block; its calls meet the table."""
+    outer, entered = (DeterministicMode(simulate="cuda") for _ in range(2))
+    modes = [outer, entered]
+
+    def block():
+        if what == "made":
+            modes.append(DeterministicMode(simulate="cuda"))
+            return modes[-1]
+        return entered if what == "entered" else allow("aten::index_add")
+
+    def function(x, index, source):
+        with block():
+            inside = added(x * 2, index, source)
+        return inside + 1
+
+    compiled, given = torch.compile(function, backend="aot_eager"), arguments()
+    with outer:
+        results = [each(*given) for each in (function, compiled, compiled)]
+    assert same_bits([results[0]] * 2, results[1:])
+    calls = [(row.overload, row.action, row.count) for mode in modes for row in mode.records]
+    action = "allow" if what == "allow" else "substitute"
+    assert sum(count for _, _, count in calls) == 3
+    assert {each[:2] for each in calls} == {("aten::index_add.default", action)}
+
+
 @pytest.mark.parametrize("names", [["aten::upsample_bilinear2d"], []], ids=["allowed", "refused"])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
 def test_a_region_reaches_the_backward(backend, names):
