@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from detmode.cuda.files import replace_file
 from detmode.cuda.source import CompileError
 
 __all__ = ["Kept", "take"]
@@ -72,8 +73,10 @@ class _Folder:
 
     def keep(self, name: str, content: bytes, note: str) -> None:
         """Write a file, its digest and its note, each atomically."""
-        self._write(name, content)
-        self._write(name + _DIGEST, f"{_digest(name, note, content)}\n{note}".encode())
+        record = f"{_digest(name, note, content)}\n{note}".encode()
+        for each, written in ((name, content), (name + _DIGEST, record)):
+            # Others may read it if the umask allows, because the cache may be shared.
+            replace_file(self.at(each), written, 0o644)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -86,19 +89,6 @@ class _Folder:
             return None
         _warn(f"{self.path / name} is not used, but compiled again: {problem}")
         return None
-
-    def _write(self, name: str, content: bytes) -> None:
-        # In the same folder, so that renaming does not copy. Others may read it if the umask
-        # allows, because the cache may be shared.
-        written = self.at(f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
-        try:
-            with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
-                file.write(content)
-            os.replace(written, self.at(name))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(written)
-            raise
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -84,23 +83,16 @@ def show(text: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write a file atomically, so that a reader never finds half a report."""
+    # A path's bytes that the locale cannot read stand in it as surrogates.
+    content = writable(text).encode("utf-8", "surrogateescape")
     if path == STDOUT:
         sys.stdout.flush()
-        sys.stdout.buffer.write(writable(text).encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.write(content)
         return
+    from detmode.cuda.files import replace_file  # with PyTorch, which most commands have by now
+
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-        try:
-            # A path's bytes that the locale cannot read stand in it as surrogates.
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(writable(text))
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        replace_file(path, content)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
