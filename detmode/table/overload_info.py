@@ -143,7 +143,7 @@ class OverloadInfo:
 
     @cached_property
     def kernels(self) -> set[tuple[str, bool]]:
-        """The dispatch keys for which a composite operator also has kernels, which ATen runs."""
+        """Device types, and whether nested, for which a composite also has kernels, which ATen runs."""
         has_kernel = self.func.has_kernel_for_dispatch_key
         return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
 

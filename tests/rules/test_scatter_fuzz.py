@@ -67,16 +67,10 @@ def test_sums(
 ) -> None:
     """Sums and means are exact but for their roundings, in any schedule, in place and not."""
     self, dim, index, src, to, part = data.draw(calls(tensors, dtype))
-    arguments = (self, dim, index, src)
+    arguments, how = (self, dim, index, src), {"include_self": include_self, "seed": seed}
     with chosen(sums, "sorts_rows", sorts):
-        got = in_place_and_not(
-            scatter_reduce,
-            *arguments,
-            reduce,
-            include_self=include_self,
-            seed=seed,
-            layout=data.draw(LAYOUTS),
-        )
+        layout = data.draw(LAYOUTS)
+        got = in_place_and_not(scatter_reduce, *arguments, reduce, layout=layout, **how)
         if reduce == "sum" and include_self:
             assert same_bits(launch.scatter(*arguments), got)
     exact_sums.assert_exact(got, self, to, part, include_self=include_self, mean=reduce == "mean")
@@ -92,15 +86,8 @@ def test_products_and_extrema(
     self, dim, index, src, to, part = data.draw(calls(exact_reductions.values, dtype))
     # Extrema of integers are ATen's own: their row of the table lets them pass.
     reduce = reduce if dtype.is_floating_point else "prod"
-    arguments = (self, dim, index, src)
-    got = in_place_and_not(
-        scatter_reduce,
-        *arguments,
-        reduce,
-        include_self=include_self,
-        seed=seed,
-        layout=data.draw(LAYOUTS),
-    )
+    arguments, how = (self, dim, index, src), {"include_self": include_self, "seed": seed}
+    got = in_place_and_not(scatter_reduce, *arguments, reduce, layout=data.draw(LAYOUTS), **how)
     if reduce == "prod" and include_self:
         assert same_bits(launch.scatter(*arguments, "multiply"), got)
     exact_reductions.assert_reduced(got, self, to, part, reduce, include_self=include_self)
