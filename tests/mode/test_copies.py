@@ -110,6 +110,12 @@ def test_a_copy_of_a_table_is_equal(how):
     assert [row.rule for row in copied.get(put)] == [row.rule for row in table.get(put)] != []
 
 
+def test_a_pickled_condition_keeps_what_it_requires():
+    """A condition of the user's own comes back with its arguments, dtypes and devices."""
+    own = Condition("mine", bool, ("self",), (torch.float32,), ("cuda",))
+    assert vars(again(own)) == vars(own)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
