@@ -143,7 +143,7 @@ class OverloadInfo:
 
     @cached_property
     def kernels(self) -> set[tuple[str, bool]]:
-        """Device types, and whether nested, for which a composite has kernels too: ATen runs them."""
+        """Device types, and whether nested, for which a composite has kernels, which ATen runs."""
         has_kernel = self.func.has_kernel_for_dispatch_key
         return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
 
