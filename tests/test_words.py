@@ -11,7 +11,7 @@ import detmode
 PACKAGE = Path(detmode.__file__).parent
 ROOT = PACKAGE.parent
 QUESTION = re.compile(
-    r"\A(What|Whether|How|Why|That|Where)\b.*|^ {4}[\w*]+( \(.*?\))?: (what|how|why|where)\b.*",
+    r"\A(What|Whether|How|Why|That|Where)\b.*|^ {4}[\w*, ]+( \(.*?\))?: (what|how|why|where)\b.*",
     re.MULTILINE,
 )
 BANNED = re.compile(

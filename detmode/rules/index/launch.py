@@ -25,7 +25,7 @@ def index_add(
     """``aten::index_add``: ``self[.., index[i], ..] += alpha * source[.., i, ..]``.
 
     Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     dim = dim % self.dim() if self.dim() else 0
     _check(self, dim, index, source, alpha)
@@ -71,7 +71,7 @@ def index_put(
     become indices by ``nonzero``, which waits for the GPU, as in ATen.
 
     Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     if out is None:
         out = self.clone(memory_format=torch.preserve_format)

@@ -22,7 +22,7 @@ def index_copy(
         out: contiguous, where the result goes; ``self`` for the in-place variant.
 
     Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     dim = dim % self.dim() if self.dim() else 0
     if index.dtype != torch.int64:

@@ -26,7 +26,7 @@ def index_reduce(
     A NaN is beyond every number.
 
     Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     rows = _checked(self, dim, index, source, out)
     if reduce == "prod":
@@ -57,7 +57,7 @@ def mean_of_integers(
     ATen's own operators do it: integer additions give the same in any order.
 
     Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     rows = _checked(self, dim, index, source, out)
     target, at = rows.target, (rows.dim, rows.index)

@@ -34,7 +34,7 @@ def max_unpool(
         A contiguous tensor of shape (N, C, *output_size), or without N.
 
     Raises:
-        RuntimeError: as ATen's; for indices out of range on the CPU only.
+        RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     out, shape = _zeros(self, indices, output_size)
     assign_rows(out, indices.contiguous(), self.contiguous(), shape)

@@ -30,7 +30,7 @@ def put(
         out: the tensor that takes the result; ``self`` for the in-place variant.
 
     Raises:
-        IndexError, RuntimeError: what ATen rejects; indices out of range on the CPU only.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     target = self.clone() if out is None else out
     _check(target, index, source)

@@ -22,7 +22,7 @@ def resize_filled(
     """``aten::resize`` of a quantized tensor; memory that it did not have gets the largest integer.
 
     Raises:
-        RuntimeError: as ATen's, for a scheme that is not per tensor, or shared memory.
+        RuntimeError: as ATen, for a scheme that is not per tensor, or shared memory.
     """
     target = self.clone() if out is None else out
     held = target.untyped_storage().nbytes()
