@@ -30,7 +30,7 @@ NOT_REACHED = {
     "aten::resize *": "compiled code makes its own memory",
     "aten::empty_*": "compiled code makes its own memory",
 }
-"""Rows that no function of a user's reaches on a CPU, as globs of operator and condition, and why."""
+"""Rows that no user's function reaches on a CPU, as globs of operator and condition, and why."""
 
 
 @pytest.mark.filterwarnings("ignore")
