@@ -164,14 +164,16 @@ def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     overload = mode.overload_info(node.target)
     if overload is None or overload.override is not None:
         return overload is not None
-    values = tree_leaves(
-        [node.meta.get("val"), [each.meta.get("val") for each in node.all_input_nodes]]
-    )
-    devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    nodes = (node, *node.all_input_nodes)
+    if any("val" not in each.meta for each in nodes):
+        return True  # what is not known may be on any device
+    values = tree_leaves([each.meta["val"] for each in nodes])
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    devices = {tensor.device.type for tensor in tensors}
     if mode._simulate:
         devices.add(mode._simulate)
-    wanted = [row.rule.when.devices for row in overload.rows]
-    return any(not each or devices.intersection(each) for each in wanted)
+    is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
+    return any(row.rule.may_vary(devices, is_sparse) for row in overload.rows)
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

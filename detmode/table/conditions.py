@@ -45,6 +45,7 @@ class Condition(Value):
         dtypes: the dtypes that it requires; for a joint condition, those of its first part that
             requires any.
         devices: the types of device of which it requires one; likewise.
+        sparse: true if it requires a tensor with a sparse layout.
         made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
     """
 
@@ -53,6 +54,7 @@ class Condition(Value):
     arguments: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
     devices: tuple[str, ...] = ()
+    sparse: bool = False
     made_by: Callable[[], Condition] | None = field(default=None, repr=False)
 
     def __call__(self, call: Call) -> bool:
@@ -67,6 +69,7 @@ class Condition(Value):
             self.arguments + other.arguments,
             self.dtypes or other.dtypes,
             self.devices or other.devices,
+            self.sparse or other.sparse,
             partial(operator.and_, self, other),
         )
 
@@ -86,7 +89,10 @@ class Condition(Value):
         if self.made_by is not None:
             return self.made_by, ()
         check_name(self.holds, f"the condition {self.text}")
-        return Condition, (self.text, self.holds, self.arguments, self.dtypes)
+        return Condition, (
+            *(self.text, self.holds, self.arguments, self.dtypes),
+            *(self.devices, self.sparse),
+        )
 
 
 def _pickled_by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
@@ -248,7 +254,7 @@ def sparse(*names: str) -> Condition:
         values = [call.arguments.get(name) for name in names]
         return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
-    return Condition(f"sparse({', '.join(map(repr, names))})", holds, names)
+    return Condition(f"sparse({', '.join(map(repr, names))})", holds, names, sparse=True)
 
 
 @_pickled_by_name

@@ -98,6 +98,7 @@ class OverloadInfo:
     Attributes:
         twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
+        dense_passes: true if calls without a sparse tensor do not vary.
         undefined: the positions of outputs that are partly unwritten.
         asynchronous: true for a collective, whose results are complete only after a wait.
         waits: true for the operator that waits.
@@ -114,6 +115,7 @@ class OverloadInfo:
         self.rows = rows
         self.override = override
         self.twin: torch._ops.OpOverload | None = None
+        self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
