@@ -153,7 +153,9 @@ class Setting(Generic[T]):
         if hold not in self._waiting:
             # Added before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
-        if self._must_wait(hold):
+        # Alone, which is the rule, it need not wait.
+        is_alone = not (self._active or native_calls.ongoing) and self._waiting[0] is hold
+        if not is_alone and self._must_wait(hold):
             return False
         if not self._active:
             self._chosen = self._read()
