@@ -187,10 +187,11 @@ class Setting(Generic[T]):
             self._waiting.remove(hold)
         if hold not in self._active:
             return
-        others = [other for other in self._active if other is not hold]
-        after = others[-1].value if others else self._chosen
+        after = self._chosen
+        if len(self._active) > 1:
+            after = [other for other in self._active if other is not hold][-1].value
         found = self._read()
-        if found not in (self._held, after):
+        if found != self._held and found != after:
             # The program has chosen a new value, in the call or in another thread.
             self._chosen = after = found
         self._write(after)
@@ -260,7 +261,8 @@ class holding(Undo, Generic[T]):
         with setting._lock.held: return setting._take(self)  # fmt: skip  # noqa: E701
 
     def _run(self) -> None:
-        self._setting._lock.run(self._setting._drop, self)
+        setting = self._setting
+        with setting._lock.held: setting._drop(self)  # fmt: skip  # noqa: E701
 
 
 def _after_fork() -> None:
