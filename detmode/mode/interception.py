@@ -121,8 +121,6 @@ class Interception(TorchDispatchMode):
         if overload is None or not self._innermost:
             return func(*args, **kwargs) if kwargs else func(*args)
         if overload.twin is None:
-            if overload.dense_passes and overload.override is None and _passes(args, kwargs):
-                return overload.run(*args, **kwargs) if kwargs else overload.run(*args)
             return self._intercept(overload, args, kwargs or {}, traced=traced)
         site = kwargs.pop(SITE)
         result = self._intercept(overload, args, kwargs, traced=traced, site=site)
@@ -187,6 +185,8 @@ class Interception(TorchDispatchMode):
         """
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
+        if overload.dense_passes and overload.override is None and _is_dense(args, kwargs):
+            return overload.run(*args, **kwargs)
         traced = traced or _get_mode(_FAKE) is not None
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:
@@ -316,10 +316,10 @@ def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
     TorchDispatchMode.__init__(level)
 
 
-def _passes(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether all tensors are dense, and no backward will refer to the call."""
     in_forward = torch.is_grad_enabled()
-    for value in (*args, *kwargs.values()) if kwargs else args:
+    for value in (*args, *kwargs.values()):
         if type(value) not in SCALARS and not (
             isinstance(value, torch.Tensor)
             and value.layout is torch.strided

@@ -6,7 +6,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
 
-from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules
+from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, audit, default_rules
 from detmode.compiled import hooks
 
 pytestmark = [
@@ -47,6 +47,11 @@ def test_a_dense_product_has_no_twin():
     with DeterministicMode(simulate="cuda", rules=default_rules() + [rule]) as mode:
         function(x)
     assert rows(mode) == [("aten::mm.default", "native", 1)]
+
+
+def test_an_audit_counts_dense_products():
+    """An audit counts the bytes of every call: two inputs read, one output written."""
+    assert audit(torch.mm, torch.eye(3), torch.eye(3)).total_bytes == 3 * 36
 
 
 def test_sparse_products_meet_their_rows():
