@@ -4,6 +4,7 @@ import needs
 import pytest
 import torch
 import torch._dynamo
+import torch._inductor.config as inductor
 from torch._dynamo import convert_frame
 
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, audit, default_rules
@@ -19,7 +20,8 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _fresh():
     torch._dynamo.reset()
-    yield
+    with inductor.patch(force_disable_caches=True):
+        yield
     torch._dynamo.reset()
 
 
