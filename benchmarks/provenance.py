@@ -57,10 +57,14 @@ class Measured:
 
     provenance: dict[str, str | None]
 
+    @property
+    def place(self) -> str:
+        """Where it was measured: on which GPU, or on the host runner."""
+        return self.provenance["gpu"] or ON_HOST
+
     def file_name(self) -> str:
         """``nvidia-h100-80gb-hbm3-2026-11-21.json``."""
-        place = self.provenance["gpu"] or ON_HOST
-        words = re.sub(r"[^a-z0-9]+", "-", place.lower()).strip("-")
+        words = re.sub(r"[^a-z0-9]+", "-", self.place.lower()).strip("-")
         return f"{words}-{self.provenance['date']}.json"
 
     def resume(self, folder: Path) -> None:

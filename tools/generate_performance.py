@@ -1,34 +1,44 @@
-"""Write the section of ``docs/performance.md`` on GPUs from ``benchmarks/results/``.
+"""Write the measured figures into pages under ``docs/`` from ``benchmarks/results/``.
 
-``--check`` says whether it is stale and changes nothing.
+``--check`` says whether a page is stale and changes nothing.
 """
 
 import argparse
 import sys
+from pathlib import Path
 
 import sections
 from sections import ROOT
 
 sys.path[:0] = [str(ROOT / "benchmarks")]
+import compiled
+from compiled import committed
 from results import of_gpus
 from tables import documented
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE, COMPILED = ROOT / "docs" / "performance.md", ROOT / "docs" / "compiled-code.md"
 TOOL = "tools/generate_performance.py"
 
 
+def contents() -> dict[Path, str]:
+    """Return the generated section of each page."""
+    return {PAGE: documented(of_gpus()), COMPILED: compiled.documented(committed())}
+
+
 def stale() -> str | None:
-    """The fault of the committed section; ``None`` if it has none."""
-    if sections.read(PAGE, TOOL) == documented(of_gpus()).strip():
-        return None
-    return f"docs/{PAGE.name} is stale; run: python {TOOL}"
+    """The fault of a committed section; ``None`` if none has any."""
+    for page, content in contents().items():
+        if sections.read(page, TOOL) != content.strip():
+            return f"docs/{page.name} is stale; run: python {TOOL}"
+    return None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="only say whether it is stale")
+    parser.add_argument("--check", action="store_true", help="only say whether one is stale")
     if not parser.parse_args().check:
-        sections.write(PAGE, TOOL, documented(of_gpus()))
+        for page, content in contents().items():
+            sections.write(page, TOOL, content)
         return 0
     wrong = stale()
     if wrong is not None:

@@ -40,7 +40,6 @@ from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import note_root, text_of
 from detmode.sites.lines import surroundings
-from detmode.table.rule import Allow
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
@@ -216,20 +215,16 @@ def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     overload = mode.overload_info(node.target)
     if overload is None or overload.override is not None:
         return overload is not None
-    values = tree_leaves(
-        [node.meta.get("val"), [each.meta.get("val") for each in node.all_input_nodes]]
-    )
+    nodes = (node, *node.all_input_nodes)
+    if any("val" not in each.meta for each in nodes):
+        return True  # what is not known may be on any device
+    values = tree_leaves([each.meta["val"] for each in nodes])
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     devices = {tensor.device.type for tensor in tensors}
     if mode._simulate:
         devices.add(mode._simulate)
-    is_dense = all(tensor.layout is torch.strided for tensor in tensors)
-    return any(
-        (not row.rule.when.devices or devices.intersection(row.rule.when.devices))
-        and not (row.rule.when.needs_sparse and is_dense)
-        and not isinstance(row.rule.action, Allow)
-        for row in overload.rows
-    )
+    is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
+    return any(row.rule.may_vary(devices, is_sparse) for row in overload.rows)
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

@@ -153,7 +153,9 @@ class Setting(Generic[T]):
         if hold not in self._waiting:
             # Added before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
-        if self._must_wait(hold):
+        # Alone, which is the rule, it need not wait.
+        is_alone = not (self._active or native_calls.ongoing) and self._waiting[0] is hold
+        if not is_alone and self._must_wait(hold):
             return False
         if not self._active:
             self._chosen = self._read()
@@ -185,10 +187,11 @@ class Setting(Generic[T]):
             self._waiting.remove(hold)
         if hold not in self._active:
             return
-        others = [other for other in self._active if other is not hold]
-        after = others[-1].value if others else self._chosen
+        after = self._chosen
+        if len(self._active) > 1:
+            after = [other for other in self._active if other is not hold][-1].value
         found = self._read()
-        if found not in (self._held, after):
+        if found != self._held and found != after:
             # The program has chosen a new value, in the call or in another thread.
             self._chosen = after = found
         self._write(after)
@@ -258,7 +261,8 @@ class holding(Undo, Generic[T]):
         with setting._lock.held: return setting._take(self)  # fmt: skip  # noqa: E701
 
     def _run(self) -> None:
-        self._setting._lock.run(self._setting._drop, self)
+        setting = self._setting
+        with setting._lock.held: setting._drop(self)  # fmt: skip  # noqa: E701
 
 
 def _after_fork() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import warnings
 from collections.abc import Callable, Container, Iterable
 from typing import Any, ClassVar
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode.cuda.undo import Undo
@@ -24,7 +26,7 @@ from detmode.mode.substitution import run_substitute, validate
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
-from detmode.table.call import InterceptedCall, tensors_in
+from detmode.table.call import SCALARS, InterceptedCall, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
@@ -122,7 +124,7 @@ class Interception(TorchDispatchMode):
             return self._intercept(overload, args, kwargs or {}, traced=traced)
         site = kwargs.pop(SITE)
         result = self._intercept(overload, args, kwargs, traced=traced, site=site)
-        return result if overload.twin._schema.returns else None
+        return None if overload.variant == "inplace" else result
 
     def _kind_of(self, types: Iterable[type]) -> int:
         """Return the most foreign kind among the tensors' types."""
@@ -183,6 +185,8 @@ class Interception(TorchDispatchMode):
         """
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
+        if overload.dense_passes and overload.override is None and _is_dense(args, kwargs):
+            return overload.run(*args, **kwargs)
         traced = traced or _get_mode(_FAKE) is not None
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:
@@ -242,7 +246,7 @@ class Interception(TorchDispatchMode):
         """
         match decision.action:
             case "native":
-                return with_native_settings(call.func)(*call.args, **call.kwargs)
+                return with_native_settings(call.overload.run)(*call.args, **call.kwargs)
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None
                 action = call.row.rule.action
@@ -284,6 +288,15 @@ class Interception(TorchDispatchMode):
             self._logger.warning("%s", text)
 
 
+# PyTorch keeps its compiler out of the method by two calls in Python around it; here C++ does so,
+# for the method's code and for all that it calls.
+Interception.__torch_dispatch__ = inspect.unwrap(Interception.__torch_dispatch__)  # type: ignore[method-assign]
+eval_frame.set_code_exec_strategy(
+    Interception.__torch_dispatch__.__code__,
+    eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP),
+)
+
+
 def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
     """Remove the level from PyTorch's stack, which only pops the topmost one.
 
@@ -301,6 +314,19 @@ def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
             torch._C._push_on_torch_dispatch_stack(mode)
     # What its own entering has remembered, to restore what choose_for_block restores.
     TorchDispatchMode.__init__(level)
+
+
+def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether all tensors are dense, and no backward will refer to the call."""
+    in_forward = torch.is_grad_enabled()
+    for value in (*args, *kwargs.values()):
+        if type(value) not in SCALARS and not (
+            isinstance(value, torch.Tensor)
+            and value.layout is torch.strided
+            and not (in_forward and value.requires_grad)
+        ):
+            return False
+    return True
 
 
 class _acting(Undo):

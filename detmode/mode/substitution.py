@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.cuda.undo import Calls
 from detmode.environment.settings import deterministic_flag
+from detmode.table.call import SCALARS
 from detmode.table.rule import Substitute
 from detmode.table.variants import out_names, variant_of
 
@@ -91,8 +92,10 @@ def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -
 def _shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
     shapes: list[Any] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
-            shapes.append((value.shape, value.stride(), value.dtype))
+        if type(value) in SCALARS:
+            shapes.append((type(value), value))
+        elif isinstance(value, torch.Tensor):
+            shapes += (value.shape, value.stride(), value.dtype)
         elif isinstance(value, (list, tuple)):
             shapes.append(_shapes_of(value))
         else:

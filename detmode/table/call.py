@@ -56,30 +56,29 @@ class Call:
         self.arguments = arguments
         self.tensors = tensors_in(arguments.values())
         self.device_types: set[str] = set()
-        self.launches_on: str | None = None
-        has_data = True
+        device_types = self.device_types
+        launches_on, has_data = None, True
         for tensor in self.tensors:
             # The properties are several times quicker than tensor.device.type.
             if tensor.is_cuda:
-                self.device_types.add("cuda")
-                self.launches_on = "cuda"
+                device_types.add("cuda")
+                launches_on = "cuda"
                 continue
             if tensor.is_cpu:
-                self.device_types.add(pretend or "cpu")
+                device_types.add(pretend or "cpu")
             elif tensor.is_meta:
-                self.device_types.add(pretend or "meta")
+                device_types.add(pretend or "meta")
                 has_data = False
             else:
-                self.device_types.add(tensor.device.type)
-            self.launches_on = self.launches_on or "cpu"
-        if not has_data:
-            self.launches_on = None
+                device_types.add(tensor.device.type)
+            launches_on = launches_on or "cpu"
+        self.launches_on = launches_on if has_data else None
         if not self.tensors:
             device = arguments.get("device")
             made_on = torch.device(device).type if device else "cpu"
             if pretend is not None and made_on in ("cpu", "meta"):
                 made_on = pretend
-            self.device_types.add(made_on)
+            device_types.add(made_on)
 
 
 class InterceptedCall(Call):
@@ -120,25 +119,25 @@ class InterceptedCall(Call):
         self.row: FamilyRule | None = None
         if traced:
             self.launches_on = None
-        for row in overload.rows:
-            if row.rule.when.holds(self):
+        for row, holds in overload.chain:
+            if holds(self):
                 self.row = row
                 break
 
     def run(self) -> Any:
         """Make the call by ATen."""
-        return self.func(*self.args, **self.kwargs)
+        return self.overload.run(*self.args, **self.kwargs)
 
 
-_SCALARS = frozenset({int, float, bool, str, type(None)})
+SCALARS = frozenset({int, float, bool, str, type(None)})
+"""Types of arguments that are no tensors; ``isinstance`` is slow for those."""
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors among ``values``, and in lists and tuples among them, nested ones too."""
     found = []
     for value in values:
-        # isinstance is slow for what is no tensor.
-        if type(value) in _SCALARS:
+        if type(value) in SCALARS:
             continue
         if isinstance(value, torch.Tensor):
             found.append(value)

@@ -89,7 +89,10 @@ class Condition(Value):
         if self.made_by is not None:
             return self.made_by, ()
         check_name(self.holds, f"the condition {self.text}")
-        return Condition, (self.text, self.holds, self.arguments, self.dtypes, self.devices)
+        return Condition, (
+            *(self.text, self.holds, self.arguments, self.dtypes),
+            *(self.devices, self.needs_sparse),
+        )
 
 
 def _pickled_by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:

@@ -96,8 +96,11 @@ class OverloadInfo:
         override: the action that the mode's ``overrides`` give it.
 
     Attributes:
+        chain: the rows with their conditions.
+        run: makes a call, sooner than ``func``, which is called in Python.
         twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
+        dense_passes: true if calls without a sparse tensor do not vary.
         undefined: the positions of outputs that are partly unwritten.
         asynchronous: true for a collective, whose results are complete only after a wait.
         waits: true for the operator that waits.
@@ -111,9 +114,12 @@ class OverloadInfo:
     ) -> None:
         schema = func._schema
         self.func = func
+        self.run = func._op if type(func) is torch._ops.OpOverload else func
         self.rows = rows
+        self.chain = [(row, row.rule.when.holds) for row in rows]
         self.override = override
         self.twin: torch._ops.OpOverload | None = None
+        self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)

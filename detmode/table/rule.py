@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -181,6 +181,18 @@ class Rule(Value):
         since = parse_version(self.since) if self.since else version
         until = parse_version(self.until) if self.until else version
         return since <= version <= until
+
+    def may_vary(self, devices: Collection[str] | None, sparse: bool) -> bool:
+        """Return whether the row may hold for a call, and the call may vary if so.
+
+        Args:
+            devices: the types of device of the call's tensors; ``None`` for any.
+            sparse: whether one of them has a sparse layout.
+        """
+        if isinstance(self.action, Allow) or (self.when.needs_sparse and not sparse):
+            return False
+        wanted = self.when.devices
+        return not wanted or devices is None or any(device in devices for device in wanted)
 
     def alert_for(self, variant: str) -> str | None:
         """Return the caller name in PyTorch's message, for a variant of the operator.

@@ -138,9 +138,10 @@ class RuleTable(Value):
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the names of the listed operators."""
-        names = sorted({row.rule.op for row in self._rows})
-        return hashlib.sha256("\n".join(names).encode()).hexdigest()
+        """A digest of the listed operators, and of the calls of each that may vary."""
+        rules = [row.rule for row in self._rows]
+        lines = sorted({f"{rule.op} {rule.when} {rule.may_vary(None, True)}" for rule in rules})
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @cached_property
     def _by_base(self) -> dict[str, list[FamilyRule]]:
