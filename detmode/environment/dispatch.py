@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
-import torch._dynamo.trace_rules
+from torch._C._dynamo import eval_frame
 
 from detmode.cuda.undo import Undo
 
-# Dynamo would trace the modes' own functions, which change the state of the process, when a block
-# is inside a compiled function, or when a mode receives a call between two graphs. It breaks the
-# graph there instead.
-torch._dynamo.trace_rules.add("detmode")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 # The two halves of resolve_views, for who cannot spare a call in Python.
@@ -25,6 +24,19 @@ _AUTOCAST = {
     device_type: getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
     for device_type in ("cpu", "cuda", "mps", "xpu")
 }
+
+
+def untraced(function: F) -> F:
+    """Keep Dynamo out of a function, and of all that it calls: it changes the process's state.
+
+    As ``torch.compiler.disable`` does, which would import the compiler, and whose wrapper costs two
+    calls in Python at each call.
+    """
+    # Asked where a function that is being traced calls it, and where Python does.
+    setattr(function, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such field
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
 
 
 def resolve_views() -> None:

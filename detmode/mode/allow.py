@@ -6,6 +6,7 @@ from contextlib import ContextDecorator
 from types import TracebackType
 
 from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.environment.dispatch import untraced
 from detmode.mode.options import check_operator
 from detmode.sites.forward_memory import forward_memory
 from detmode.table.names import Operator, text_of
@@ -28,6 +29,7 @@ class allow(ContextDecorator):
         ValueError: a name has no namespace, or no loaded library has such an operator.
     """
 
+    @untraced
     def __init__(self, *operators: Operator) -> None:
         if not operators:
             raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
@@ -40,10 +42,12 @@ class allow(ContextDecorator):
             check_operator("allow()", operator)
         self._operators: tuple[str, ...] = names
 
+    @untraced
     def __enter__(self) -> allow:
         forward_memory().open_region(self, self._operators, undone_at_end(self, Undo()))
         return self
 
+    @untraced
     def _exit(
         self,
         kind: type[BaseException] | None,

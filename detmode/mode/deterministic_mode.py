@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.environment.dispatch import untraced
 from detmode.environment.settings import choose_for_block
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
@@ -84,6 +85,7 @@ class DeterministicMode(Interception):
         # PyTorch 2.8 and 2.9 ask this instead.
         is_infra_mode = ignore_compile_internals
 
+    @untraced
     def __init__(
         self,
         warn_only: bool = False,
@@ -124,6 +126,7 @@ class DeterministicMode(Interception):
 
     # The block
 
+    @untraced
     def __enter__(self) -> DeterministicMode:
         undo = undone_at_end(self, Undo())
         try:
@@ -166,6 +169,7 @@ class DeterministicMode(Interception):
         TorchDispatchMode.__init__(level)
         return level
 
+    @untraced
     def _exit(
         self,
         kind: type[BaseException] | None,

@@ -10,11 +10,15 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any, ClassVar
 
 import torch
-from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode.cuda.undo import Undo
-from detmode.environment.dispatch import autocast_inside, resolve_conjugates, resolve_negatives
+from detmode.environment.dispatch import (
+    autocast_inside,
+    resolve_conjugates,
+    resolve_negatives,
+    untraced,
+)
 from detmode.environment.process_setting import FLAG
 from detmode.environment.settings import deterministic_flag, no_memory_fill, with_native_settings
 from detmode.mode import messages
@@ -288,13 +292,8 @@ class Interception(TorchDispatchMode):
             self._logger.warning("%s", text)
 
 
-# PyTorch keeps its compiler out of the method by two calls in Python around it; here C++ does so,
-# for the method's code and for all that it calls.
-Interception.__torch_dispatch__ = inspect.unwrap(Interception.__torch_dispatch__)  # type: ignore[method-assign]
-eval_frame.set_code_exec_strategy(
-    Interception.__torch_dispatch__.__code__,
-    eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP),
-)
+# PyTorch has wrapped the method to do the same.
+Interception.__torch_dispatch__ = untraced(inspect.unwrap(Interception.__torch_dispatch__))  # type: ignore[method-assign]
 
 
 def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
