@@ -207,6 +207,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("rules", "--op", "*histcc*"), "no rule for '*histcc*'"),
         (("verify", "--repeats", "1"), "at least 2"),
         (("verify", "--family", "no_such_family"), "upsample"),
+        (("verify", "--room", "no_such_family"), "upsample"),
         (("paint",), "paint"),
         ((), "COMMAND"),
     ],

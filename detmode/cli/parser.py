@@ -165,7 +165,8 @@ _VERIFYING = (
         choices=["cuda", "host"],
         help="the GPU, or the host runner; default: a GPU if any",
     ),
-    _option("--family", metavar="NAME", help="only this family"),
+    # The second is the older name.
+    _option("--family", "--room", metavar="NAME", help="only this family"),
     _number("--repeats", "runs of each sample (default: 20)", default=20),
 )
 
