@@ -43,7 +43,7 @@ PLAIN = "without the mode"
 RATIO = 1.05
 """The target of compiled in the mode over compiled, where no operator is listed that varies."""
 CALLS = 16
-"""How many calls more the longer of two functions makes, by which one call is timed."""
+"""Calls that the longer of two functions makes more, by which one call is timed."""
 BATCH = 4e-3
 """Seconds that a batch of calls takes about; what takes longer is called once."""
 
@@ -121,7 +121,7 @@ class Whole:
     """Something that is timed as a whole.
 
     Args:
-        function: what is compiled.
+        function: the function to compile.
         call: calls it, compiled or not.
     """
 
@@ -179,7 +179,7 @@ WHOLE: dict[str, tuple[Callable[[bool], Whole], float | None]] = {
     "a segmentation head, forward and backward": (_head, None),
     "a training step of a transformer": (_step, RATIO),
 }
-"""What is timed as a whole, with the target of compiled in the mode over compiled."""
+"""Functions timed as a whole, with the target of compiled in the mode over compiled."""
 FIRST = ("60 pointwise operators", "a transformer block, forward and backward")
 """Of which of them the first call is timed."""
 
@@ -258,7 +258,7 @@ ONE: dict[str, tuple[Callable[[int], dict[str, Timed]], float]] = {
     },
     "aten::mm, not listed for dense tensors": (product, 5e-6),
 }
-"""What is timed call by call, with the target of its seconds over those without the mode."""
+"""Functions timed call by call, with the target of its seconds over those without the mode."""
 
 
 # Timing
@@ -280,7 +280,7 @@ def batches(timed: Mapping[str, Timed], rounds: int) -> dict[str, list[float]]:
 
 
 def _calls(timed: Timed) -> int:
-    """How many calls make a batch; the first ones compile."""
+    """Return the number of calls of a batch; the first ones compile."""
     with timed.around():
         for _ in range(3):
             timed.run()
@@ -354,7 +354,7 @@ class Figures(Measured):
 
     Args:
         provenance: as in :class:`Measured`.
-        rounds: how often each side was timed.
+        rounds: the number of times that each side was timed.
         whole: seconds by the name in :data:`WHOLE` and side.
         one: seconds of a call by the name in :data:`ONE` and side.
         first: seconds of the first call by the name in :data:`WHOLE` and side.
@@ -372,7 +372,7 @@ class Figures(Measured):
 
     @classmethod
     def read(cls, path: Path) -> Figures:
-        """What :meth:`write` wrote."""
+        """Read what :meth:`write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
         for kind in ("whole", "one", "first"):
             found[kind] = {
@@ -444,7 +444,7 @@ def _table(heads: Sequence[str], lines: Iterable[tuple[str, ...]], form: str) ->
 
 
 def caption(figures: Figures) -> str:
-    """What the figures were measured with and on."""
+    """Say what the figures were measured with and on."""
     found = figures.provenance
     return (
         f"{found['cpu']}, one thread, PyTorch {found['torch']}, detmode {found['commit']}, "
@@ -463,7 +463,7 @@ def documented(found: Sequence[Figures]) -> str:
 
 
 def lines(figures: Figures, options: argparse.Namespace) -> dict[str, Callable[[], None]]:
-    """What is asked for and not there yet, and what measures it."""
+    """Return the missing lines among those asked for, and their measurements."""
 
     def measure(kind: dict[str, Any], name: str, run: Callable[[], dict[str, Spread]]) -> None:
         kind[name] = run()

@@ -59,7 +59,7 @@ class Measured:
 
     @property
     def place(self) -> str:
-        """Where it was measured: on which GPU, or on the host runner."""
+        """The place of the measurement: the GPU, or the host runner."""
         return self.provenance["gpu"] or ON_HOST
 
     def file_name(self) -> str:
