@@ -1,4 +1,4 @@
-"""Inductor's options with which timing would decide bits, and what holds inside the mode instead.
+"""Inductor's options with which timing would decide bits, and their values inside the mode.
 
 Most of it Inductor does itself under its option ``deterministic``: it runs ATen's kernel where
 others are candidates, pads no matrix, and gives each reduction one configuration. The rest of the
@@ -13,6 +13,9 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
+
+import torch
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 _INDUCTOR = "torch._inductor.config"
 
@@ -73,6 +76,23 @@ OPTIONS = (
         "torch._functorch.config",
     ),
 )
+
+
+def say_of_triton_kernels(gm: torch.fx.GraphModule, say_once: Callable[[str, str], None]) -> None:
+    """Say which of the user's own Triton kernels in a graph have a configuration chosen by timing.
+
+    The mode can neither see what they do nor choose for them.
+    """
+    for node in gm.graph.nodes:
+        number = node.kwargs.get("kernel_idx")
+        kernel = None if number is None else kernel_side_table.get_kernel(number)
+        if len(getattr(kernel, "configs", ())) > 1:
+            name = getattr(kernel.base_fn, "__name__", "")
+            say_once(
+                f"triton kernel {number}",
+                f"torch.compile: the Triton kernel {name} has {len(kernel.configs)} configurations, "
+                "of which timing chooses: its results may vary between runs; give it one to fix it",
+            )
 
 
 @contextlib.contextmanager

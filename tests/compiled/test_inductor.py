@@ -35,7 +35,7 @@ def said(caplog):
     return [
         record.message.partition("torch.compile: ")[2].partition("=")[0]
         for record in caplog.records
-        if record.levelno >= logging.WARNING
+        if record.name == "detmode" and record.levelno >= logging.WARNING
     ]
 
 
@@ -75,6 +75,25 @@ def test_options_by_which_timing_would_decide(given, caplog):
     assert seen == [{**each, "epilogue_fusion": False} for each in (inside, inside, outside)]
     told = [name for name in known if given == "options" or name != "deterministic"]
     assert sorted(said(caplog)) == sorted(told)
+
+
+def test_triton_kernels_that_timing_configures_are_said(caplog):
+    """A kernel of the user's with several configurations may vary, out of the mode's sight."""
+
+    def my_kernel():
+        """Stands for the user's function."""
+
+    graph = torch.fx.Graph()
+    for configs in (["one"], ["one", "another"]):
+        kernel = mock.Mock(configs=configs, base_fn=my_kernel)
+        number = timing.kernel_side_table.add_kernel(kernel)
+        graph.call_function(print, kwargs={"kernel_idx": number})
+    graph.call_function(print)
+    mode = DeterministicMode()
+    for _ in range(2):
+        timing.say_of_triton_kernels(torch.fx.GraphModule({}, graph), mode.say_once)
+    (record,) = caplog.records
+    assert "the Triton kernel my_kernel has 2 configurations" in record.message
 
 
 REAL, INDEX = torch.float32, torch.int64
