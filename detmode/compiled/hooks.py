@@ -25,12 +25,13 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._functorch.config
 import torch.compiler.config
-from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo import convert_frame
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._functorch._aot_autograd.schemas import AOTConfig
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import detmode
@@ -43,9 +44,8 @@ from detmode.table.rule import Allow
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
-CAN_COMPILE = hasattr(TorchDispatchMode, "is_infra_mode") and hasattr(
-    torch._functorch.config, "force_non_lazy_backward_lowering"
-)
+_AT_ONCE = "force_non_lazy_backward_lowering"
+CAN_COMPILE = hasattr(AOTConfig, _AT_ONCE)
 """False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
 _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -69,6 +69,11 @@ class _Thread(threading.local):
 
 thread = _Thread()
 
+_GUARDS_IGNORE_MODES = hasattr(
+    torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals"
+)
+"""False up to PyTorch 2.9, where guards made outside of a mode, as all are, do not hold inside."""
+
 _HOOKED = "call_user_compiler"
 _call_user_compiler: Any = OutputGraph.call_user_compiler
 
@@ -80,8 +85,16 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
             torch.compiler.reset()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
+        if not _GUARDS_IGNORE_MODES:
+            setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
     undo.note(functools.partial(_restore, thread.mode, thread.key))
     thread.mode, thread.key = mode, key_of(mode)
+
+
+def _guards_inside(*args: Any, **kwargs: Any) -> Any:
+    """Make the guards of compiled code: they hold where tensors are dispatched to modes, or not."""
+    with contextlib.nullcontext() if thread.key is None else BaseTorchDispatchMode():
+        return CheckFunctionManager(*args, **kwargs)
 
 
 def _restore(mode: DeterministicMode | None, key: str | None) -> None:
@@ -128,7 +141,7 @@ def _whole(
 ) -> Iterator[None]:
     """Keep what ``mode`` lists whole in what is compiled inside the block."""
     from torch._dynamo.backends import cudagraphs
-    from torch._inductor import compile_fx, ir
+    from torch._inductor import compile_fx, ir, lowering
     from torch._inductor.graph import GraphLowering
 
     # Code from a cache has the lines of the program that put it there; for dynamic shapes it is cut
@@ -141,8 +154,10 @@ def _whole(
         config.patch(cache_key_tag=config.cache_key_tag + tag),
         timing.decides_nothing(mode.say_once),
         # A backward that is compiled when it first runs is compiled outside of this block.
-        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+        mock.patch.object(AOTConfig, _AT_ONCE, property(lambda _: True, lambda *_: None)),
         mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
+        # Until 2.11 lowering refuses what the whole table decomposes.
+        mock.patch.object(lowering, "decompositions", {}),
         mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__)),
         mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),
         mock.patch.object(cudagraphs, "check_for_skip", _skips(cudagraphs.check_for_skip)),

@@ -287,7 +287,6 @@ def test_timing_chooses_outside_of_the_mode():
 @pytest.mark.thorough
 def test_code_for_dynamic_shapes_is_that_of_the_sizes_that_came_first(tmp_path, monkeypatch):
     """Which code is in the caches does not decide how the sums of another program are split."""
-
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
     def hits(*sizes, inside):
