@@ -70,15 +70,20 @@ def test_options_by_which_timing_would_decide(given, caplog):
             function(torch.ones(3))
             function(torch.ones(2, 2))
         function(torch.ones(3))
-    used = {option.name: option.used for option in timing.OPTIONS}
-    inside, outside = {name: used[name] for name in known}, known
+    fixes = hasattr(config, "deterministic")
+    inside, outside = dict(known), known
+    for option in timing.OPTIONS:
+        if option.name in known:
+            stays = option.used == option.timed
+            inside[option.name] = False if stays and not fixes else option.used
     assert seen == [{**each, "epilogue_fusion": False} for each in (inside, inside, outside)]
-    told = [name for name in known if given == "options" or name != "deterministic"]
+    defaults = () if given == "options" else ("deterministic", "shape_padding")
+    told = [name for name in known if name not in defaults]
     assert sorted(said(caplog)) == sorted(told)
 
 
-def test_triton_kernels_that_timing_configures_are_said(caplog):
-    """A kernel of the user's with several configurations may vary, out of the mode's sight."""
+def test_what_the_mode_cannot_fix_is_said(caplog):
+    """The user's kernels that timing configures, and sizes that earlier runs have noted."""
 
     def my_kernel():
         """Stands for the user's function."""
@@ -89,11 +94,14 @@ def test_triton_kernels_that_timing_configures_are_said(caplog):
         number = timing.kernel_side_table.add_kernel(kernel)
         graph.call_function(print, kwargs={"kernel_idx": number})
     graph.call_function(print)
-    mode = DeterministicMode()
-    for _ in range(2):
-        timing.say_of_triton_kernels(torch.fx.GraphModule({}, graph), mode.say_once)
-    (record,) = caplog.records
-    assert "the Triton kernel my_kernel has 2 configurations" in record.message
+    mode, gm = DeterministicMode(), torch.fx.GraphModule({}, graph)
+    timing.say_what_may_vary(gm, mode.say_once)
+    with mock.patch.object(torch.compiler.config, "job_id", "mine"):
+        for _ in range(2):
+            timing.say_what_may_vary(gm, mode.say_once)
+    kernels, sizes = [record.message for record in caplog.records]
+    assert "the Triton kernel my_kernel has 2 configurations" in kernels
+    assert "TORCH_COMPILE_JOB_ID" in sizes
 
 
 REAL, INDEX = torch.float32, torch.int64
