@@ -129,11 +129,12 @@ def step(x, weight, index):
     return torch.relu(x @ weight).index_put((index,), x, accumulate=True) + 1
 
 
-def lowered(function, *arguments, mode=None, device="cuda"):
+def lowered(function, *arguments, mode=None, device="cuda", settings=None):
     """The operations that Inductor makes of a function; it needs no GPU for that.
 
-    Arguments are shapes and dtypes.
+    Arguments are shapes and dtypes. The settings are Inductor's, as of a program inside the mode.
     """
+    import torch._inductor.config as config
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.codecache import CacheBase
     from torch._inductor.decomposition import select_decomp_table
@@ -163,6 +164,8 @@ def lowered(function, *arguments, mode=None, device="cuda"):
             stack.enter_context(mock.patch.object(owner, name, value))
         if mode is not None:
             stack.enter_context(mode)
+        stack.enter_context(config.patch(settings or {}))
+        if mode is not None:
             stack.enter_context(hooks._whole(mode, gm, inputs))
         stack.enter_context(V.set_fake_mode(fake))
         graph = GraphLowering(gm, example_inputs=inputs, is_inference=True)
@@ -273,16 +276,16 @@ def kernel_of_product(distort, mode=None):
         timings.append(1.0 + len(timings))
         return timings[-1]
 
-    settings = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
-    with config.patch({**settings, "test_configs.distort_benchmarking_result": distort}):
+    settings = {
+        **{"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"},
+        **{"deterministic": False, "autotune_local_cache": False},
+    }
+    with config.patch({"test_configs.distort_benchmarking_result": distort}):
         # Inductor distorts the timings of GPUs alone.
         timed = may_distort_benchmarking_result(timing)
         with mock.patch.object(Benchmarker, "benchmark_cpu", timed):
-            # A size of its own, as Inductor remembers what it has timed.
-            shape = (2, 96, 96 + 8 * len(distort)), (2, 96 + 8 * len(distort), 96)
-            operations = lowered(
-                product, *((each, REAL) for each in shape), mode=mode, device="cpu"
-            )
+            shapes = [((2, 96, 96), REAL)] * 2
+            operations = lowered(product, *shapes, mode=mode, device="cpu", settings=settings)
     return type(operations[0]).__name__, len(timings)
 
 
@@ -294,7 +297,6 @@ def test_max_autotune_takes_the_same_kernel_whatever_is_faster(caplog):
     assert said(caplog) == ["max_autotune"] * 2
 
 
-@pytest.mark.thorough
 @SINCE_2_10
 def test_timing_chooses_outside_of_the_mode():
     """What the mode takes away does decide: timings turned round take the other kernel."""
