@@ -297,6 +297,7 @@ def test_max_autotune_takes_the_same_kernel_whatever_is_faster(caplog):
     assert said(caplog) == ["max_autotune"] * 2
 
 
+@pytest.mark.thorough
 @SINCE_2_10
 def test_timing_chooses_outside_of_the_mode():
     """What the mode takes away does decide: timings turned round take the other kernel."""
