@@ -129,6 +129,7 @@ def call_user_compiler(
             "compiled code needs PyTorch 2.9 or newer",
         )
         return gm.forward
+    timing.say_what_may_vary(gm, mode.say_once)
     with _whole(mode, gm, example_inputs):
         return _call_user_compiler(graph, gm, example_inputs)
 

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from detmode import DeterministicMode
 from detmode.compiled import hooks, timing
+from detmode.environment.versions import parse_version
 
 pytestmark = [
     # PyTorch's compilers warn of much that no test is about, and of more in each version.
@@ -22,6 +23,11 @@ pytestmark = [
         not hooks.CAN_COMPILE, reason="PyTorch 2.8 compiles nothing inside the mode"
     ),
 ]
+
+SINCE_2_10 = pytest.mark.skipif(
+    parse_version(torch.__version__) < (2, 10),
+    reason="in PyTorch 2.9 products may be refused, and timings cannot be distorted",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +42,7 @@ def said(caplog):
     return [
         record.message.partition("torch.compile: ")[2].partition("=")[0]
         for record in caplog.records
-        if record.levelno >= logging.WARNING
+        if record.name == "detmode" and record.levelno >= logging.WARNING
     ]
 
 
@@ -71,11 +77,38 @@ def test_options_by_which_timing_would_decide(given, caplog):
             function(torch.ones(3))
             function(torch.ones(2, 2))
         function(torch.ones(3))
-    used = {option.name: option.used for option in timing.OPTIONS}
-    inside, outside = {name: used[name] for name in known}, known
+    fixes = hasattr(config, "deterministic")
+    inside, outside = dict(known), known
+    for option in timing.OPTIONS:
+        if option.name in known:
+            stays = option.used == option.timed
+            inside[option.name] = False if stays and not fixes else option.used
     assert seen == [{**each, "epilogue_fusion": False} for each in (inside, inside, outside)]
-    told = [name for name in known if given == "options" or name != "deterministic"]
+    defaults = () if given == "options" else ("deterministic", "shape_padding")
+    told = [name for name in known if name not in defaults]
     assert sorted(said(caplog)) == sorted(told)
+
+
+def test_what_the_mode_cannot_fix_is_said(caplog):
+    """The user's kernels that timing configures, and sizes that earlier runs have noted."""
+
+    def my_kernel():
+        """Stands for the user's function."""
+
+    graph = torch.fx.Graph()
+    for configs in (["one"], ["one", "another"]):
+        kernel = mock.Mock(configs=configs, base_fn=my_kernel)
+        number = timing.kernel_side_table.add_kernel(kernel)
+        graph.call_function(print, kwargs={"kernel_idx": number})
+    graph.call_function(print)
+    mode, gm = DeterministicMode(), torch.fx.GraphModule({}, graph)
+    timing.say_what_may_vary(gm, mode.say_once)
+    with mock.patch.object(torch.compiler.config, "job_id", "mine"):
+        for _ in range(2):
+            timing.say_what_may_vary(gm, mode.say_once)
+    kernels, sizes = [record.message for record in caplog.records]
+    assert "the Triton kernel my_kernel has 2 configurations" in kernels
+    assert "TORCH_COMPILE_JOB_ID" in sizes
 
 
 REAL, INDEX = torch.float32, torch.int64
@@ -97,11 +130,12 @@ def step(x, weight, index):
     return torch.relu(x @ weight).index_put((index,), x, accumulate=True) + 1
 
 
-def lowered(function, *arguments, mode=None, device="cuda"):
+def lowered(function, *arguments, mode=None, device="cuda", settings=None):
     """The operations that Inductor makes of a function; it needs no GPU for that.
 
-    Arguments are shapes and dtypes.
+    Arguments are shapes and dtypes. The settings are Inductor's, as of a program inside the mode.
     """
+    import torch._inductor.config as config
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor.codecache import CacheBase
     from torch._inductor.decomposition import select_decomp_table
@@ -131,6 +165,8 @@ def lowered(function, *arguments, mode=None, device="cuda"):
             stack.enter_context(mock.patch.object(owner, name, value))
         if mode is not None:
             stack.enter_context(mode)
+        stack.enter_context(config.patch(settings or {}))
+        if mode is not None:
             stack.enter_context(hooks._whole(mode, gm, inputs))
         stack.enter_context(V.set_fake_mode(fake))
         graph = GraphLowering(gm, example_inputs=inputs, is_inference=True)
@@ -166,6 +202,7 @@ def test_nothing_is_generated_that_depends_on_the_order_of_threads(function, arg
     assert varying(lowered(function, *arguments, mode=DeterministicMode())) == []
 
 
+@SINCE_2_10
 def test_cuda_graphs_hold_what_the_mode_does_not_decide_on():
     """Inductor divides its CUDA graphs at twins; what lies between is recorded, products too."""
     from torch._inductor.utils import is_cudagraph_unsafe_op
@@ -203,6 +240,7 @@ def test_the_backend_cudagraphs_records_no_listed_call():
     assert ["DeterministicMode" in reason for reason in reasons] == [True, False]
 
 
+@SINCE_2_10
 def test_rows_that_no_call_of_the_graph_can_match_leave_it_as_it_is():
     """Rows for CUDA concern no CPU tensor, and rows for sparse tensors no dense one."""
 
@@ -239,19 +277,20 @@ def kernel_of_product(distort, mode=None):
         timings.append(1.0 + len(timings))
         return timings[-1]
 
-    settings = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
-    with config.patch({**settings, "test_configs.distort_benchmarking_result": distort}):
+    settings = {
+        **{"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"},
+        **{"deterministic": False, "autotune_local_cache": False},
+    }
+    with config.patch({"test_configs.distort_benchmarking_result": distort}):
         # Inductor distorts the timings of GPUs alone.
         timed = may_distort_benchmarking_result(timing)
         with mock.patch.object(Benchmarker, "benchmark_cpu", timed):
-            # A size of its own, as Inductor remembers what it has timed.
-            shape = (2, 96, 96 + 8 * len(distort)), (2, 96 + 8 * len(distort), 96)
-            operations = lowered(
-                product, *((each, REAL) for each in shape), mode=mode, device="cpu"
-            )
+            shapes = [((2, 96, 96), REAL)] * 2
+            operations = lowered(product, *shapes, mode=mode, device="cpu", settings=settings)
     return type(operations[0]).__name__, len(timings)
 
 
+@SINCE_2_10
 def test_max_autotune_takes_the_same_kernel_whatever_is_faster(caplog):
     """ATen's product is taken, without a timing."""
     kernels = {kernel_of_product(distort, DeterministicMode()) for distort in ("", "inverse")}
@@ -260,6 +299,7 @@ def test_max_autotune_takes_the_same_kernel_whatever_is_faster(caplog):
 
 
 @pytest.mark.thorough
+@SINCE_2_10
 def test_timing_chooses_outside_of_the_mode():
     """Timings, which the mode takes away, do decide: turned round they take the other kernel."""
     kernels = {kernel_of_product(distort) for distort in ("", "inverse")}
