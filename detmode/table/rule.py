@@ -189,7 +189,7 @@ class Rule(Value):
             devices: the types of device of the call's tensors; ``None`` for any.
             sparse: whether one of them has a sparse layout.
         """
-        if isinstance(self.action, Allow) or (self.when.sparse and not sparse):
+        if isinstance(self.action, Allow) or (self.when.needs_sparse and not sparse):
             return False
         wanted = self.when.devices
         return not wanted or devices is None or any(device in devices for device in wanted)
