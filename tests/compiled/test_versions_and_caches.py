@@ -124,3 +124,64 @@ def test_what_is_read_as_well_is_not_written_in_place():
     x, index, _ = FUNCTIONS["index_add"][1]()
     with DeterministicMode(simulate="cuda"):
         assert same_bits(torch.compile(twice)(x, index[:8]), twice(x, index[:8]))
+
+
+CACHED = """
+import sys, torch, detmode
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+
+    def forward(self, index, image):
+        large = nn.functional.interpolate(image, size=(6, 6), mode="bilinear")
+        return image.new_zeros(4, 4).index_add(0, index % 4, self.words(index)).sum() + large.sum()
+
+torch.manual_seed(0)
+net, given = Net(), (torch.arange(20) % 9, torch.randn(1, 1, 3, 3, requires_grad=True))
+counters = torch._dynamo.utils.counters["aot_autograd"]
+for arguments in sys.argv[1:]:
+    torch._dynamo.reset()
+    counters.clear()
+    net.zero_grad()
+    given[1].grad = None
+    with detmode.DeterministicMode(True, **eval(arguments)) as mode:
+        loss = torch.compile(net)(*given)
+        loss.backward()
+    values = [value.detach().numpy().tobytes().hex() for value in (loss, given[1].grad)]
+    rows = [(row.overload, row.action, row.site, row.count, row.module) for row in mode.records]
+    print(counters["autograd_cache_hit"], (values, rows))
+"""
+
+
+@needs.compiler
+@COMPILED
+@pytest.mark.thorough
+def test_code_from_the_caches_of_an_earlier_process(run_python, tmp_path):
+    """Cold and warm caches give the same bits and report, forward and backward.
+
+    Code of other lines, overrides or devices is not used; that of other arguments is.
+    """
+    program = tmp_path / "program.py"
+
+    def run(*modes, text=CACHED):
+        program.write_text(text)
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        done = run_python("program.py", *map(repr, modes), **cache)
+        assert done.returncode == 0, done.stderr
+        return [line.split(" ", 1) for line in done.stdout.splitlines()]
+
+    mode = {"simulate": "cuda"}
+    told = {**mode, "overrides": {"aten::index_add": "warn"}}
+    cold, *_ = run(mode)
+    warm, refused, overridden, plain = run(mode, {**mode, "substitute": False}, told, {})
+    moved, *_ = run(mode, text=f"\n{CACHED}")
+    hits = [each[0] for each in (cold, warm, refused, overridden, plain, moved)]
+    assert hits == ["0", "1", "1", "0", "0", "0"]
+    assert warm[1] == cold[1]
+    assert "('aten::index_add.default', 'substitute'" in cold[1]
+    assert "('aten::index_add.default', 'warn'" in overridden[1]
+    assert "index_add" not in plain[1]
+    assert moved[1] == cold[1].replace("py:12", "py:13").replace("py:11", "py:12")
