@@ -40,6 +40,8 @@ from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import note_root, text_of
 from detmode.sites.lines import surroundings
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
@@ -141,6 +143,7 @@ def _whole(
     """Keep what ``mode`` lists whole in what is compiled inside the block."""
     from torch._dynamo.backends import cudagraphs
     from torch._inductor import compile_fx, ir, lowering
+    from torch._inductor.fx_passes import reinplace
     from torch._inductor.graph import GraphLowering
 
     # Code from a cache has the lines of the program that put it there; for dynamic shapes it is cut
@@ -157,6 +160,7 @@ def _whole(
         mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
         # Until 2.11 lowering refuses what the whole table decomposes.
         mock.patch.object(lowering, "decompositions", {}),
+        mock.patch.dict(reinplace.inplaceable_ops, _in_place(mode)),
         mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__)),
         mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),
         mock.patch.object(cudagraphs, "check_for_skip", _skips(cudagraphs.check_for_skip)),
@@ -180,6 +184,36 @@ def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
         init(lowering, gm, *args, **kwargs)
 
     return with_twins
+
+
+def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
+    """Return the listed operators that Inductor may call in place, where ``self`` is used no more.
+
+    Its own table of them has ``index_put`` alone, and does not ask what the other arguments read.
+    """
+    from torch._inductor.fx_passes.reinplace import InplaceableOp, inplaceable_ops
+    from torch._inductor.fx_utils import get_node_storage
+
+    def is_alone(further: Callable[[torch.fx.Node], bool], node: torch.fx.Node) -> bool:
+        # Written in place, a tensor must not be read as another argument.
+        nodes = [leaf for leaf in tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]
+        written, *others = map(get_node_storage, nodes)
+        return written not in others and further(node)
+
+    found = {}
+    for row in mode._table:
+        func, action = resolve(row.rule.op), row.rule.action
+        # Another substitute's result would be copied to ``self``.
+        if func is not None and isinstance(action, Substitute) and action.takes_out:
+            namespace, _, name = func._schema.name.partition("::")
+            packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
+            if own := inplaceable_ops.get(func):
+                check = functools.partial(is_alone, own.extra_check)
+                found[func] = InplaceableOp(own.inplace_op, 0, check)
+            elif packet is not None:
+                check = functools.partial(is_alone, functools.partial(_may_be_met, mode))
+                found[func] = InplaceableOp(getattr(packet, func._overloadname), 0, check)
+    return found
 
 
 def _unsplit(scan: type) -> type:

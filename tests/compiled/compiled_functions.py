@@ -113,12 +113,20 @@ add(
     lambda x, t, n, m: F.ctc_loss(x.log_softmax(-1), t, n, m),
     lambda: (real(6, 2, 5), below(4, 2, 3) + 1, torch.tensor([6, 6]), torch.tensor([3, 2])),
 )
-add("attention", F.scaled_dot_product_attention, lambda: tuple(real(2, 2, 6, 4) for _ in range(3)))
-add("linear", F.linear, lambda: (real(3, 4), real(5, 4), real(5)))
-add("matmul", torch.matmul, lambda: (real(3, 4), real(4, 5)))
-add("bmm", torch.bmm, lambda: (real(2, 3, 4), real(2, 4, 5)))
-add("mv", torch.mv, lambda: (real(3, 4), real(4)))
-add("baddbmm", torch.baddbmm, lambda: (real(2, 3, 5), real(2, 3, 4), real(2, 4, 5)))
+add(
+    "attention",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+    lambda: tuple(real(2, 2, 6, 4) for _ in range(3)),
+)
+add("linear", lambda x, w, b: F.linear(x, w, b), lambda: (real(3, 4), real(5, 4), real(5)))
+add("matmul", lambda x, y: x @ y, lambda: (real(3, 4), real(4, 5)))
+add("bmm", lambda x, y: x.bmm(y), lambda: (real(2, 3, 4), real(2, 4, 5)))
+add("mv", lambda x, y: x.mv(y), lambda: (real(3, 4), real(4)))
+add(
+    "baddbmm",
+    lambda x, y, z: x.baddbmm(y, z),
+    lambda: (real(2, 3, 5), real(2, 3, 4), real(2, 4, 5)),
+)
 add("fold", lambda x: F.fold(x, (6, 6), 3), lambda: (real(2, 18, 16),))
 add("unfold", lambda x: F.unfold(x, 3), lambda: (real(2, 2, 6, 6),))
 add("tensor_unfold", lambda x: x.unfold(0, 4, 1), lambda: (real(9),))

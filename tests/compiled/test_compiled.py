@@ -204,38 +204,6 @@ def test_decisions_are_made_at_each_call(backend):
     assert [(row.action, row.count) for row in mode.records] == [("error", 1), ("allow", 1)]
 
 
-CACHED = """
-import hashlib, torch, detmode
-
-def added(x, index, source):
-    return x.index_add(0, index, source).sin()
-
-torch.manual_seed(0)
-given = torch.randn(6, 3), torch.tensor([1, 1, 2]), torch.randn(3, 3)
-with detmode.DeterministicMode(simulate="cuda") as mode:
-    result = torch.compile(added)(*given)
-rows = [(row.overload, row.action, row.site, row.count) for row in mode.records]
-counters = torch._dynamo.utils.counters
-print(counters["inductor"]["fxgraph_cache_hit"], result.numpy().tobytes().hex(), rows)
-"""
-
-
-@COMPILED
-@pytest.mark.thorough
-def test_code_from_the_caches_of_an_earlier_process(run_python, tmp_path):
-    """Cold and warm caches give the same bits and report; a moved line is not the old one."""
-    program = tmp_path / "program.py"
-    printed = []
-    for text in (CACHED, CACHED, f"\n{CACHED}"):
-        program.write_text(text)
-        done = run_python("program.py", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout.partition(" "))
-    assert [hits for hits, _, _ in printed] == ["0", "1", "0"]
-    assert printed[0][2] == printed[1][2]
-    assert printed[2][2] == printed[0][2].replace("program.py:5", "program.py:6")
-
-
 def test_operator_by_operator():
     """With ``compile=False`` the mode sees every operator, and outside the function is compiled."""
     function, given = torch.compile(added, backend="aot_eager"), arguments()
