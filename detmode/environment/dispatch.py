@@ -6,6 +6,7 @@ import functools
 import threading
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
 
@@ -19,6 +20,23 @@ _AUTOCAST = {
     device_type: getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
     for device_type in ("cpu", "cuda", "mps", "xpu")
 }
+
+
+class CompiledInside(TorchDispatchMode):
+    """A mode inside which functions given to ``torch.compile`` stay compiled.
+
+    Inside any other mode Dynamo runs a function operator by operator, and never compiles it
+    afterwards.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return true: Dynamo compiles inside the mode, which receives the calls of the code."""
+        return True
+
+    if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        # PyTorch 2.8 and 2.9 ask this instead.
+        is_infra_mode = ignore_compile_internals
 
 
 def resolve_views() -> None:
