@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,6 +38,18 @@ class CompiledInside(TorchDispatchMode):
     if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
         # PyTorch 2.8 and 2.9 ask this instead.
         is_infra_mode = ignore_compile_internals
+
+
+def compiled_as_outside() -> AbstractContextManager[object]:
+    """Return a block in which a function given to ``torch.compile`` is always run alike.
+
+    PyTorch 2.8 and 2.9 would compile it anew at each call inside a mode, until they give up. There
+    it runs operator by operator, and is compiled outside of the block.
+    """
+    if hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def resolve_views() -> None:

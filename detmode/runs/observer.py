@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.environment.dispatch import resolve_views
+from detmode.environment.dispatch import compiled_as_outside, resolve_views
 from detmode.mode.higher_order import register_passthrough
 from detmode.runs import graphs
 from detmode.runs.tensors import is_foreign
@@ -27,13 +28,23 @@ class RunObserver(Observer):
 
     supports_higher_order_operators = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: list[AbstractContextManager[object]] = []
+
     def __enter__(self: _Self) -> _Self:
         register_passthrough(type(self))
         self._places = CallSites()
         self._functions: dict[str, str] = {}
         graphs.watch()
+        self._blocks.append(compiled_as_outside())
+        self._blocks[-1].__enter__()
         TorchDispatchMode.__enter__(self)
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._blocks.pop().__exit__(*error)
+        TorchDispatchMode.__exit__(self, *error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
