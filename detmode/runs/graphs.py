@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,15 +59,34 @@ class Graph:
 
     def undefined_outputs(self, outputs: Any) -> list[Tensor]:
         """Return the outputs that nothing has written: the function returns an ``empty()``."""
-        found = [outputs[position] for position in _unwritten(self.code)[1]]
+        found = [outputs[position] for position in _unwritten(self.code).outputs]
         return [each for each in found if isinstance(each, Tensor)]
 
-    def undefined_buffers(self) -> list[Tensor]:
-        """Return what nothing has written yet of the buffers that the current call uses."""
-        frame = _generated(sys._getframe(1))
-        names = _unwritten(self.code)[0].get(frame.f_lineno, ()) if frame is not None else ()
-        found = [frame.f_locals.get(name) for name in names] if frame is not None else []
+    def undefined_buffers(self, written: list[Tensor]) -> list[Tensor]:
+        """Return what nothing has written yet of the buffers that the current call uses.
+
+        Args:
+            written: what the call writes; of code in C++ nothing more is known.
+        """
+        frame, unwritten = _generated(sys._getframe(1)), _unwritten(self.code)
+        if frame is None or not unwritten.is_known:
+            return written
+        found = [frame.f_locals.get(name) for name in unwritten.lines.get(frame.f_lineno, ())]
         return [each for each in found if isinstance(each, Tensor)]
+
+
+class _Unwritten(NamedTuple):
+    """The buffers of a graph's code that are used before anything is written to them.
+
+    Args:
+        lines: for each line, the names of those that it uses.
+        outputs: the positions of those that are outputs.
+        is_known: false for code in C++.
+    """
+
+    lines: dict[int, list[str]]
+    outputs: list[int]
+    is_known: bool
 
 
 class _Running(threading.local):
@@ -118,7 +137,7 @@ def graph_of(compiled: Any, places: CallSites, functions: dict[str, str]) -> Gra
         place = places.of_function(frame, makes_node=not options.get("is_inference"))
         function = functions[place.site.text] = _name_of(frame)
     mutated = tuple(compiled.mutated_input_idxs)
-    return Graph(f"{GRAPH}{function}[{direction}]", place, mutated, compiled.source_code)
+    return Graph(f"{GRAPH}{function}[{direction}]", place, mutated, compiled.source_code or "")
 
 
 def _function() -> FrameType | None:
@@ -148,12 +167,16 @@ def is_compilers_own(func: Any) -> bool:
     """Return whether the compiler makes the call being dispatched for itself.
 
     It makes some while it compiles a backward that runs for the first time, where it times kernels,
-    and where it checks the results of custom operators, each only once.
+    and where it checks the results of custom operators, each only once. Code in C++ calls ATen
+    below the dispatcher, which then shows no more than parts of some operators.
     """
     if TracingContext.try_get() is not None:
         return True
-    if running.graph is None and func is not torch.ops.aten.detach.default:
+    graph = running.graph
+    if graph is None and func is not torch.ops.aten.detach.default:
         return False
+    if graph is not None and func.namespace == "aten" and not _unwritten(graph.code).is_known:
+        return True
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         file = frame.f_code.co_filename
@@ -175,20 +198,15 @@ def _generated(frame: FrameType | None) -> FrameType | None:
 
 
 @functools.lru_cache(_CODES)
-def _unwritten(code: str) -> tuple[dict[int, list[str]], list[int]]:
-    """Return the buffers of a graph's code that are used before anything is written to them.
-
-    Returns:
-        For each line the names of those that it uses, and the positions of those that are outputs.
-    """
+def _unwritten(code: str) -> _Unwritten:
     lines: dict[int, list[str]] = {}
     outputs: list[int] = []
-    try:
-        tree = ast.parse(code)
-    except SyntaxError:  # it is C++
-        return lines, outputs
     fresh: set[str] = set()
-    for statement in _statements(tree):
+    try:
+        statements = list(_statements(ast.parse(code)))
+    except SyntaxError:
+        statements = []
+    for statement in statements:
         value = getattr(statement, "value", None)
         called = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
         used = fresh & _names(statement)
@@ -203,7 +221,7 @@ def _unwritten(code: str) -> tuple[dict[int, list[str]], list[int]]:
         elif used and not called.startswith(_ASSERTION):
             lines[statement.lineno] = sorted(used)
             fresh -= used
-    return lines, outputs
+    return _Unwritten(lines, outputs, bool(statements))
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:

@@ -139,7 +139,7 @@ class record(RunObserver):
             inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
             seeded = _generator_state(inputs, kwargs) if plan.seeded else None
             graph = running.graph
-            buffers = graph.undefined_buffers() if graph is not None else []
+            buffers = graph.undefined_buffers(written) if graph is not None else []
             self._note_written(buffers, allocates=True)
             if self._pending and not plan.waits:
                 self._complete([*inputs, *written])
