@@ -6,9 +6,12 @@ mode is entered:
 - a guard is added, so that the code is used only under modes that list the same operators;
 - nothing decomposes listed operators, or the forwards of listed backward operators;
 - Inductor lowers a twin in the place of each listed operator, after all its passes over the graph;
-- Inductor's deterministic option is on, and the caches of other modes and lines are not used.
+- nothing that Inductor times decides bits, no scan combines its parts in the order in which they
+  finish, and no CUDA graph of the backend ``cudagraphs`` records a call that the mode decides on;
+- the caches of other modes, lines and sizes are not used.
 
-Nothing of this changes the options that the user gave to ``torch.compile``.
+The options that the user gave to ``torch.compile`` hold, but for those by which timing would decide
+bits.
 """
 
 from __future__ import annotations
@@ -22,25 +25,27 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._functorch.config
 import torch.compiler.config
-from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo import convert_frame
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._functorch._aot_autograd.schemas import AOTConfig
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import detmode
+from detmode.compiled import timing
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import note_root, text_of
 from detmode.sites.lines import surroundings
+from detmode.table.rule import Allow
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
-CAN_COMPILE = hasattr(TorchDispatchMode, "is_infra_mode") and hasattr(
-    torch._functorch.config, "force_non_lazy_backward_lowering"
-)
+_AT_ONCE = "force_non_lazy_backward_lowering"
+CAN_COMPILE = hasattr(AOTConfig, _AT_ONCE)
 """False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
 _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -64,6 +69,11 @@ class _Thread(threading.local):
 
 thread = _Thread()
 
+_GUARDS_IGNORE_MODES = hasattr(
+    torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals"
+)
+"""False up to PyTorch 2.9, where guards made outside of a mode, as all are, do not hold inside."""
+
 _HOOKED = "call_user_compiler"
 _call_user_compiler: Any = OutputGraph.call_user_compiler
 
@@ -75,8 +85,16 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
             torch.compiler.reset()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
+        if not _GUARDS_IGNORE_MODES:
+            setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
     undo.note(functools.partial(_restore, thread.mode, thread.key))
     thread.mode, thread.key = mode, key_of(mode)
+
+
+def _guards_inside(*args: Any, **kwargs: Any) -> Any:
+    """Make the guards of compiled code: they hold where tensors are dispatched to modes, or not."""
+    with contextlib.nullcontext() if thread.key is None else BaseTorchDispatchMode():
+        return CheckFunctionManager(*args, **kwargs)
 
 
 def _restore(mode: DeterministicMode | None, key: str | None) -> None:
@@ -112,29 +130,36 @@ def call_user_compiler(
             "compiled code needs PyTorch 2.9 or newer",
         )
         return gm.forward
-    with _whole(mode, gm):
+    with _whole(mode, gm, example_inputs):
         return _call_user_compiler(graph, gm, example_inputs)
 
 
 @contextlib.contextmanager
-def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[None]:
+def _whole(
+    mode: DeterministicMode, gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]
+) -> Iterator[None]:
     """Keep what ``mode`` lists whole in what is compiled inside the block."""
-    import torch._inductor.config
-    from torch._inductor import compile_fx
+    from torch._dynamo.backends import cudagraphs
+    from torch._inductor import compile_fx, ir, lowering
     from torch._inductor.graph import GraphLowering
 
-    # Code from a cache has the lines of the program that put it there.
+    # Code from a cache has the lines of the program that put it there; for dynamic shapes it is cut
+    # into parts by the sizes that came first.
     lines = "\n".join(text_of(node) for node in gm.graph.nodes)
-    tag = hashlib.sha256(f"{thread.key}\n{lines}".encode()).hexdigest()
+    sizes = [getattr(each, "shape", each) for each in example_inputs]
+    tag = hashlib.sha256(f"{thread.key}\n{lines}\n{sizes}".encode()).hexdigest()
     config: Any = torch.compiler.config
-    settings = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
     with (
         config.patch(cache_key_tag=config.cache_key_tag + tag),
-        torch._inductor.config.patch(settings),
+        timing.decides_nothing(mode.say_once),
         # A backward that is compiled when it first runs is compiled outside of this block.
-        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+        mock.patch.object(AOTConfig, _AT_ONCE, property(lambda _: True, lambda *_: None)),
         mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
+        # Until 2.11 lowering refuses what the whole table decomposes.
+        mock.patch.object(lowering, "decompositions", {}),
         mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__)),
+        mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),
+        mock.patch.object(cudagraphs, "check_for_skip", _skips(cudagraphs.check_for_skip)),
         _without_python_kernels(mode),
     ):
         yield
@@ -157,6 +182,33 @@ def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
     return with_twins
 
 
+def _unsplit(scan: type) -> type:
+    """Return what makes plain scans in the place of those that tiles join as they finish.
+
+    Until PyTorch 2.13 Inductor splits a long ``associative_scan`` so under the flag too.
+    """
+
+    class Unsplit:
+        def __new__(cls, **kwargs: Any) -> Any:
+            return scan(**kwargs)
+
+    return Unsplit
+
+
+def _skips(check: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Return the check by which the backend ``cudagraphs`` runs a graph without recording it."""
+
+    @functools.wraps(check)
+    def with_listed(gm: torch.fx.GraphModule, *args: Any) -> str | None:
+        assert thread.mode is not None
+        for node in gm.graph.nodes:
+            if _may_be_met(thread.mode, node):
+                return f"DeterministicMode decides on each call of {node.target}"
+        return check(gm, *args)
+
+    return with_listed
+
+
 def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     """Return whether a row or an override of the mode may hold for a call of the graph."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -167,11 +219,17 @@ def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     values = tree_leaves(
         [node.meta.get("val"), [each.meta.get("val") for each in node.all_input_nodes]]
     )
-    devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    devices = {tensor.device.type for tensor in tensors}
     if mode._simulate:
         devices.add(mode._simulate)
-    wanted = [row.rule.when.devices for row in overload.rows]
-    return any(not each or devices.intersection(each) for each in wanted)
+    is_dense = all(tensor.layout is torch.strided for tensor in tensors)
+    return any(
+        (not row.rule.when.devices or devices.intersection(row.rule.when.devices))
+        and not (row.rule.when.needs_sparse and is_dense)
+        and not isinstance(row.rule.action, Allow)
+        for row in overload.rows
+    )
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

@@ -7,9 +7,15 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch._dynamo.trace_rules
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
+
+# Dynamo would trace the modes' own functions, which change the state of the process, when a block
+# is inside a compiled function, or when a mode receives a call between two graphs. It breaks the
+# graph there instead.
+torch._dynamo.trace_rules.add("detmode")
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 # The two halves of resolve_views, for who cannot spare a call in Python.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detmode.sites.files import is_users
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.graphs import GENERATED, place_of
+from detmode.sites.graphs import place_of, runs_graph
 from detmode.sites.lines import backward_site, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import CallSite, Site
@@ -57,7 +57,7 @@ class CallSites:
         in_backward = _current_node() is not None
         if frame is None:
             return self._memory.current_place() or CallSite(backward_site(), None)
-        if frame.f_code.co_filename.startswith(GENERATED):
+        if runs_graph(frame):
             place, _ = place_of(frame, self._paths)
             if place is not None:
                 return place

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import torch
 
 from detmode.cuda.undo import Undo
-from detmode.sites.graphs import GENERATED, place_of
+from detmode.sites.graphs import place_of, runs_graph
 from detmode.sites.lines import backward_site, own_line, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import InterceptedCall
@@ -162,7 +162,7 @@ class ForwardMemory:
             if modules and path is None and (modules := surroundings()[1]):
                 path = paths.of(modules, recomputed=node is not None)
             site = CallSite(site_of(user), path)
-            if user.f_code.co_filename.startswith(GENERATED):
+            if runs_graph(user):
                 place, overload = place_of(user, paths)
                 site = place or site
                 if overload.replace("_.", ".") == call.name.replace("_.", "."):

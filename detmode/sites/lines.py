@@ -12,6 +12,7 @@ import torch
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
+from detmode.sites.graphs import INTERPRETER, node_at
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import Site
 
@@ -45,6 +46,8 @@ def outer_site(site: Site, paths: ModulePaths) -> str | None:
 def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[torch.nn.Module]]:
     """Return the nearest frame of the user's code, and the modules being called, outermost first.
 
+    A frame that runs a node of a compiled graph stands for the user's.
+
     In a backward, only modules that the backward itself calls: a recomputed forward, or the
     backward of a Python function. The stack is read because hooks would change the program: global
     module hooks apply to all threads, send every module call through another path, and are visible
@@ -63,7 +66,9 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
-        elif user is None and is_users(code.co_filename):
+        elif user is None and (
+            is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
+        ):
             user = frame
         frame = frame.f_back
     modules.reverse()
