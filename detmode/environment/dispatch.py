@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
 
@@ -37,6 +39,35 @@ def untraced(function: F) -> F:
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
+
+
+class CompiledInside(TorchDispatchMode):
+    """A mode inside which functions given to ``torch.compile`` stay compiled.
+
+    Inside any other mode Dynamo runs a function operator by operator, and never compiles it
+    afterwards.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return true: Dynamo compiles inside the mode, which receives the calls of the code."""
+        return True
+
+    if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        # PyTorch 2.8 and 2.9 ask this instead.
+        is_infra_mode = ignore_compile_internals
+
+
+def compiled_as_outside() -> AbstractContextManager[object]:
+    """Return a block in which a function given to ``torch.compile`` is always run alike.
+
+    PyTorch 2.8 and 2.9 would compile it anew at each call inside a mode, until they give up. There
+    it runs operator by operator, and is compiled outside of the block.
+    """
+    if hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def resolve_views() -> None:

@@ -76,15 +76,6 @@ class DeterministicMode(Interception):
             detmode's own words where PyTorch has none.
     """
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Return true: Dynamo compiles inside the mode, which receives the calls of the code."""
-        return True
-
-    if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
-        # PyTorch 2.8 and 2.9 ask this instead.
-        is_infra_mode = ignore_compile_internals
-
     @untraced
     def __init__(
         self,

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode.cuda.undo import Undo
 from detmode.environment.dispatch import (
+    CompiledInside,
     autocast_inside,
     resolve_conjugates,
     resolve_negatives,
@@ -36,7 +37,7 @@ from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Allow, Substitute
 from detmode.table.rule_table import RuleTable
-from detmode.table.twins import SITE, original_of
+from detmode.table.twins import original_of
 
 _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
@@ -56,7 +57,7 @@ class DeterminismWarning(UserWarning):
     """A call ran whose result may vary between runs; given once for each site."""
 
 
-class Interception(TorchDispatchMode):
+class Interception(CompiledInside):
     """A mode that looks each call up in a rule table, and carries out the decision on it.
 
     Args:
@@ -126,7 +127,17 @@ class Interception(TorchDispatchMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced=traced)
-        site = kwargs.pop(SITE)
+        seen_by = observer() if _count_modes() else None
+        if seen_by is None:
+            return self._call_twin(overload, traced, *args, **kwargs)
+        # The observer needs the line that the twin carries.
+        run = functools.partial(self._call_twin, overload, traced)
+        return seen_by.observe(overload.twin, args, kwargs, run)
+
+    def _call_twin(
+        self, overload: OverloadInfo, traced: bool, /, *args: Any, site: str, **kwargs: Any
+    ) -> Any:
+        assert overload.twin is not None
         result = self._intercept(overload, args, kwargs, traced=traced, site=site)
         return None if overload.variant == "inplace" else result
 

@@ -32,6 +32,10 @@ KINDS = {
     "outputs": "the same inputs gave different outputs: the call varies, or it is faulty",
     "inputs": "the inputs already differed when they entered the run: different data, weights or "
     "order of data",
+    "graph": "the same inputs of a compiled graph gave different outputs: the code that the "
+    "compiler generated varies, or the runs have different code",
+    "fused": "code that the compiler generated, earlier in the same graph, gave it different "
+    "inputs",
     "arguments": "it was called with different numbers: compare them, and where they come from",
     "generator": "its random generator was in a different state: compare its seed, and what used "
     "it before",
@@ -46,6 +50,11 @@ KINDS = {
 
 _BY_ITSELF = ("outputs", "replica", "drift")
 """The kinds where the operator may be the cause, so that the rule table is consulted."""
+
+_EAGERLY = (
+    "to see which operator, record both runs again without compiling: set TORCH_COMPILE_DISABLE=1 "
+    "in the environment, or call torch.compiler.set_stance('force_eager')"
+)
 
 DIFFERENT = Group("different", "error", "both runs made the call, with different bytes")
 ONLY_FIRST = Group("only first", "warning", "only the first run made the call")
@@ -96,6 +105,7 @@ class Divergence:
         differing: the tensors that differ: "input 0", "output 1", "mutated 0", "generator".
         generators: the generators whose states differed when the recordings began: "torch",
             "cuda:0", "python", "numpy"; none if they cannot be the cause.
+        graph: the compiled graph that it is, or in which it is made, by name and index.
     """
 
     kind: str
@@ -103,6 +113,7 @@ class Divergence:
     second: TraceCall | None
     differing: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
+    graph: CallName | None = None
 
     @property
     def call(self) -> TraceCall:
@@ -279,6 +290,7 @@ def _described(divergence: Divergence) -> str:
         ("operator", call.overload),
         ("site", shortened(call.site)),
         ("module", call.module or "-"),
+        *((("graph", str(divergence.graph)),) if divergence.graph else ()),
         (
             "number",
             " and ".join("-" if c is None else str(c.number) for c in _both(divergence)),
@@ -291,6 +303,8 @@ def _described(divergence: Divergence) -> str:
 
 
 def _advice(divergence: Divergence) -> Iterator[tuple[str, str]]:
+    if divergence.kind in ("graph", "fused"):
+        yield "next", _EAGERLY
     if divergence.kind in _BY_ITSELF:
         yield "rule", _rule_for(divergence.call)
     if divergence.generators:
@@ -313,7 +327,7 @@ def _opened(title: str, divergence: Divergence) -> Opened:
         Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
         for name in dict.fromkeys(name for side in sides for name in side)
     )
-    heads = {"rule": "Rule for this operator", "generators": "Generators"}
+    heads = {"rule": "Rule for this operator", "next": "Next", "generators": "Generators"}
     details = (f"{heads[name]}: {text}." for name, text in _advice(divergence))
     return Opened(title, tuple(facts), tuple(details))
 
@@ -356,6 +370,7 @@ def _as_data(divergence: Divergence | None) -> dict[str, Any] | None:
         "second": divergence.second and divergence.second.number,
         "differing": list(divergence.differing),
         "generators": list(divergence.generators),
+        "graph": divergence.graph and str(divergence.graph),
         "forms": [form for _, form, _ in call.tensors()],
         "rule": _rule_for(call),
     }

@@ -25,6 +25,7 @@ from detmode.runs.comparison import (
 )
 from detmode.runs.dump_diff import compare_dumps, pairs
 from detmode.runs.dump_file import CallName, dumps_of
+from detmode.runs.graphs import GRAPH
 from detmode.runs.trace_file import (
     DIGEST_BYTES,
     UNDEFINED,
@@ -150,7 +151,7 @@ class _Run:
                 self.first_draws.setdefault(name, len(self.kinds))
             if shape.overload in _SHARING:
                 self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
-            elif is_rank and shape.in_place:
+            elif is_rank and shape.in_place and not shape.overload.startswith(GRAPH):
                 n = len(shape.sides[2]) * DIGEST_BYTES
                 if UNDEFINED not in split(digests[:n]):
                     self.updates[len(self.kinds)] = hash(digests[:n]), hash(digests[end - n : end])
@@ -160,6 +161,10 @@ class _Run:
             self.anchors.append(whole if from_outside else 0)
             self.line_of.append(position)
         self.lines = list(positions)
+
+    def is_graph(self, number: int) -> bool:
+        """Return whether a call is that of a compiled graph."""
+        return self.lines[self.line_of[number]][0].startswith(GRAPH)
 
     def name_of(self, number: int) -> CallName:
         """Return the name of a call: its overload, and its index among that overload's calls."""
@@ -195,6 +200,8 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     aligned: dict[int, int] = {}
     # For each of a comparison's divergences, the first pair of calls.
     firsts: dict[str, tuple[int | None, int | None]] = {}
+    # For each of those, the next graph: the line of a graph follows those of the calls in it.
+    ends: dict[str, tuple[int, int]] = {}
     ranks = _ranks(one.reader, other.reader)
     tally = _Tally(one, other)
     anchors = (one.anchors, other.anchors)
@@ -209,7 +216,10 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         tally.add(i, j, group.name)
         if i is None or j is None:
             firsts.setdefault("divergence", (i, j))
-        elif group is DIFFERENT:
+            continue
+        if len(ends) < len(firsts) and one.is_graph(i):
+            ends = {**dict.fromkeys(firsts, (i, j)), **ends}
+        if group is DIFFERENT:
             same_inputs = one.inputs[i] == other.inputs[j]
             # Ranks have their own data; the results of such collectives must be the same.
             if ranks is None or same_inputs or one.shared.get(i) != other.shared.get(j):
@@ -219,8 +229,9 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
             elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
                 firsts.setdefault("drift", (i, j))
     different, only_first, only_second, same = (tally.totals[name] for name in _SEVEREST_FIRST)
-    calls = one.calls_at({i for i, _ in firsts.values() if i is not None})
-    others = other.calls_at({j for _, j in firsts.values() if j is not None})
+    shown = [*firsts.values(), *ends.values()]
+    calls = one.calls_at({i for i, _ in shown if i is not None})
+    others = other.calls_at({j for _, j in shown if j is not None})
     # Ranks are seeded differently.
     reseeded = () if ranks else _reseeded(one.reader, other.reader)
 
@@ -228,12 +239,22 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         if name not in firsts:
             return None
         i, j = firsts[name]
+        mine, theirs = (None if i is None else calls[i]), (None if j is None else others[j])
+        graph = i if i is not None and one.is_graph(i) else None
+        call = mine or theirs
+        if name in ends and call and call.graph == calls[ends[name][0]].overload:
+            graph, other_graph = ends[name]
+            differ = i is None or j is None or one.inputs[i] != other.inputs[j]
+            if name == "divergence" and differ and one.inputs[graph] != other.inputs[other_graph]:
+                # They differed already when the graph was called.
+                i, mine, theirs = graph, calls[graph], others[other_graph]
         # An earlier call drew the same numbers from it: the program had seeded it by then.
         suspects = tuple(
             name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
         )
-        mine, theirs = (None if i is None else calls[i]), (None if j is None else others[j])
         found = _divergence(mine, theirs, suspects, ranks)
+        if graph is not None:
+            found = replace(found, graph=one.name_of(graph))
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # An extra step shows first as different data.
             return replace(found, kind="calls")
@@ -248,6 +269,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         (one.name_of(mine.number), other.name_of(theirs.number))
         for mine, theirs in dict.fromkeys((each.first, each.second) for each in explaining)
         if mine and theirs and (mine.number, theirs.number) not in known
+        if not one.is_graph(mine.number)
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
     return Comparison(
@@ -323,6 +345,8 @@ def _divergence(
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
     if inputs and ranks is not None:
         return Divergence("drift", first, second, inputs + results)
+    if inputs and first.graph is not None:
+        return Divergence("fused", first, second, inputs)
     if inputs:
         return Divergence("seed" if seeded else "inputs", first, second, inputs, reseeded)
     if first.generator != second.generator:
@@ -333,4 +357,5 @@ def _divergence(
     if first.arguments != second.arguments:
         both = (f"({first.arguments})", f"({second.arguments})")
         return Divergence("arguments", first, second, both, reseeded)
-    return Divergence("outputs", first, second, results)
+    kind = "graph" if first.overload.startswith(GRAPH) else "outputs"
+    return Divergence(kind, first, second, results)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.environment.dispatch import resolve_views
+from detmode.environment.dispatch import compiled_as_outside, resolve_views
 from detmode.mode.higher_order import register_passthrough
+from detmode.runs import graphs
 from detmode.runs.tensors import is_foreign
 from detmode.sites.call_sites import CallSites
+from detmode.sites.graphs import site_from
 from detmode.sites.observers import Observer
+from detmode.table.call_site import CallSite
+from detmode.table.twins import SITE, original_of
 
 _Self = TypeVar("_Self", bound="RunObserver")
 
@@ -21,11 +28,23 @@ class RunObserver(Observer):
 
     supports_higher_order_operators = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: list[AbstractContextManager[object]] = []
+
     def __enter__(self: _Self) -> _Self:
         register_passthrough(type(self))
         self._places = CallSites()
+        self._functions: dict[str, str] = {}
+        graphs.watch()
+        self._blocks.append(compiled_as_outside())
+        self._blocks[-1].__enter__()
         TorchDispatchMode.__enter__(self)
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._blocks.pop().__exit__(*error)
+        TorchDispatchMode.__exit__(self, *error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -41,6 +60,43 @@ class RunObserver(Observer):
             # A subclass desugars first; the operators that it runs are observed.
             return NotImplemented
         return self.observe(func, args, kwargs, func)
+
+    def observe(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+        place: CallSite | None = None,
+    ) -> Any:
+        """Observe one call; of a twin, as one of its original. See :class:`Observer`."""
+        if self._thread.is_inside or graphs.is_compilers_own(func):
+            return run(*args, **kwargs)
+        original = original_of(func)
+        if original is not None:
+            site = kwargs.pop(SITE)
+            func, run, place = original, functools.partial(run, site=site), site_from(site)[0]
+        elif graphs.running.graph is not None:
+            place = graphs.running.graph.place
+        return super().observe(func, args, kwargs, run, place)
+
+    def observe_graph(self, compiled: Any, inputs: Any, run: Callable[[Any], Any]) -> Any:
+        """Observe the call of a graph. See :class:`Observer`."""
+        if self._thread.is_inside:
+            return run(inputs)
+        outer, graph = (
+            graphs.running.graph,
+            graphs.graph_of(compiled, self._places, self._functions),
+        )
+        graphs.running.graph = graph
+        try:
+            return self._observe_graph(graph, inputs, run)
+        finally:
+            graphs.running.graph = outer
+
+    def _observe_graph(self, graph: graphs.Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
+        """Observe a graph that is not inside an observed call."""
+        raise NotImplementedError
 
     def _meet_higher_order(self, func: Any) -> None:
         """Note a higher-order operator, which runs unobserved."""

@@ -28,6 +28,7 @@ REASONS = {
     "no outputs": "return nothing to compare",
     "no data": "their tensors are meta or fake tensors",
     "higher-order operators": "run below a mode, where their calls are not seen",
+    "compiled graphs": "are not repeated as a whole; the operators called in them are",
     "objects": "take an object that has state",
     "skipped": "were excluded by skip",
     "raised": "raised in the program itself",

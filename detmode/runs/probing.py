@@ -17,6 +17,7 @@ from detmode.mode.options import check_operator
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference, largest_of
 from detmode.runs.disturbance import Disturbance
+from detmode.runs.graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
@@ -104,6 +105,7 @@ class Probe(RunObserver):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[..., Any],
+        place: CallSite | None,
     ) -> Any:
         values = (*args, *kwargs.values())
         inputs = tensors_in(values)
@@ -112,7 +114,8 @@ class Probe(RunObserver):
             if known is None:
                 known = self._overloads[func] = OverloadInfo(func), self._why_never(func)
             overload, reason = known
-            call = _Probed(func, overload.name, args, kwargs, run, self._places.of_call(inputs))
+            place = place or self._places.of_call(inputs)
+            call = _Probed(func, overload.name, args, kwargs, run, place)
             reason = reason or _why_not(overload, inputs, values)
             if reason is not None:
                 self._pass_over(call.name, reason)
@@ -121,6 +124,11 @@ class Probe(RunObserver):
             return run(*args, **kwargs)
         with self._lock:
             return self._probe(call)
+
+    def _observe_graph(self, graph: Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
+        with self._lock:
+            self._pass_over(graph.name, "compiled graphs")
+        return run(inputs)
 
     def _probe(self, call: _Probed) -> Any:
         """Make a call, and repeat it if possible."""

@@ -22,10 +22,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
+from detmode.runs.graphs import Graph, running
 from detmode.runs.observer import RunObserver
 from detmode.runs.tensors import form_of, has_data, is_capturing
 from detmode.runs.trace_file import Writer
 from detmode.table.call import tensors_in
+from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 
 NO_DUMP = "detmode.record: no dump of"
@@ -126,6 +128,7 @@ class record(RunObserver):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[..., Any],
+        place: CallSite | None,
     ) -> Any:
         if _is_received():
             return run(*args, **kwargs)
@@ -135,10 +138,13 @@ class record(RunObserver):
                 plan = self._plans[func] = OverloadInfo(func)
             inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
             seeded = _generator_state(inputs, kwargs) if plan.seeded else None
+            graph = running.graph
+            buffers = graph.undefined_buffers(written) if graph is not None else []
+            self._note_written(buffers, allocates=True)
             if self._pending and not plan.waits:
                 self._complete([*inputs, *written])
             before = None if plan.waits else self._add(inputs)
-            place = self._places.of_call(inputs)
+            place = place or self._places.of_call(inputs)
             dump = self._dumps.begin(plan.name, self._calls)
             if dump is not None:
                 dump.add("input", self._defined(inputs))
@@ -149,6 +155,7 @@ class record(RunObserver):
             with self._lock:
                 # No line mentions this call.
                 self._running -= 1
+                self._note_written(buffers, allocates=False)
                 if dump is not None:
                     dump.discard()
             raise
@@ -177,18 +184,47 @@ class record(RunObserver):
                 dump.add("output", self._defined(outputs))
                 dump.add("mutated", self._defined(written))
             self._dumps.made(plan.name, dump)
-            where = (place.site.text, place.module)
             sides = (before, after, mutated)
-            self._write(plan.name, where, sides, seeded, _plain(args, kwargs))
+            inside = None if graph is None else graph.name
+            self._write(plan.name, place, sides, seeded, _plain(args, kwargs), inside)
+            # What comes next in a graph may write them, which is not seen.
+            self._note_written(buffers, allocates=False)
+        return result
+
+    def _observe_graph(self, graph: Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
+        with self._lock:
+            if self._pending:
+                self._complete(tensors_in(inputs))
+            before = self._add(tensors_in(inputs))
+            arguments = _plain(tuple(inputs), {})
+            # The graph empties the list, to free its inputs early: no others are kept here.
+            written = tensors_in(inputs[position] for position in graph.mutated)
+            self._running += 1
+        try:
+            result = run(inputs)
+        except BaseException:
+            with self._lock:
+                self._running -= 1
+            raise
+        with self._lock:
+            self._running -= 1
+            self._note_written(written, allocates=False)
+            self._note_written(graph.undefined_outputs(result), allocates=True)
+            outputs = [
+                tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
+            ]
+            sides = (before, self._add(outputs), self._add(written))
+            self._write(graph.name, graph.place, sides, None, arguments, None)
         return result
 
     def _write(
         self,
         name: str,
-        place: tuple[str, str | None],
+        place: CallSite,
         sides: tuple[_Added, _Added, _Added],
         seeded: Tensor | None,
         arguments: str,
+        graph: str | None,
     ) -> None:
         """Write the line of a call that has ended, and a batch if one is due."""
         writer = self._writer
@@ -197,15 +233,16 @@ class record(RunObserver):
             self._taken += numbers
         if seeded is not None:
             self._taken.append(self._digests.add(seeded))
-        site, module = place
+        module = place.module
         writer.call(
             [
                 writer.number(name),
-                writer.number(site),
+                writer.number(place.site.text),
                 None if module is None else writer.number(module),
                 *(forms for forms, _ in sides),
                 int(seeded is not None),
                 arguments,
+                *(() if graph is None else (writer.number(graph),)),
             ]
         )
         self._calls += 1

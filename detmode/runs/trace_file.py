@@ -56,6 +56,7 @@ class TraceCall:
         mutated: the arguments that the call writes, after the call.
         arguments: the other arguments as text, with "_" in place of each tensor.
         generator: for a random operator, the digest of its generator's state before the call.
+        graph: the compiled graph in which it is made, by the name of the graph's own call.
     """
 
     number: int
@@ -67,6 +68,7 @@ class TraceCall:
     mutated: Tensors
     arguments: str
     generator: bytes | None
+    graph: str | None = None
 
     def tensors(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield the name ("input 0"), the form and the digest of each tensor."""
@@ -84,6 +86,7 @@ class Shape:
         overload: as in :class:`TraceCall`, and so ``site`` and ``module``.
         sides: the forms of inputs, outputs and mutated arguments.
         digests: the number of digests of each call.
+        graph: as in :class:`TraceCall`.
     """
 
     overload: str
@@ -91,6 +94,7 @@ class Shape:
     module: str | None
     sides: tuple[tuple[str, ...], ...]
     digests: int
+    graph: str | None
 
     @property
     def in_place(self) -> bool:
@@ -110,17 +114,19 @@ class Shape:
         Raises:
             ValueError, TypeError, LookupError: the line is not a line of a trace.
         """
-        overload, site, module, *sides, random = numbers
+        overload, site, module, *sides, random, graph = numbers
         if len(sides) != 3 or type(random) is not int or random not in (0, 1):
             raise ValueError
-        named = [overload, site, *(() if module is None else (module,)), *chain(*sides)]
+        named = [overload, site, *chain(*sides)]
+        named += [number for number in (module, graph) if number is not None]
         if any(type(number) is not int or number < 0 for number in named):
             raise ValueError
         if sum(len(texts[number]) for number in named) > _MOST_TEXT_A_CALL:
             raise ValueError
         forms = tuple(tuple(texts[number] for number in side) for side in sides)
-        name = None if module is None else texts[module]
-        return cls(texts[overload], texts[site], name, forms, sum(map(len, forms)) + random)
+        names = [None if number is None else texts[number] for number in (module, graph)]
+        n_digests = sum(map(len, forms)) + random
+        return cls(texts[overload], texts[site], names[0], forms, n_digests, names[1])
 
 
 class Writer:
@@ -160,11 +166,10 @@ class Writer:
         return number
 
     def call(self, fields: list[Any]) -> None:
-        """Add a line: ``[overload, site, module, inputs, outputs, mutated, random,
-        arguments]``.
+        """Add a line: ``[overload, site, module, inputs, outputs, mutated, random, arguments]``.
 
         Texts are given as numbers; ``inputs``, ``outputs`` and ``mutated`` are lists of the numbers
-        of the forms.
+        of the forms. A call in a compiled graph has the graph's name as a ninth field.
         """
         self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
 
@@ -256,8 +261,8 @@ class Reader:
                         parsed = json.loads(line)
                         value = parsed.get("call")
                         if value is not None:
-                            *numbers, arguments = value
-                            key = _frozen(numbers)
+                            *numbers, arguments, graph = value if len(value) > 8 else [*value, None]
+                            key = _frozen([*numbers, graph])
                             shape = shapes.get(key)
                             if shape is None:
                                 shape = shapes[key] = Shape.of(key, texts)
@@ -323,7 +328,8 @@ def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> TraceC
     each = split(digests)
     ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)
     place = (shape.overload, shape.site, shape.module)
-    return TraceCall(number, *place, ins, outs, mutated, arguments, next(each, None))
+    generator = next(each, None)
+    return TraceCall(number, *place, ins, outs, mutated, arguments, generator, shape.graph)
 
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:

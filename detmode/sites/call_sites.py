@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import FrameType
 
 import torch
 from torch import Tensor
 
+from detmode.sites.files import is_users
 from detmode.sites.forward_memory import forward_memory
+from detmode.sites.graphs import place_of, runs_graph
 from detmode.sites.lines import backward_site, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite
+from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node
 
@@ -34,11 +37,30 @@ class CallSites:
             self._memory.remember_place(place, self._since)
         return place
 
+    def of_function(self, frame: FrameType | None, *, makes_node: bool) -> CallSite:
+        """Return the place of a compiled function that is being called: where it begins.
+
+        Args:
+            frame: of the function; of one of PyTorch's own, its place is where it is called.
+            makes_node: true if a backward will refer to the call.
+        """
+        place = self._place()
+        if frame is not None and is_users(frame.f_code.co_filename):
+            file, line = frame.f_code.co_filename, frame.f_code.co_firstlineno
+            place = CallSite(Site(f"{file}:{line}", file, line), place.module)
+        if makes_node:
+            self._memory.remember_place(place, self._since)
+        return place
+
     def _place(self) -> CallSite:
         frame, modules = surroundings()
         in_backward = _current_node() is not None
         if frame is None:
             return self._memory.current_place() or CallSite(backward_site(), None)
+        if runs_graph(frame):
+            place, _ = place_of(frame, self._paths)
+            if place is not None:
+                return place
         if modules:
             return CallSite(site_of(frame), self._paths.of(modules, recomputed=in_backward))
         # A Python function's backward, or a hook, belongs to the module of the forward call.

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from detmode.environment.dispatch import autocast_inside
+from detmode.environment.dispatch import CompiledInside, autocast_inside
+from detmode.table.call_site import CallSite
 
 __all__ = ["Observer", "observer", "repeated", "repetition"]
 
@@ -22,7 +23,7 @@ class _Thread(threading.local):
     """True while the thread is inside an observed call, whose inner calls are not observed."""
 
 
-class Observer(TorchDispatchMode):
+class Observer(CompiledInside):
     """A mode that sees whole calls, including those that a mode inside it substitutes.
 
     Autograd's threads, one for each GPU, make calls at the same time. A forked process, such as a
@@ -42,17 +43,19 @@ class Observer(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[..., Any],
+        place: CallSite | None = None,
     ) -> Any:
         """Observe one call, which ``run(*args, **kwargs)`` makes, and return its result.
 
-        Its inner calls are not observed.
+        Its inner calls are not observed. ``place`` is given for compiled code, in which the user
+        has no frame.
         """
         if self._thread.is_inside:
             return run(*args, **kwargs)
         self._thread.is_inside = True
         try:
             with autocast_inside(func):
-                return self._observe(func, args, kwargs, run)
+                return self._observe(func, args, kwargs, run, place)
         finally:
             self._thread.is_inside = False
 
@@ -62,8 +65,16 @@ class Observer(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         run: Callable[..., Any],
+        place: CallSite | None,
     ) -> Any:
         """Observe a call that is not inside another one."""
+        raise NotImplementedError
+
+    def observe_graph(self, compiled: Any, inputs: Any, run: Callable[[Any], Any]) -> Any:
+        """Observe the call of a graph, which ``run(inputs)`` makes, and return its results.
+
+        Its inner calls are observed too.
+        """
         raise NotImplementedError
 
 

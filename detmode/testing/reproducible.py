@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode import cuda
-from detmode.environment.dispatch import autocast_inside, resolve_views
+from detmode.environment.dispatch import (
+    CompiledInside,
+    autocast_inside,
+    compiled_as_outside,
+    resolve_views,
+)
 from detmode.mode.higher_order import register_passthrough
 from detmode.table.names import overload_name
 from detmode.testing.repeats import (
@@ -166,6 +171,7 @@ def _surroundings(number: int, vary: frozenset[str], threads: int) -> Iterator[N
         if "schedule" in vary:
             undo.enter_context(cuda.host.schedule(number or None))
         if "memory" in vary:
+            undo.enter_context(compiled_as_outside())
             undo.enter_context(_Filled(_BYTES[number % len(_BYTES)]))
         yield
 
@@ -185,7 +191,7 @@ def _churn(number: int) -> list[Tensor]:
     return held
 
 
-class _Filled(TorchDispatchMode):
+class _Filled(CompiledInside):
     """Fills the memory that ``torch.empty`` and similar operators return with a byte."""
 
     supports_higher_order_operators = True

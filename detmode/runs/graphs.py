@@ -1,0 +1,246 @@
+"""The graphs that Inductor has compiled, as recordings and probes see them when they are called.
+
+Inductor calls the operators that it does not generate itself through PyTorch's dispatcher, where a
+mode receives them. The graph around them is observed by one hook, on the method by which it is
+called, forward and backward; so the program runs the code that it would run by itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext
+
+from detmode.sites.call_sites import CallSites
+from detmode.sites.files import is_users
+from detmode.sites.observers import observer
+from detmode.table.call_site import CallSite
+
+GRAPH = "compiled::"
+"""What the name of a graph begins with, where that of an operator has its namespace."""
+
+_TORCH = os.path.dirname(torch.__file__)
+_CHECKING = os.path.join(_TORCH, "_functorch", "_aot_autograd", "runtime_wrappers.py")
+_TIMING = os.path.join(_TORCH, "_inductor", "runtime", "")
+_COMPILED = "__compiled_fn"
+"""What Dynamo calls a graph in the code that it makes of the user's function."""
+_ALLOCATION = "empty_strided"
+_VIEW = "reinterpret_tensor"
+_ASSERTION = "assert_"
+_CODES = 1 << 8
+_count_modes = torch._C._len_torch_dispatch_stack
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that is being called.
+
+    Args:
+        name: ``"compiled::Net.forward[backward]"``: the user's function, and the direction.
+        place: where the function begins; of a backward, that of its forward.
+        mutated: the positions of the inputs that it writes.
+        code: the code that Inductor has generated.
+    """
+
+    name: str
+    place: CallSite
+    mutated: tuple[int, ...]
+    code: str
+
+    def undefined_outputs(self, outputs: Any) -> list[Tensor]:
+        """Return the outputs that nothing has written: the function returns an ``empty()``."""
+        found = [outputs[position] for position in _unwritten(self.code).outputs]
+        return [each for each in found if isinstance(each, Tensor)]
+
+    def undefined_buffers(self, written: list[Tensor]) -> list[Tensor]:
+        """Return what nothing has written yet of the buffers that the current call uses.
+
+        Args:
+            written: what the call writes; of code in C++ nothing more is known.
+        """
+        frame, unwritten = _generated(sys._getframe(1)), _unwritten(self.code)
+        if frame is None or not unwritten.is_known:
+            return written
+        found = [frame.f_locals.get(name) for name in unwritten.lines.get(frame.f_lineno, ())]
+        return [each for each in found if isinstance(each, Tensor)]
+
+
+class _Unwritten(NamedTuple):
+    """The buffers of a graph's code that are used before anything is written to them.
+
+    Args:
+        lines: for each line, the names of those that it uses.
+        outputs: the positions of those that are outputs.
+        is_known: false for code in C++.
+    """
+
+    lines: dict[int, list[str]]
+    outputs: list[int]
+    is_known: bool
+
+
+class _Running(threading.local):
+    """The graph that the thread is calling.
+
+    Attributes:
+        graph: ``None`` outside of compiled code, and where nobody observes it.
+    """
+
+    graph: Graph | None = None
+
+
+running = _Running()
+
+
+def watch() -> None:
+    """Show each graph to the innermost observer around its call."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    call: Any = CompiledFxGraph.__call__
+    if hasattr(call, "__wrapped__"):
+        return
+
+    @functools.wraps(call)
+    def observed(compiled: Any, inputs: Any) -> Any:
+        seen_by = observer() if _count_modes() else None
+        if seen_by is None:
+            return call(compiled, inputs)
+        return seen_by.observe_graph(compiled, inputs, functools.partial(call, compiled))
+
+    setattr(CompiledFxGraph, "__call__", observed)  # noqa: B010  # its type is fixed
+
+
+def graph_of(compiled: Any, places: CallSites, functions: dict[str, str]) -> Graph:
+    """Return what is known of a graph that is about to be called.
+
+    Args:
+        compiled: as Inductor has made it.
+        places: finds the place of the forward, for a backward.
+        functions: the names of the functions, by their places.
+    """
+    options = compiled.fx_kwargs
+    if options.get("is_backward"):
+        place, direction = places.of_call(()), "backward"
+        function = functions.get(place.site.text, "<unknown>")
+    else:
+        frame, direction = _function(), "forward"
+        place = places.of_function(frame, makes_node=not options.get("is_inference"))
+        function = functions[place.site.text] = _name_of(frame)
+    mutated = tuple(compiled.mutated_input_idxs)
+    return Graph(f"{GRAPH}{function}[{direction}]", place, mutated, compiled.source_code or "")
+
+
+def _function() -> FrameType | None:
+    """Return the frame of the function whose graph is being called, as Dynamo has rewritten it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _calls_graph(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def _calls_graph(code: CodeType) -> bool:
+    return any(name.startswith(_COMPILED) for name in code.co_names)
+
+
+def _name_of(frame: FrameType | None) -> str:
+    if frame is None:
+        return "<unknown>"
+    # A module of PyTorch's is called by a function of Dynamo's.
+    module = frame.f_locals.get("fn")
+    if isinstance(module, torch.nn.Module):
+        return type(module).__name__
+    name: str = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+    return name.rpartition("<locals>.")[2]
+
+
+def is_compilers_own(func: Any) -> bool:
+    """Return whether the compiler makes the call being dispatched for itself.
+
+    It makes some while it compiles a backward that runs for the first time, where it times kernels,
+    and where it checks the results of custom operators, each only once. Code in C++ calls ATen
+    below the dispatcher, which then shows no more than parts of some operators.
+    """
+    if TracingContext.try_get() is not None:
+        return True
+    graph = running.graph
+    if graph is None and func is not torch.ops.aten.detach.default:
+        return False
+    if graph is not None and func.namespace == "aten" and not _unwritten(graph.code).is_known:
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if file.startswith(_TIMING):
+            return True
+        if file == _CHECKING and frame.f_locals.get("func", func) is not func:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _generated(frame: FrameType | None) -> FrameType | None:
+    """Return the nearest frame of a graph's code."""
+    while frame is not None and not (
+        frame.f_code.co_name == "call" and is_users(frame.f_code.co_filename)
+    ):
+        frame = frame.f_back
+    return frame
+
+
+@functools.lru_cache(_CODES)
+def _unwritten(code: str) -> _Unwritten:
+    lines: dict[int, list[str]] = {}
+    outputs: list[int] = []
+    fresh: set[str] = set()
+    try:
+        statements = list(_statements(ast.parse(code)))
+    except SyntaxError:
+        statements = []
+    for statement in statements:
+        value = getattr(statement, "value", None)
+        called = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+        used = fresh & _names(statement)
+        if isinstance(statement, ast.Return):
+            results = value.elts if isinstance(value, ast.Tuple) else []
+            outputs += [place for place, each in enumerate(results) if fresh & _names(each)]
+        elif isinstance(statement, ast.Assign) and (
+            called.startswith(_ALLOCATION)
+            or (used and (isinstance(value, ast.Name) or called == _VIEW))
+        ):
+            fresh.update(each.id for each in statement.targets if isinstance(each, ast.Name))
+        elif used and not called.startswith(_ASSERTION):
+            lines[statement.lineno] = sorted(used)
+            fresh -= used
+    return _Unwritten(lines, outputs, bool(statements))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of the function that calls a graph, those in blocks too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "call":
+            blocks: list[ast.stmt] = list(reversed(node.body))
+            while blocks:
+                statement = blocks.pop()
+                if isinstance(statement, ast.With):
+                    blocks += reversed(statement.body)
+                else:
+                    yield statement
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Return the names that are read."""
+    return {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }
