@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -34,7 +33,7 @@ import detmode
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import note_root, text_of
-from detmode.sites.lines import surroundings
+from detmode.sites.lines import current_module, surroundings
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
@@ -50,16 +49,26 @@ _INTO_LISTED = frozenset({"aten::col2im", "aten::im2col", "aten::index_fill"})
 """Operators that do not vary and that Inductor decomposes into listed ones."""
 
 
-class _Thread(threading.local):
-    """The purpose for which this thread compiles graphs.
+_MODE = "detmode.compiled"
 
-    Attributes:
-        key: Dynamo guards on it.
-        mode: the innermost mode.
+
+class _Thread:
+    """The purpose for which the current thread compiles graphs.
+
+    PyTorch carries it to the autograd threads of the thread's backward, where activation
+    checkpointing calls compiled functions again.
     """
 
-    key: str | None = None
-    mode: DeterministicMode | None = None
+    @property
+    def mode(self) -> DeterministicMode | None:
+        """The innermost mode."""
+        return torch._C._get_obj_in_tls(_MODE) if torch._C._is_key_in_tls(_MODE) else None
+
+    @property
+    def key(self) -> str | None:
+        """Dynamo guards on it."""
+        mode = self.mode
+        return None if mode is None else mode.compiles_for
 
 
 thread = _Thread()
@@ -75,12 +84,9 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
             torch.compiler.reset()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
-    undo.note(functools.partial(_restore, thread.mode, thread.key))
-    thread.mode, thread.key = mode, key_of(mode)
-
-
-def _restore(mode: DeterministicMode | None, key: str | None) -> None:
-    thread.mode, thread.key = mode, key
+    undo.note(functools.partial(torch._C._stash_obj_in_tls, _MODE, thread.mode))
+    mode.compiles_for = key_of(mode)
+    torch._C._stash_obj_in_tls(_MODE, mode)
 
 
 def key_of(mode: DeterministicMode) -> str:
@@ -102,23 +108,38 @@ def call_user_compiler(
         return _call_user_compiler(graph, gm, example_inputs)
     modules = surroundings()[1]
     if modules:
-        note_root(gm.graph, mode.paths.of(modules, recomputed=False))
-    if not mode.compiles:
-        return gm.forward
-    if not CAN_COMPILE:
+        names = (name for name, value in graph.root_tx.f_locals.items() if value is modules[-1])
+        note_root(gm, next(names, "self"))
+    compiled: Callable[..., Any] = gm.forward
+    has_twins = True
+    if mode.compiles and CAN_COMPILE:
+        with _whole(mode, gm) as lowered:
+            compiled = _call_user_compiler(graph, gm, example_inputs)
+        # What comes from a cache is not lowered.
+        has_twins = not lowered or any(lowered)
+    elif mode.compiles:
         mode.say_once(
             "torch.compile",
             "a function given to torch.compile runs operator by operator under DeterministicMode: "
             "compiled code needs PyTorch 2.9 or newer",
         )
-        return gm.forward
-    with _whole(mode, gm):
-        return _call_user_compiler(graph, gm, example_inputs)
+    return functools.partial(_in_module, compiled) if modules and has_twins else compiled
+
+
+def _in_module(compiled: Callable[..., Any], *args: Any) -> Any:
+    """Call a graph of a module; several modules of one class share the graph."""
+    mode = thread.mode
+    assert mode is not None
+    return mode._memory.call_in(current_module(mode.paths)[1], compiled, *args)
 
 
 @contextlib.contextmanager
-def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[None]:
-    """Keep what ``mode`` lists whole in what is compiled inside the block."""
+def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[list[bool]]:
+    """Keep what ``mode`` lists whole in what is compiled inside the block.
+
+    Yields:
+        for each graph that Inductor lowers in the block, true if it has twins.
+    """
     import torch._inductor.config
     from torch._inductor import compile_fx
     from torch._inductor.graph import GraphLowering
@@ -128,30 +149,35 @@ def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[None]:
     tag = hashlib.sha256(f"{thread.key}\n{lines}".encode()).hexdigest()
     config: Any = torch.compiler.config
     settings = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
+    lowered: list[bool] = []
     with (
         config.patch(cache_key_tag=config.cache_key_tag + tag),
         torch._inductor.config.patch(settings),
         # A backward that is compiled when it first runs is compiled outside of this block.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
         mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
-        mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__)),
+        mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__, lowered)),
         _without_python_kernels(mode),
     ):
-        yield
+        yield lowered
 
 
-def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
-    """Lower graphs with a twin in the place of each call that the mode may decide on."""
+def _put_twins(init: Callable[..., None], lowered: list[bool]) -> Callable[..., None]:
+    """Lower graphs with a twin in the place of each call that the mode may decide on.
+
+    Whether there are any is added to ``lowered``.
+    """
 
     @functools.wraps(init)
     def with_twins(lowering: Any, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> None:
         assert thread.mode is not None
-        for node in gm.graph.nodes:
-            if _may_be_met(thread.mode, node):
-                node.kwargs = {**node.kwargs, SITE: text_of(node)}
-                if variant_of(node.target) == "inplace":
-                    node.replace_all_uses_with(node.args[0])
-                node.target = twin_of(node.target)
+        met = [node for node in gm.graph.nodes if _may_be_met(thread.mode, node)]
+        for node in met:
+            node.kwargs = {**node.kwargs, SITE: text_of(node)}
+            if variant_of(node.target) == "inplace":
+                node.replace_all_uses_with(node.args[0])
+            node.target = twin_of(node.target)
+        lowered.append(bool(met))
         init(lowering, gm, *args, **kwargs)
 
     return with_twins

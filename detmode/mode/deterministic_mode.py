@@ -109,6 +109,7 @@ class DeterministicMode(Interception):
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
         self.compiles = compile
+        self.compiles_for = ""
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,

@@ -43,6 +43,7 @@ _FILES = 1 << 10
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
+_compilation = torch._guards.TracingContext.try_get
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -184,9 +185,12 @@ class Interception(TorchDispatchMode):
         if overload.composite and overload.override is None:
             return self._decompose(overload, args, kwargs)
         traced = traced or _get_mode(_FAKE) is not None
+        if traced and _compilation() is not None:
+            # The program makes the call when it runs what is compiled or exported here.
+            return overload.func(*args, **kwargs)
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:
-            call.site, outer, call.name = site_from(site)
+            call.site, outer, call.name = site_from(site, self._memory.root())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
         elif torch.is_grad_enabled():
             for tensor in call.tensors:

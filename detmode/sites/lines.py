@@ -72,6 +72,18 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
     return user, modules
 
 
+def current_module(paths: ModulePaths) -> tuple[FrameType | None, str | None]:
+    """Return the nearest frame of the user's code, and the path of the module being called.
+
+    A module that a model has at several places is shown where it was first called.
+    """
+    user, modules = surroundings(innermost=True)
+    path = paths.known.get(id(modules[-1])) if modules else None
+    if modules and path is None and (modules := surroundings()[1]):
+        path = paths.of(modules, recomputed=_current_node() is not None)
+    return user, path
+
+
 def _is_compilers(module: torch.nn.Module) -> bool:
     """Return whether ``torch.compile`` has put a module around, or in the place of, the user's."""
     return type(module).__module__.startswith("torch._dynamo.") or (
