@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 import torch._functorch.config
-import torch.compiler.config
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
@@ -34,6 +33,8 @@ from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import note_root, text_of
 from detmode.sites.lines import current_module, surroundings
+from detmode.table.markers import AHEAD_OF_TIME_PROGRAM, FLEX_ATTENTION_BACKWARD
+from detmode.table.rule_table import resolve
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
@@ -50,6 +51,10 @@ _INTO_LISTED = frozenset({"aten::col2im", "aten::im2col", "aten::index_fill"})
 
 
 _MODE = "detmode.compiled"
+
+
+_PROGRAM: Any = resolve(AHEAD_OF_TIME_PROGRAM)
+_ATOMICS: Any = resolve(FLEX_ATTENTION_BACKWARD)
 
 
 class _Thread:
@@ -84,9 +89,34 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
             torch.compiler.reset()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
+        _note_programs()
     undo.note(functools.partial(torch._C._stash_obj_in_tls, _MODE, thread.mode))
     mode.compiles_for = key_of(mode)
     torch._C._stash_obj_in_tls(_MODE, mode)
+
+
+def _note_programs() -> None:
+    """Let modes know of each run of a program that was compiled ahead of time."""
+    programs = list(vars(torch._C._aoti).values())
+    with contextlib.suppress(ImportError):  # before PyTorch 2.10
+        from torch._dynamo.aot_compile import AOTCompiledFunction
+
+        programs.append(AOTCompiledFunction)
+    for loaded in programs:
+        for name in {"run", "boxed_run", "__call__"}.intersection(getattr(loaded, "__dict__", ())):
+            setattr(loaded, name, _noted(getattr(loaded, name)))
+
+
+def _noted(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def noted(program: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.mode is not None:
+            leaves = tree_leaves((args, kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            _PROGRAM(tensors)
+        return run(program, *args, **kwargs)
+
+    return noted
 
 
 def key_of(mode: DeterministicMode) -> str:
@@ -142,16 +172,13 @@ def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[list[b
     """
     import torch._inductor.config
     from torch._inductor import compile_fx
+    from torch._inductor.codecache import FxGraphHashDetails
     from torch._inductor.graph import GraphLowering
 
-    # Code from a cache has the lines of the program that put it there.
-    lines = "\n".join(text_of(node) for node in gm.graph.nodes)
-    tag = hashlib.sha256(f"{thread.key}\n{lines}".encode()).hexdigest()
-    config: Any = torch.compiler.config
     settings = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
     lowered: list[bool] = []
     with (
-        config.patch(cache_key_tag=config.cache_key_tag + tag),
+        mock.patch.object(FxGraphHashDetails, "__init__", _with_lines(FxGraphHashDetails.__init__)),
         torch._inductor.config.patch(settings),
         # A backward that is compiled when it first runs is compiled outside of this block.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
@@ -160,6 +187,17 @@ def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[list[b
         _without_python_kernels(mode),
     ):
         yield lowered
+
+
+def _with_lines(init: Callable[..., None]) -> Callable[..., None]:
+    """Have the caches tell apart graphs for other modes or of other lines, which the code has."""
+
+    @functools.wraps(init)
+    def with_lines(details: Any, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> None:
+        init(details, gm, *args, **kwargs)
+        details.detmode = [thread.key, *map(text_of, gm.graph.nodes)]
+
+    return with_lines
 
 
 def _put_twins(init: Callable[..., None], lowered: list[bool]) -> Callable[..., None]:
@@ -171,6 +209,9 @@ def _put_twins(init: Callable[..., None], lowered: list[bool]) -> Callable[..., 
     @functools.wraps(init)
     def with_twins(lowering: Any, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> None:
         assert thread.mode is not None
+        for node in list(gm.graph.nodes):
+            if node.target is torch.ops.higher_order.flex_attention_backward:
+                _mark_atomics(gm, node)
         met = [node for node in gm.graph.nodes if _may_be_met(thread.mode, node)]
         for node in met:
             node.kwargs = {**node.kwargs, SITE: text_of(node)}
@@ -181,6 +222,24 @@ def _put_twins(init: Callable[..., None], lowered: list[bool]) -> Callable[..., 
         init(lowering, gm, *args, **kwargs)
 
     return with_twins
+
+
+def _mark_atomics(gm: torch.fx.GraphModule, backward: torch.fx.Node) -> None:
+    """Mark a backward of ``flex_attention`` that adds to captured tensors by atomics.
+
+    Its template gathers the gradients of queries, keys and values in a fixed order.
+    """
+    bodies = [
+        getattr(gm, str(each.target)) for each in backward.all_input_nodes if each.op == "get_attr"
+    ]
+    called = {str(node.target) for body in bodies for node in body.graph.nodes}
+    if "flex_lib.zeros_and_scatter.default" in called:
+        with gm.graph.inserting_after(backward):
+            queries = gm.graph.call_function(operator.getitem, (backward, 0))
+        queries.meta = {**backward.meta, "val": backward.meta["val"][0]}
+        with gm.graph.inserting_after(queries):
+            node = gm.graph.call_function(_ATOMICS, (queries,))
+        node.meta = {**backward.meta, "val": None}
 
 
 def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:

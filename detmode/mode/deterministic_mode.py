@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.environment.settings import choose_for_block
+from detmode.mode import messages
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
 from detmode.mode.higher_order import register_passthrough
@@ -176,6 +177,9 @@ class DeterministicMode(Interception):
         for undo in reversed(self._entered):
             if undo.thread == threading.get_ident():
                 undo.run()
+                explanation = messages.explanation_of(error)
+                if explanation is not None:
+                    raise RuntimeError(explanation) from error
                 return
         raise RuntimeError("DeterministicMode: this thread leaves a mode that it has not entered")
 

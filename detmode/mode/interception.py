@@ -202,7 +202,8 @@ class Interception(TorchDispatchMode):
             # The most frequent decision, for which nothing else is looked up.
             return call.run()
         is_allowed = self._memory.had_regions and self._memory.allows(call)
-        if call.site is None:
+        if call.site is None or call.site.site.file is None:
+            # Compiled autograd's graphs have no lines.
             self._memory.find_site(call, self._counter.paths)
         decision = decide(
             rule,

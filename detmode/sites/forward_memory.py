@@ -19,7 +19,7 @@ import torch
 
 from detmode.cuda.undo import Undo
 from detmode.sites.graphs import GENERATED, place_of
-from detmode.sites.lines import backward_site, current_module, own_line, site_of
+from detmode.sites.lines import backward_site, current_module, nearest, own_line, site_of
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import InterceptedCall
 from detmode.table.call_site import CallSite, Note
@@ -163,7 +163,8 @@ class ForwardMemory:
             site = CallSite(site_of(user), path)
             if user.f_code.co_filename.startswith(GENERATED):
                 place, overload = place_of(user, self.root(), paths)
-                site = place or site
+                user = nearest(user) or user
+                site = place or CallSite(site_of(user), path)
                 if overload.replace("_.", ".") == call.name.replace("_.", "."):
                     call.name = overload
             if site.site.text not in paths.own_lines:

@@ -40,6 +40,8 @@ def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> tuple[Ca
     if node is None:
         return None, ""
     place, outer, overload = site_from(text_of(node), root)
+    if place.site.file is None:
+        return None, overload
     paths.own_lines.setdefault(place.site.text, outer)
     return place, overload
 

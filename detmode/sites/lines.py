@@ -12,6 +12,7 @@ import torch
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
+from detmode.sites.graphs import GENERATED
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import Site
 
@@ -88,14 +89,18 @@ def _is_compilers(module: torch.nn.Module) -> bool:
     """Return whether ``torch.compile`` has put a module around, or in the place of, the user's."""
     return type(module).__module__.startswith("torch._dynamo.") or (
         isinstance(module, torch.fx.GraphModule)
-        and any("stack_trace" in node.meta for node in module.graph.nodes)
+        and (
+            not type(module).__name__.isidentifier()
+            or any("stack_trace" in node.meta for node in module.graph.nodes)
+        )
     )
 
 
-def caller_of_backward() -> FrameType | None:
-    """Return the user's frame that called ``backward``, if this thread has one."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+def nearest(frame: FrameType | None) -> FrameType | None:
+    """Return the nearest frame, from ``frame`` outwards, whose code the user wrote."""
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(GENERATED) or not is_users(frame.f_code.co_filename)
+    ):
         frame = frame.f_back
     return frame
 
@@ -117,7 +122,7 @@ def site_of(frame: FrameType) -> Site:
 def backward_site() -> Site:
     """Return the site of a backward call whose forward call is unknown."""
     node = _current_node()
-    frame = caller_of_backward()
+    frame = nearest(sys._getframe(1))
     if frame is None:
         return Site(f"<{node.name()}>" if node is not None else "<unknown>")
     return site_of(frame)
