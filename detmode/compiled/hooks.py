@@ -6,41 +6,48 @@ mode is entered:
 - a guard is added, so that the code is used only under modes that list the same operators;
 - nothing decomposes listed operators, or the forwards of listed backward operators;
 - Inductor lowers a twin in the place of each listed operator, after all its passes over the graph;
-- Inductor's deterministic option is on, and the caches of other modes and lines are not used.
+- nothing that Inductor times decides bits, no scan combines its parts in the order in which they
+  finish, and no CUDA graph of the backend ``cudagraphs`` records a call that the mode decides on;
+- the caches of other modes, lines and sizes are not used.
 
-Nothing of this changes the options that the user gave to ``torch.compile``.
+The options that the user gave to ``torch.compile`` hold, but for those by which timing would decide
+bits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-import torch._functorch.config
-from torch._dynamo.guards import GuardBuilder, install_guard
+import torch.compiler.config
+from torch._dynamo import convert_frame
+from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._functorch._aot_autograd.schemas import AOTConfig
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import detmode
+from detmode.compiled import timing
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import note_root, text_of
 from detmode.sites.lines import current_module, surroundings
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM, FLEX_ATTENTION_BACKWARD
+from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
 
-CAN_COMPILE = hasattr(TorchDispatchMode, "is_infra_mode") and hasattr(
-    torch._functorch.config, "force_non_lazy_backward_lowering"
-)
+_AT_ONCE = "force_non_lazy_backward_lowering"
+CAN_COMPILE = hasattr(AOTConfig, _AT_ONCE)
 """False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
 _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -78,6 +85,11 @@ class _Thread:
 
 thread = _Thread()
 
+_GUARDS_IGNORE_MODES = hasattr(
+    torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals"
+)
+"""False up to PyTorch 2.9, where guards made outside of a mode, as all are, do not hold inside."""
+
 _HOOKED = "call_user_compiler"
 _call_user_compiler: Any = OutputGraph.call_user_compiler
 
@@ -90,6 +102,8 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
             torch.compiler.reset()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
         _note_programs()
+        if not _GUARDS_IGNORE_MODES:
+            setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
     undo.note(functools.partial(torch._C._stash_obj_in_tls, _MODE, thread.mode))
     mode.compiles_for = key_of(mode)
     torch._C._stash_obj_in_tls(_MODE, mode)
@@ -119,6 +133,12 @@ def _noted(run: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
+def _guards_inside(*args: Any, **kwargs: Any) -> Any:
+    """Make the guards of compiled code: they hold where tensors are dispatched to modes, or not."""
+    with contextlib.nullcontext() if thread.key is None else BaseTorchDispatchMode():
+        return CheckFunctionManager(*args, **kwargs)
+
+
 def key_of(mode: DeterministicMode) -> str:
     """Return what decides which operators stay whole."""
     if not (mode.compiles and CAN_COMPILE):
@@ -143,7 +163,7 @@ def call_user_compiler(
     compiled: Callable[..., Any] = gm.forward
     has_twins = True
     if mode.compiles and CAN_COMPILE:
-        with _whole(mode, gm) as lowered:
+        with _whole(mode, example_inputs) as lowered:
             compiled = _call_user_compiler(graph, gm, example_inputs)
         # What comes from a cache is not lowered.
         has_twins = not lowered or any(lowered)
@@ -159,43 +179,52 @@ def call_user_compiler(
 def _in_module(compiled: Callable[..., Any], *args: Any) -> Any:
     """Call a graph of a module; several modules of one class share the graph."""
     mode = thread.mode
-    assert mode is not None
+    if mode is None:
+        return compiled(*args)
     return mode._memory.call_in(current_module(mode.paths)[1], compiled, *args)
 
 
 @contextlib.contextmanager
-def _whole(mode: DeterministicMode, gm: torch.fx.GraphModule) -> Iterator[list[bool]]:
+def _whole(mode: DeterministicMode, example_inputs: list[torch.Tensor]) -> Iterator[list[bool]]:
     """Keep what ``mode`` lists whole in what is compiled inside the block.
 
     Yields:
         for each graph that Inductor lowers in the block, true if it has twins.
     """
-    import torch._inductor.config
-    from torch._inductor import compile_fx
+    from torch._dynamo.backends import cudagraphs
+    from torch._inductor import compile_fx, ir, lowering
     from torch._inductor.codecache import FxGraphHashDetails
     from torch._inductor.graph import GraphLowering
 
-    settings = {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
+    # For dynamic shapes code is cut into parts by the sizes that came first.
+    sizes = [getattr(each, "shape", each) for each in example_inputs]
+    tag = hashlib.sha256(f"{thread.key}\n{sizes}".encode()).hexdigest()
+    config: Any = torch.compiler.config
     lowered: list[bool] = []
     with (
         mock.patch.object(FxGraphHashDetails, "__init__", _with_lines(FxGraphHashDetails.__init__)),
-        torch._inductor.config.patch(settings),
+        config.patch(cache_key_tag=config.cache_key_tag + tag),
+        timing.decides_nothing(mode.say_once),
         # A backward that is compiled when it first runs is compiled outside of this block.
-        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+        mock.patch.object(AOTConfig, _AT_ONCE, property(lambda _: True, lambda *_: None)),
         mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
+        # Until 2.11 lowering refuses what the whole table decomposes.
+        mock.patch.object(lowering, "decompositions", {}),
         mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__, lowered)),
+        mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),
+        mock.patch.object(cudagraphs, "check_for_skip", _skips(cudagraphs.check_for_skip)),
         _without_python_kernels(mode),
     ):
         yield lowered
 
 
 def _with_lines(init: Callable[..., None]) -> Callable[..., None]:
-    """Have the caches tell apart graphs for other modes or of other lines, which the code has."""
+    """Have the caches tell apart graphs of other lines, which the code has."""
 
     @functools.wraps(init)
     def with_lines(details: Any, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> None:
         init(details, gm, *args, **kwargs)
-        details.detmode = [thread.key, *map(text_of, gm.graph.nodes)]
+        details.detmode = [text_of(node) for node in gm.graph.nodes]
 
     return with_lines
 
@@ -242,6 +271,33 @@ def _mark_atomics(gm: torch.fx.GraphModule, backward: torch.fx.Node) -> None:
         node.meta = {**backward.meta, "val": None}
 
 
+def _unsplit(scan: type) -> type:
+    """Return what makes plain scans in the place of those that tiles join as they finish.
+
+    Until PyTorch 2.13 Inductor splits a long ``associative_scan`` so under the flag too.
+    """
+
+    class Unsplit:
+        def __new__(cls, **kwargs: Any) -> Any:
+            return scan(**kwargs)
+
+    return Unsplit
+
+
+def _skips(check: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Return the check by which the backend ``cudagraphs`` runs a graph without recording it."""
+
+    @functools.wraps(check)
+    def with_listed(gm: torch.fx.GraphModule, *args: Any) -> str | None:
+        assert thread.mode is not None
+        for node in gm.graph.nodes:
+            if _may_be_met(thread.mode, node):
+                return f"DeterministicMode decides on each call of {node.target}"
+        return check(gm, *args)
+
+    return with_listed
+
+
 def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     """Return whether a row or an override of the mode may hold for a call of the graph."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -252,11 +308,17 @@ def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     values = tree_leaves(
         [node.meta.get("val"), [each.meta.get("val") for each in node.all_input_nodes]]
     )
-    devices = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    devices = {tensor.device.type for tensor in tensors}
     if mode._simulate:
         devices.add(mode._simulate)
-    wanted = [row.rule.when.devices for row in overload.rows]
-    return any(not each or devices.intersection(each) for each in wanted)
+    is_dense = all(tensor.layout is torch.strided for tensor in tensors)
+    return any(
+        (not row.rule.when.devices or devices.intersection(row.rule.when.devices))
+        and not (row.rule.when.needs_sparse and is_dense)
+        and not isinstance(row.rule.action, Allow)
+        for row in overload.rows
+    )
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

@@ -6,8 +6,14 @@ import functools
 import threading
 
 import torch
+import torch._dynamo.trace_rules
 
 from detmode.cuda.undo import Undo
+
+# Dynamo would trace the modes' own functions, which change the state of the process, when a block
+# is inside a compiled function, or when a mode receives a call between two graphs. It breaks the
+# graph there instead.
+torch._dynamo.trace_rules.add("detmode")
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 # The two halves of resolve_views, for who cannot spare a call in Python.

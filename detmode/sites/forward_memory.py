@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from detmode.cuda.undo import Undo
-from detmode.sites.graphs import GENERATED, place_of
+from detmode.sites.graphs import place_of, runs_graph
 from detmode.sites.lines import backward_site, current_module, nearest, own_line, site_of
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import InterceptedCall
@@ -161,7 +161,7 @@ class ForwardMemory:
         site = None
         if user is not None:
             site = CallSite(site_of(user), path)
-            if user.f_code.co_filename.startswith(GENERATED):
+            if runs_graph(user):
                 place, overload = place_of(user, self.root(), paths)
                 user = nearest(user) or user
                 site = place or CallSite(site_of(user), path)

@@ -18,25 +18,29 @@ from detmode.table.names import overload_name
 from detmode.table.variants import variant_of
 
 _FRAME = re.compile(r'File "(.*?)", line (\d+)')
-GENERATED = "<eval_with_key>"
+_GENERATED = "<eval_with_key>"
 """What the names of the files of generated code begin with."""
 
+INTERPRETER = torch.fx.Interpreter.run_node.__code__
+"""The code that runs a node of a graph for which no code is generated."""
+
+_REGISTERED = re.compile(r"\._modules\['(.*?)'\]")
 _ROOT = "detmode"
 _SITES = 1 << 14
 
 
 def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> tuple[CallSite | None, str]:
-    """Return the user's place behind a line of a graph's generated code, and the overload there.
+    """Return the user's place behind a node of a graph that runs, and the overload there.
 
     Args:
-        frame: of the generated code.
+        frame: of a graph's generated code or of its interpreter.
         root: the path of the module that calls the graph.
         paths: take the program's own line.
 
     Returns:
         ``None`` and ``""`` where they are not known.
     """
-    node = _node_at(frame)
+    node = node_at(frame)
     if node is None:
         return None, ""
     place, outer, overload = site_from(text_of(node), root)
@@ -46,15 +50,25 @@ def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> tuple[Ca
     return place, overload
 
 
-def _node_at(frame: FrameType) -> torch.fx.Node | None:
-    graph = frame.f_locals.get("self")
-    if not isinstance(graph, torch.fx.GraphModule) or graph._lineno_map is None:
-        return None
-    position = graph._lineno_map.get(frame.f_lineno - frame.f_code.co_firstlineno)
-    nodes = list(graph.graph.nodes)
-    if position is None or position >= len(nodes):
-        return None
-    node: torch.fx.Node = nodes[position]
+def runs_graph(frame: FrameType) -> bool:
+    """Return whether a frame is of a graph's generated code, or runs a node for its interpreter."""
+    code = frame.f_code
+    return code is INTERPRETER or code.co_filename.startswith(_GENERATED)
+
+
+def node_at(frame: FrameType) -> torch.fx.Node | None:
+    """Return the node that a graph's frame runs, if the user's line is known."""
+    if frame.f_code is INTERPRETER:
+        node: torch.fx.Node = frame.f_locals["n"]
+    else:
+        graph = frame.f_locals.get("self")
+        if not isinstance(graph, torch.fx.GraphModule) or graph._lineno_map is None:
+            return None
+        position = graph._lineno_map.get(frame.f_lineno - frame.f_code.co_firstlineno)
+        nodes = list(graph.graph.nodes)
+        if position is None or position >= len(nodes):
+            return None
+        node = nodes[position]
     return node if "stack_trace" in node.meta else None
 
 
@@ -101,7 +115,8 @@ def _module(node: torch.fx.Node) -> str:
     dot = "." if root else ""
     if not stack:
         return dot
-    modules = list(stack.values())
+    # PyTorch 2.9 writes model._modules['layer'] for model.layer.
+    modules = [(_REGISTERED.sub(r".\1", path), made_of) for path, made_of in stack.values()]
     (outermost, made_of), path = modules[0], modules[-1][0]
     if root and outermost.startswith(root):
         return path.removeprefix(root) or dot

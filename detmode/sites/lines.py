@@ -12,7 +12,7 @@ import torch
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
-from detmode.sites.graphs import GENERATED
+from detmode.sites.graphs import INTERPRETER, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import Site
 
@@ -46,6 +46,8 @@ def outer_site(site: Site, paths: ModulePaths) -> str | None:
 def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[torch.nn.Module]]:
     """Return the nearest frame of the user's code, and the modules being called, outermost first.
 
+    A frame that runs a node of a compiled graph stands for the user's.
+
     In a backward, only modules that the backward itself calls: a recomputed forward, or the
     backward of a Python function. The stack is read because hooks would change the program: global
     module hooks apply to all threads, send every module call through another path, and are visible
@@ -64,7 +66,9 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
-        elif user is None and is_users(code.co_filename):
+        elif user is None and (
+            is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
+        ):
             user = frame
         frame = frame.f_back
     modules.reverse()
@@ -98,9 +102,7 @@ def _is_compilers(module: torch.nn.Module) -> bool:
 
 def nearest(frame: FrameType | None) -> FrameType | None:
     """Return the nearest frame, from ``frame`` outwards, whose code the user wrote."""
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(GENERATED) or not is_users(frame.f_code.co_filename)
-    ):
+    while frame is not None and (runs_graph(frame) or not is_users(frame.f_code.co_filename)):
         frame = frame.f_back
     return frame
 

@@ -45,6 +45,7 @@ class Condition(Value):
         dtypes: the dtypes that it requires; for a joint condition, those of its first part that
             requires any.
         devices: the types of device of which it requires one; likewise.
+        needs_sparse: true if it requires a tensor of a sparse layout.
         made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
     """
 
@@ -53,6 +54,7 @@ class Condition(Value):
     arguments: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
     devices: tuple[str, ...] = ()
+    needs_sparse: bool = False
     made_by: Callable[[], Condition] | None = field(default=None, repr=False)
 
     def __call__(self, call: Call) -> bool:
@@ -67,6 +69,7 @@ class Condition(Value):
             self.arguments + other.arguments,
             self.dtypes or other.dtypes,
             self.devices or other.devices,
+            self.needs_sparse or other.needs_sparse,
             partial(operator.and_, self, other),
         )
 
@@ -248,7 +251,8 @@ def sparse(*names: str) -> Condition:
         values = [call.arguments.get(name) for name in names]
         return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
-    return Condition(f"sparse({', '.join(map(repr, names))})", holds, names)
+    text = f"sparse({', '.join(map(repr, names))})"
+    return Condition(text, holds, names, needs_sparse=True)
 
 
 @_pickled_by_name

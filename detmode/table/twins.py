@@ -31,7 +31,9 @@ def twin_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
         namespace, _, name = func._schema.name.partition("::")
         name = _SEPARATOR.join((namespace, name, func._overloadname))
         _names.add(name)
-        _library.define(f"{name}{_schema_with_site(func)}")
+        # A CUDA graph replays kernels alone: its calls would be neither counted nor decided on.
+        tags = (torch.Tag.cudagraph_unsafe,)
+        _library.define(f"{name}{_schema_with_site(func)}", tags=tags)
 
         def original(*args: Any, site: str, **kwargs: Any) -> Any:
             result = func(*args, **kwargs)

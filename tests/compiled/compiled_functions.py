@@ -64,7 +64,10 @@ for dim in (1, 2, 3):
             ),
         )
 
-for mode in ("bilinear", "bicubic"):
+ANTIALIASED = ["bilinear", "bicubic"]
+if hasattr(torch.ops.aten, "_upsample_lanczos2d_aa"):
+    ANTIALIASED.append("lanczos")
+for mode in ANTIALIASED:
     add(
         f"interpolate-{mode}-antialias",
         lambda x, mode=mode: F.interpolate(x, size=(5, 3), mode=mode, antialias=True),
@@ -105,6 +108,11 @@ add(
     lambda x, t: F.ctc_loss(x.log_softmax(-1), t, [6, 6], [3, 2]),
     lambda: (real(6, 2, 5), below(4, 2, 3) + 1),
 )
+add(
+    "ctc_loss-lengths",
+    lambda x, t, n, m: F.ctc_loss(x.log_softmax(-1), t, n, m),
+    lambda: (real(6, 2, 5), below(4, 2, 3) + 1, torch.tensor([6, 6]), torch.tensor([3, 2])),
+)
 add("attention", F.scaled_dot_product_attention, lambda: tuple(real(2, 2, 6, 4) for _ in range(3)))
 add("linear", F.linear, lambda: (real(3, 4), real(5, 4), real(5)))
 add("matmul", torch.matmul, lambda: (real(3, 4), real(4, 5)))
@@ -122,6 +130,10 @@ def _rows() -> tuple[Tensor, ...]:
 
 def _elements() -> tuple[Tensor, ...]:
     return real(8, 5), below(8, 30, 5), real(30, 5)
+
+
+def _integers(make: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
+    return lambda: tuple(each.long() for each in make())
 
 
 add("getitem", lambda x, i, v: x[i] * v, _rows)
@@ -142,6 +154,18 @@ for reduce in ("sum", "mean", "amax", "amin", "prod"):
         lambda x, i, v, reduce=reduce: x.scatter_reduce(0, i, v, reduce),
         _elements,
     )
+for reduce in ("add", "multiply"):
+    add(
+        f"scatter-{reduce}",
+        lambda x, i, v, reduce=reduce: x.detach().scatter(0, i, v.detach(), reduce=reduce) + x,
+        _elements,
+    )
+add("scatter-integers", lambda x, i, v: x.scatter(0, i, v, reduce="add"), _integers(_elements))
+add("scatter-transposed", lambda x, i, v: x.t().scatter(1, i.t(), v.t()), _elements)
+add("index_put-integers", lambda x, i, v: x.index_put((i,), v, accumulate=True), _integers(_rows))
+add("index_copy-transposed", lambda x, i, v: x.t().index_copy(1, i[:8], v[:8].t()), _rows)
+add("index_reduce-integers", lambda x, i, v: x.index_reduce(0, i, v, "mean"), _integers(_rows))
+add("put-integers", lambda x, i, v: x.put(i, v, accumulate=True), _integers(_elements))
 for reduce in ("mean", "amax", "amin", "prod"):
     add(
         f"index_reduce-{reduce}",
@@ -196,3 +220,22 @@ add("prod", lambda x: x.prod(1), lambda: (real(5, 4),))
 add("trace", lambda x: x.trace(), lambda: (real(5, 5),))
 add("diagonal", lambda x: x.diagonal() * 2, lambda: (real(5, 5),))
 add("cdist", lambda x, y: torch.cdist(x, y, p=1.0), lambda: (real(5, 3), real(4, 3)))
+
+
+def _sparse(x: Tensor) -> Tensor:
+    return (x * (x > 0)).to_sparse()
+
+
+for name, product in (
+    ("mm", lambda x, y, v: torch.sparse.mm(_sparse(x), y)),
+    (
+        "mm-two",
+        lambda x, y, v: torch.sparse.mm(_sparse(x.detach()), _sparse(y.detach())).to_dense(),
+    ),
+    ("mv", lambda x, y, v: torch.mv(_sparse(x.detach()), y[:, 0])),
+    ("addmm", lambda x, y, v: torch.addmm(v, _sparse(x.detach()).to_sparse_csr(), y)),
+    ("addmv", lambda x, y, v: torch.addmv(v[:, 0], _sparse(x.detach()).to_sparse_csr(), y[:, 0])),
+    ("bmm", lambda x, y, v: torch.bmm(_sparse(x.detach()[None]), y[None])),
+    ("hspmm", lambda x, y, v: torch.hspmm(_sparse(x.detach()), y.detach()).to_dense()),
+):
+    add(f"sparse-{name}", product, lambda: (real(4, 5), real(5, 3), real(4, 3)))

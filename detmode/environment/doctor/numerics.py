@@ -215,11 +215,13 @@ def _compiler() -> Iterator[Finding]:
     ]
     deterministic = setting("deterministic", "TORCHINDUCTOR_DETERMINISTIC")
     state = f"deterministic={deterministic}"
-    under_the_mode = (
-        "where functions run operator by operator, as this PyTorch is older than 2.10"
-        if parse_version(torch.__version__) < (2, 10)
-        else "which turns it on"
-    )
+    version = parse_version(torch.__version__)
+    if version < (2, 9):
+        under_the_mode = "where functions run operator by operator, as PyTorch is older than 2.9"
+    elif version < (2, 10):
+        under_the_mode = "where PyTorch's flag does most of that; leave the others off"
+    else:
+        under_the_mode = "which turns it on"
     yield Finding.either(
         "torch.compile (inductor)",
         ", ".join([state, *(f"{name}=True" for name in timed)]),
