@@ -44,6 +44,8 @@ _FILES = 1 << 10
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
 _compilation = torch._guards.TracingContext.try_get
+_REGION = torch.ops.higher_order.invoke_subgraph
+"""Calls a region that several callers share, by ``torch.compiler.nested_compile_region``."""
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -118,6 +120,12 @@ class Interception(TorchDispatchMode):
             if overload is None and type(func) is torch._ops.OpOverload:
                 self._unlisted.add(operator)
         if overload is None or not self._innermost:
+            if func is _REGION and self._innermost:
+                region, _, *operands = args
+                with _acting(self):
+                    return region(
+                        *([operands] if getattr(region, "_boxed_call", False) else operands)
+                    )
             return func(*args, **kwargs) if kwargs else func(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced=traced)
