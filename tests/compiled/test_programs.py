@@ -105,7 +105,8 @@ def test_nested_regions(backend):
     assert [[count.get(name) for name in listed] for count in counts] == [[3, 3]] * 2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_dynamic_shapes(backend):
     """Sizes are dynamic inside as outside: one graph each."""
     net = Stack()
@@ -154,7 +155,11 @@ def saved(context, op, *args, **kwargs):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("selective", [False, True], ids=["whole", "selective"])
+@pytest.mark.parametrize(
+    "selective",
+    [False, pytest.param(True, marks=pytest.mark.thorough)],
+    ids=["whole", "selective"],
+)
 def test_checkpoints_inside(backend, selective):
     """What a compiled backward computes again is counted again, as in eager code."""
     options = {"use_reentrant": False}
@@ -214,7 +219,8 @@ def test_autograds_threads_compile_for_the_mode():
     assert graphs() == 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_autograd(backend):
     """Its rows are those of eager; the line is the one that calls backward."""
     from torch._dynamo.compiled_autograd import _enable
@@ -306,7 +312,7 @@ def test_functions_compiled_ahead_of_time():
         inside(lambda: compiled(*arguments))
 
 
-@pytest.mark.parametrize("captures", [True, False])
+@pytest.mark.parametrize("captures", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_flex_attention_adds_by_atomics_to_what_it_captures(captures):
     """The compiled backward of a learned bias is a row of the report; without one there is none."""
     from torch.nn.attention import flex_attention as flex
@@ -328,13 +334,14 @@ def test_flex_attention_adds_by_atomics_to_what_it_captures(captures):
     query = torch.randn(1, 2, 16, 8, requires_grad=True)
     bias = torch.randn(16, 16, requires_grad=True)
     # PyTorch has no backward for the CPU; this one is traced, and runs operator by operator.
-    with mock.patch.object(flex, "_validate_device", lambda *_: None):
+    with mock.patch.object(flex, "_validate_device"):
         _, mode = inside(lambda: compiled(query, bias).sum().backward())
     found = [row.action for row in mode.records if row.overload.startswith("detmode::flex")]
     assert found == ["warn"] * captures
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_transforms_autocast_and_inference(backend):
     """torch.func, autocast, no_grad and inference_mode, inside and around compiled functions."""
     source, index = torch.randn(2, 5, 4), torch.tensor([0, 0, 1, 2, 3])
@@ -351,17 +358,14 @@ def test_transforms_autocast_and_inference(backend):
             return summed(x[0] @ x[1].t())
 
     for function in (mapped, cast):
+        compiled = torch.compile(function, backend=backend)
         for context in (torch.no_grad, torch.inference_mode, torch.enable_grad):
 
-            def call(function=function, context=context):
+            def call(function, context=context):
                 with context():
                     return [function(source).clone()]
 
-            def compiled(function=torch.compile(function, backend=backend), context=context):
-                with context():
-                    return [function(source).clone()]
-
-            compare(call, compiled, backend)
+            compare(partial(call, function), partial(call, compiled), backend)
 
 
 @pytest.mark.thorough
