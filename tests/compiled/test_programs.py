@@ -448,8 +448,17 @@ dist.destroy_process_group()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("how", ["ddp", "fsdp-around", "fsdp-inside"])
+@pytest.mark.parametrize(
+    ("how", "backend"),
+    [
+        ("ddp", "aot_eager"),
+        *(
+            (how, name)
+            for how in ("fsdp-around", "fsdp-inside")
+            for name in ("aot_eager", "inductor")
+        ),
+    ],
+)
 def test_processes(how, backend, run_python, tmp_path):
     """DDP, whose optimizer splits graphs, and FSDP around and inside compiled modules."""
     folders = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1])]
