@@ -1,28 +1,16 @@
-"""The hook in Dynamo by which graphs compiled under a mode keep the mode's operators whole.
+"""The hook in Dynamo by which functions given to ``torch.compile`` are compiled for a mode.
 
-Dynamo gives each graph to the backend that the user chose through one method. Around it, while a
-mode is entered:
-
-- a guard is added, so that the code is used only under modes that list the same operators;
-- nothing decomposes listed operators, or the forwards of listed backward operators;
-- Inductor lowers a twin in the place of each listed operator, after all its passes over the graph;
-- nothing that Inductor times decides bits, no scan combines its parts in the order in which they
-  finish, and no CUDA graph of the backend ``cudagraphs`` records a call that the mode decides on;
-- the caches of other modes, lines and sizes are not used.
-
-The options that the user gave to ``torch.compile`` hold, but for those by which timing would decide
-bits.
+Dynamo gives each graph to the backend that the user chose through one method. Around it a guard is
+added, so that the code is used only under modes that list the same operators; and while a mode is
+entered, the backend keeps the mode's operators whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.compiler.config
@@ -36,36 +24,38 @@ from torch.utils._pytree import tree_leaves
 
 import detmode
 from detmode.compiled import timing
+from detmode.compiled.lowering import AT_ONCE, keeping_whole
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.sites.graphs import note_root, text_of
-from detmode.sites.lines import surroundings
-from detmode.table.rule import Substitute
+from detmode.sites.graphs import note_root
+from detmode.sites.lines import current_module, surroundings
+from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
-from detmode.table.twins import SITE, twin_of
-from detmode.table.variants import variant_of
 
-_AT_ONCE = "force_non_lazy_backward_lowering"
-CAN_COMPILE = hasattr(AOTConfig, _AT_ONCE)
+CAN_COMPILE = hasattr(AOTConfig, AT_ONCE)
 """False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
-_PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-"""The keys at which PyTorch decomposes operators in Python while it traces."""
-
-_INTO_LISTED = frozenset({"aten::col2im", "aten::im2col", "aten::index_fill"})
-"""Operators that do not vary and that Inductor decomposes into listed ones."""
+_MODE = "detmode.compiled"
+_PROGRAM: Any = resolve(AHEAD_OF_TIME_PROGRAM)
 
 
-class _Thread(threading.local):
-    """The purpose for which this thread compiles graphs.
+class _Thread:
+    """The purpose for which the current thread compiles graphs.
 
-    Attributes:
-        key: Dynamo guards on it.
-        mode: the innermost mode.
+    PyTorch carries it to the autograd threads of the thread's backward, where activation
+    checkpointing calls compiled functions again.
     """
 
-    key: str | None = None
-    mode: DeterministicMode | None = None
+    @property
+    def mode(self) -> DeterministicMode | None:
+        """The innermost mode."""
+        return torch._C._get_obj_in_tls(_MODE) if torch._C._is_key_in_tls(_MODE) else None
+
+    @property
+    def key(self) -> str | None:
+        """Dynamo guards on it."""
+        mode = self.mode
+        return None if mode is None else mode.compiles_for
 
 
 thread = _Thread()
@@ -86,20 +76,42 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
             torch.compiler.reset()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
+        _note_programs()
         if not _GUARDS_IGNORE_MODES:
             setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
-    undo.note(functools.partial(_restore, thread.mode, thread.key))
-    thread.mode, thread.key = mode, key_of(mode)
+    undo.note(functools.partial(torch._C._stash_obj_in_tls, _MODE, thread.mode))
+    mode.compiles_for = key_of(mode)
+    torch._C._stash_obj_in_tls(_MODE, mode)
+
+
+def _note_programs() -> None:
+    """Let modes know of each run of a program that was compiled ahead of time."""
+    programs = list(vars(torch._C._aoti).values())
+    with contextlib.suppress(ImportError):  # before PyTorch 2.10
+        from torch._dynamo.aot_compile import AOTCompiledFunction
+
+        programs.append(AOTCompiledFunction)
+    for loaded in programs:
+        for name in {"run", "boxed_run", "__call__"}.intersection(getattr(loaded, "__dict__", ())):
+            setattr(loaded, name, _noted(getattr(loaded, name)))
+
+
+def _noted(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def noted(program: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.mode is not None:
+            leaves = tree_leaves((args, kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            _PROGRAM(tensors)
+        return run(program, *args, **kwargs)
+
+    return noted
 
 
 def _guards_inside(*args: Any, **kwargs: Any) -> Any:
     """Make the guards of compiled code: they hold where tensors are dispatched to modes, or not."""
     with contextlib.nullcontext() if thread.key is None else BaseTorchDispatchMode():
         return CheckFunctionManager(*args, **kwargs)
-
-
-def _restore(mode: DeterministicMode | None, key: str | None) -> None:
-    thread.mode, thread.key = mode, key
 
 
 def key_of(mode: DeterministicMode) -> str:
@@ -121,200 +133,28 @@ def call_user_compiler(
         return _call_user_compiler(graph, gm, example_inputs)
     modules = surroundings()[1]
     if modules:
-        note_root(gm.graph, mode.paths.of(modules, recomputed=False))
-    if not mode.compiles:
-        return gm.forward
-    if not CAN_COMPILE:
+        names = (name for name, value in graph.root_tx.f_locals.items() if value is modules[-1])
+        note_root(gm, next(names, "self"))
+    compiled: Callable[..., Any] = gm.forward
+    has_twins = True
+    if mode.compiles and CAN_COMPILE:
+        timing.say_what_may_vary(gm, mode.say_once)
+        with keeping_whole(mode, example_inputs) as lowered:
+            compiled = _call_user_compiler(graph, gm, example_inputs)
+        # What comes from a cache is not lowered.
+        has_twins = not lowered or any(lowered)
+    elif mode.compiles:
         mode.say_once(
             "torch.compile",
             "a function given to torch.compile runs operator by operator under DeterministicMode: "
             "compiled code needs PyTorch 2.9 or newer",
         )
-        return gm.forward
-    timing.say_what_may_vary(gm, mode.say_once)
-    with _whole(mode, gm, example_inputs):
-        return _call_user_compiler(graph, gm, example_inputs)
+    return functools.partial(_in_module, compiled) if modules and has_twins else compiled
 
 
-@contextlib.contextmanager
-def _whole(
-    mode: DeterministicMode, gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]
-) -> Iterator[None]:
-    """Keep what ``mode`` lists whole in what is compiled inside the block."""
-    from torch._dynamo.backends import cudagraphs
-    from torch._inductor import compile_fx, ir, lowering
-    from torch._inductor.fx_passes import reinplace
-    from torch._inductor.graph import GraphLowering
-
-    # Code from a cache has the lines of the program that put it there; for dynamic shapes it is cut
-    # into parts by the sizes that came first.
-    lines = "\n".join(text_of(node) for node in gm.graph.nodes)
-    sizes = [getattr(each, "shape", each) for each in example_inputs]
-    tag = hashlib.sha256(f"{thread.key}\n{lines}\n{sizes}".encode()).hexdigest()
-    config: Any = torch.compiler.config
-    with (
-        config.patch(cache_key_tag=config.cache_key_tag + tag),
-        timing.decides_nothing(mode.say_once),
-        # A backward that is compiled when it first runs is compiled outside of this block.
-        mock.patch.object(AOTConfig, _AT_ONCE, property(lambda _: True, lambda *_: None)),
-        mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
-        # Until 2.11 lowering refuses what the whole table decomposes.
-        mock.patch.object(lowering, "decompositions", {}),
-        mock.patch.dict(reinplace.inplaceable_ops, _in_place(mode)),
-        mock.patch.object(GraphLowering, "__init__", _put_twins(GraphLowering.__init__)),
-        mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),
-        mock.patch.object(cudagraphs, "check_for_skip", _skips(cudagraphs.check_for_skip)),
-        _without_python_kernels(mode),
-    ):
-        yield
-
-
-def _put_twins(init: Callable[..., None]) -> Callable[..., None]:
-    """Lower graphs with a twin in the place of each call that the mode may decide on."""
-
-    @functools.wraps(init)
-    def with_twins(lowering: Any, gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> None:
-        assert thread.mode is not None
-        for node in gm.graph.nodes:
-            if _may_be_met(thread.mode, node):
-                node.kwargs = {**node.kwargs, SITE: text_of(node)}
-                if variant_of(node.target) == "inplace":
-                    node.replace_all_uses_with(node.args[0])
-                node.target = twin_of(node.target)
-        init(lowering, gm, *args, **kwargs)
-
-    return with_twins
-
-
-def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
-    """Return the listed operators that Inductor may call in place, where ``self`` is used no more.
-
-    Its own table of them has ``index_put`` alone, and does not ask what the other arguments read.
-    """
-    from torch._inductor.fx_passes.reinplace import InplaceableOp, inplaceable_ops
-    from torch._inductor.fx_utils import get_node_storage
-
-    def is_alone(further: Callable[[torch.fx.Node], bool], node: torch.fx.Node) -> bool:
-        # Written in place, a tensor must not be read as another argument.
-        nodes = [leaf for leaf in tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]
-        written, *others = map(get_node_storage, nodes)
-        return written not in others and further(node)
-
-    found = {}
-    for row in mode._table:
-        func, action = resolve(row.rule.op), row.rule.action
-        # Another substitute's result would be copied to ``self``.
-        if func is not None and isinstance(action, Substitute) and action.takes_out:
-            namespace, _, name = func._schema.name.partition("::")
-            packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
-            if own := inplaceable_ops.get(func):
-                check = functools.partial(is_alone, own.extra_check)
-                found[func] = InplaceableOp(own.inplace_op, 0, check)
-            elif packet is not None:
-                check = functools.partial(is_alone, functools.partial(_may_be_met, mode))
-                found[func] = InplaceableOp(getattr(packet, func._overloadname), 0, check)
-    return found
-
-
-def _unsplit(scan: type) -> type:
-    """Return what makes plain scans in the place of those that tiles join as they finish.
-
-    Until PyTorch 2.13 Inductor splits a long ``associative_scan`` so under the flag too.
-    """
-
-    class Unsplit:
-        def __new__(cls, **kwargs: Any) -> Any:
-            return scan(**kwargs)
-
-    return Unsplit
-
-
-def _skips(check: Callable[..., str | None]) -> Callable[..., str | None]:
-    """Return the check by which the backend ``cudagraphs`` runs a graph without recording it."""
-
-    @functools.wraps(check)
-    def with_listed(gm: torch.fx.GraphModule, *args: Any) -> str | None:
-        assert thread.mode is not None
-        for node in gm.graph.nodes:
-            if _may_be_met(thread.mode, node):
-                return f"DeterministicMode decides on each call of {node.target}"
-        return check(gm, *args)
-
-    return with_listed
-
-
-def _may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
-    """Return whether a row or an override of the mode may hold for a call of the graph."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    overload = mode.overload_info(node.target)
-    if overload is None or overload.override is not None:
-        return overload is not None
-    nodes = (node, *node.all_input_nodes)
-    if any("val" not in each.meta for each in nodes):
-        return True  # what is not known may be on any device
-    values = tree_leaves([each.meta["val"] for each in nodes])
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    devices = {tensor.device.type for tensor in tensors}
-    if mode._simulate:
-        devices.add(mode._simulate)
-    is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
-    return any(row.rule.may_vary(devices, is_sparse) for row in overload.rows)
-
-
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return Inductor's decompositions but those of operators that stay whole."""
-    from torch._inductor.decomposition import select_decomp_table
-
+def _in_module(compiled: Callable[..., Any], *args: Any) -> Any:
+    """Call a graph of a module; several modules of one class share the graph."""
     mode = thread.mode
-    assert mode is not None
-    return {
-        func: decomposition
-        for func, decomposition in select_decomp_table().items()
-        if not (isinstance(func, torch._ops.OpOverload) and _stays_whole(mode, func))
-    }
-
-
-def _stays_whole(mode: DeterministicMode, func: torch._ops.OpOverload) -> bool:
-    """Return whether an operator is listed, or the forward of a listed one."""
-    overload = mode.overload_info(func)
-    return func._schema.name in _INTO_LISTED or (
-        overload is not None
-        and bool(overload.rows or overload.override or mode._table.is_forward(func))
-    )
-
-
-@contextlib.contextmanager
-def _without_python_kernels(mode: DeterministicMode) -> Iterator[None]:
-    """Set aside what decomposes listed operators, and their forwards, above autograd.
-
-    What decomposes interpolation reads by index, so that the backward would add by index, which
-    eager code never does.
-    """
-    removed = []
-    try:
-        for func in _python_kernels():
-            if "upsample" in func._opname or _stays_whole(mode, func):
-                for key in func.py_kernels.keys() & set(_PYTHON_KEYS):
-                    removed.append((func, key, func.py_kernels.pop(key)))
-                func._dispatch_cache.clear()
-        yield
-    finally:
-        for func, key, kernel in removed:
-            func.py_kernels[key] = kernel
-            func._dispatch_cache.clear()
-
-
-@functools.lru_cache
-def _python_kernels() -> tuple[torch._ops.OpOverload, ...]:
-    """Return the overloads of ATen that have a kernel in Python above autograd."""
-    import torch._decomp.decompositions
-
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
-    overloads = [
-        getattr(packet, name)
-        for packet in packets
-        if isinstance(packet, torch._ops.OpOverloadPacket)
-        for name in packet.overloads()
-    ]
-    return tuple(func for func in overloads if func.py_kernels.keys() & set(_PYTHON_KEYS))
+    if mode is None:
+        return compiled(*args)
+    return mode._memory.call_in(current_module(mode.paths)[1], compiled, *args)

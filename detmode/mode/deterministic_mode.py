@@ -20,6 +20,7 @@ from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.environment.dispatch import untraced
 from detmode.environment.settings import choose_for_block
+from detmode.mode import messages
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
 from detmode.mode.higher_order import register_passthrough
@@ -102,6 +103,7 @@ class DeterministicMode(Interception):
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
         self.compiles = compile
+        self.compiles_for = ""
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,
@@ -170,6 +172,9 @@ class DeterministicMode(Interception):
         for undo in reversed(self._entered):
             if undo.thread == threading.get_ident():
                 undo.run()
+                explanation = messages.explanation_of(error)
+                if explanation is not None:
+                    raise RuntimeError(explanation) from error
                 return
         raise RuntimeError("DeterministicMode: this thread leaves a mode that it has not entered")
 

@@ -50,6 +50,9 @@ _FILES = 1 << 10
 # What a type of tensor is to the mode. PyTorch's own tracing tensors stand for plain ones: they are
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
+_compilation = torch._guards.TracingContext.try_get
+_REGION = torch.ops.higher_order.invoke_subgraph
+"""Calls a region that several callers share, by ``torch.compiler.nested_compile_region``."""
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -124,6 +127,12 @@ class Interception(CompiledInside):
             if overload is None and type(func) is torch._ops.OpOverload:
                 self._unlisted.add(operator)
         if overload is None or not self._innermost:
+            if func is _REGION and self._innermost:
+                region, _, *operands = args
+                with _acting(self):
+                    return region(
+                        *([operands] if getattr(region, "_boxed_call", False) else operands)
+                    )
             return func(*args, **kwargs) if kwargs else func(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced=traced)
@@ -203,9 +212,12 @@ class Interception(CompiledInside):
         if overload.dense_passes and overload.override is None and _is_dense(args, kwargs):
             return overload.run(*args, **kwargs)
         traced = traced or _get_mode(_FAKE) is not None
+        if traced and _compilation() is not None:
+            # The program makes the call when it runs what is compiled or exported here.
+            return overload.func(*args, **kwargs)
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:
-            call.site, outer, call.name = site_from(site)
+            call.site, outer, call.name = site_from(site, self._memory.root())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
         elif torch.is_grad_enabled():
             for tensor in call.tensors:
@@ -217,7 +229,8 @@ class Interception(CompiledInside):
             # The most frequent decision, for which nothing else is looked up.
             return call.run()
         is_allowed = self._memory.had_regions and self._memory.allows(call)
-        if call.site is None:
+        if call.site is None or call.site.site.file is None:
+            # Compiled autograd's graphs have no lines.
             self._memory.find_site(call, self._counter.paths)
         decision = decide(
             rule,

@@ -25,6 +25,24 @@ _CUBLAS = (
     "CUBLAS_WORKSPACE_CONFIG=:4096:8 or CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
     "https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility"
 )
+_EXPLANATIONS = {
+    "This compiled backward function is being run with torch.use_deterministic_algorithms(True)": (
+        "DeterministicMode: the backward of a compiled function ran inside the mode, but its "
+        "forward was called outside, where the backward was compiled without deterministic "
+        "operators. Call the function inside the mode too, or run its backward outside"
+    ),
+    "GLOBAL_STATE changed: deterministic_algorithms": (
+        "DeterministicMode: a function compiled by aot_compile outside the mode was called inside. "
+        "Give it to torch.compile and call it without aot_compile, or call it outside"
+    ),
+}
+"""By what PyTorch's errors say of its flag: what that means for a program with a mode."""
+
+
+def explanation_of(error: BaseException | None) -> str | None:
+    """Return what an error of PyTorch's about its flag means for a program with a mode."""
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    return next((words for part, words in _EXPLANATIONS.items() if part in text), None)
 
 
 def alert_text(caller: str, *, warn: bool) -> str:

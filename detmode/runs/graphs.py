@@ -27,13 +27,13 @@ from detmode.sites.observers import observer
 from detmode.table.call_site import CallSite
 
 GRAPH = "compiled::"
-"""What the name of a graph begins with, where that of an operator has its namespace."""
+"""The beginning of a graph's name, where that of an operator has its namespace."""
 
 _TORCH = os.path.dirname(torch.__file__)
 _CHECKING = os.path.join(_TORCH, "_functorch", "_aot_autograd", "runtime_wrappers.py")
 _TIMING = os.path.join(_TORCH, "_inductor", "runtime", "")
 _COMPILED = "__compiled_fn"
-"""What Dynamo calls a graph in the code that it makes of the user's function."""
+"""Dynamo's name of a graph in the code that it makes of the user's function."""
 _ALLOCATION = "empty_strided"
 _VIEW = "reinterpret_tensor"
 _ASSERTION = "assert_"
@@ -47,7 +47,7 @@ class Graph:
 
     Args:
         name: ``"compiled::Net.forward[backward]"``: the user's function, and the direction.
-        place: where the function begins; of a backward, that of its forward.
+        place: the function's first line; of a backward, that of its forward.
         mutated: the positions of the inputs that it writes.
         code: the code that Inductor has generated.
     """
@@ -66,7 +66,7 @@ class Graph:
         """Return what nothing has written yet of the buffers that the current call uses.
 
         Args:
-            written: what the call writes; of code in C++ nothing more is known.
+            written: the inputs that the call writes; of code in C++ nothing more is known.
         """
         frame, unwritten = _generated(sys._getframe(1)), _unwritten(self.code)
         if frame is None or not unwritten.is_known:

@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.environment.dispatch import compiled_as_outside, resolve_views
+from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
 from detmode.mode.higher_order import register_passthrough
 from detmode.runs import graphs
 from detmode.runs.tensors import is_foreign
 from detmode.sites.call_sites import CallSites
-from detmode.sites.graphs import site_from
 from detmode.sites.observers import Observer
 from detmode.table.call_site import CallSite
 from detmode.table.twins import SITE, original_of
@@ -32,6 +31,7 @@ class RunObserver(Observer):
         super().__init__()
         self._blocks: list[AbstractContextManager[object]] = []
 
+    @untraced
     def __enter__(self: _Self) -> _Self:
         register_passthrough(type(self))
         self._places = CallSites()
@@ -42,6 +42,7 @@ class RunObserver(Observer):
         TorchDispatchMode.__enter__(self)
         return self
 
+    @untraced
     def __exit__(self, *error: Any) -> None:
         self._blocks.pop().__exit__(*error)
         TorchDispatchMode.__exit__(self, *error)
@@ -75,7 +76,8 @@ class RunObserver(Observer):
         original = original_of(func)
         if original is not None:
             site = kwargs.pop(SITE)
-            func, run, place = original, functools.partial(run, site=site), site_from(site)[0]
+            func, run = original, functools.partial(run, site=site)
+            place = self._places.of_twin(site)
         elif graphs.running.graph is not None:
             place = graphs.running.graph.place
         return super().observe(func, args, kwargs, run, place)

@@ -19,6 +19,7 @@ from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.environment.dispatch import untraced
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
@@ -82,6 +83,7 @@ class record(RunObserver):
         self._taken: list[int] = []
         self._running = 0
 
+    @untraced
     def __enter__(self) -> record:
         self._writer = Writer(self._path, _about())
         super().__enter__()
@@ -92,6 +94,7 @@ class record(RunObserver):
         """The calls of ``dump`` whose tensors are not written, and why."""
         return {str(call): reason for call, reason in self._dumps.missed.items()}
 
+    @untraced
     def __exit__(
         self,
         kind: type[BaseException] | None,

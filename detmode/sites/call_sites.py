@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detmode.sites.files import is_users
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.graphs import place_of, runs_graph
+from detmode.sites.graphs import place_of, runs_graph, site_from
 from detmode.sites.lines import backward_site, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import CallSite, Site
@@ -52,13 +52,17 @@ class CallSites:
             self._memory.remember_place(place, self._since)
         return place
 
+    def of_twin(self, site: str) -> CallSite:
+        """Return the place of a call that compiled code makes, by the site that it carries."""
+        return site_from(site, self._memory.root())[0]
+
     def _place(self) -> CallSite:
         frame, modules = surroundings()
         in_backward = _current_node() is not None
         if frame is None:
             return self._memory.current_place() or CallSite(backward_site(), None)
         if runs_graph(frame):
-            place, _ = place_of(frame, self._paths)
+            place, _ = place_of(frame, self._memory.root(), self._paths)
             if place is not None:
                 return place
         if modules:

@@ -27,6 +27,10 @@ def is_users(file: str) -> bool:
     """Return whether a file holds the user's code; bounded, since generated files may be many."""
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
         return False
+    # The folder of the code that Inductor generates.
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if f"{os.sep}torchinductor_" in file or (chosen and file.startswith(os.path.abspath(chosen))):
+        return False
     # A call inside multiprocessing or copy belongs to the user's line, not to the library's.
     return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import functools
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from detmode.cuda.undo import Undo
 from detmode.sites.graphs import place_of, runs_graph
-from detmode.sites.lines import backward_site, own_line, site_of, surroundings
+from detmode.sites.lines import backward_site, current_module, nearest, own_line, site_of
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import InterceptedCall
 from detmode.table.call_site import CallSite, Note
@@ -99,6 +100,8 @@ class ForwardMemory:
         self._notes: ByNode[Note] = ByNode()
         # Separate from the notes, which decide what is allowed: observers must not change those.
         self._places: ByNode[CallSite] = ByNode()
+        # Of nodes that compiled graphs make, the module that calls the graph.
+        self._roots: ByNode[str] = ByNode()
         self._active: list[Region] = []
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
@@ -154,17 +157,14 @@ class ForwardMemory:
         node = _current_node()
         if call.notes is None:
             call.notes = [] if node is None else self._notes_of(node)
-        user, modules = surroundings(innermost=True)
+        user, path = current_module(paths)
         site = None
         if user is not None:
-            # A module that a model has at several places is shown where it was first called.
-            path = paths.known.get(id(modules[-1])) if modules else None
-            if modules and path is None and (modules := surroundings()[1]):
-                path = paths.of(modules, recomputed=node is not None)
             site = CallSite(site_of(user), path)
             if runs_graph(user):
-                place, overload = place_of(user, paths)
-                site = place or site
+                place, overload = place_of(user, self.root(), paths)
+                user = nearest(user) or user
+                site = place or CallSite(site_of(user), path)
                 if overload.replace("_.", ".") == call.name.replace("_.", "."):
                     call.name = overload
             if site.site.text not in paths.own_lines:
@@ -233,6 +233,29 @@ class ForwardMemory:
         notes = self._notes_of(node)
         return notes[0].site if notes else None
 
+    def call_in(self, root: str | None, graph: Callable[..., Any], *args: Any) -> Any:
+        """Call a compiled graph in the module of the path ``root``, and remember it for backward.
+
+        A graph has the module's path neither in its code nor in its autograd nodes, because modules
+        of one class share it.
+        """
+        start, outer = _get_sequence_nr(), _current.root
+        _current.root = root
+        try:
+            return graph(*args)
+        finally:
+            _current.root = outer
+            if root is not None:
+                for number in range(start, _get_sequence_nr()):
+                    self._roots.keep(number, root)
+
+    def root(self) -> str | None:
+        """Return the path of the module whose compiled graph, or its backward, is running."""
+        node = _current_node()
+        if _current.root is not None or node is None:
+            return _current.root
+        return next(iter(self._roots.of(node)), None)
+
     def allows(self, call: InterceptedCall) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         names = call.overload.names
@@ -277,6 +300,12 @@ def _may_be_made_by(operator: str, node: str) -> bool:
     return node.lower().startswith(made.replace("forwardbackward", "backward"))
 
 
+class _Current(threading.local):
+    root: str | None = None
+    """The path of the module whose compiled graph the thread calls."""
+
+
+_current = _Current()
 _local = threading.local()
 
 

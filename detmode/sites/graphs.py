@@ -25,16 +25,16 @@ INTERPRETER = torch.fx.Interpreter.run_node.__code__
 """The code that runs a node of a graph for which no code is generated."""
 
 _REGISTERED = re.compile(r"\._modules\['(.*?)'\]")
-_SELF = "L['self']"
 _ROOT = "detmode"
 _SITES = 1 << 14
 
 
-def place_of(frame: FrameType, paths: ModulePaths) -> tuple[CallSite | None, str]:
+def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> tuple[CallSite | None, str]:
     """Return the user's place behind a node of a graph that runs, and the overload there.
 
     Args:
         frame: of a graph's generated code or of its interpreter.
+        root: the path of the module that calls the graph.
         paths: take the program's own line.
 
     Returns:
@@ -43,7 +43,9 @@ def place_of(frame: FrameType, paths: ModulePaths) -> tuple[CallSite | None, str
     node = node_at(frame)
     if node is None:
         return None, ""
-    place, outer, overload = site_from(text_of(node))
+    place, outer, overload = site_from(text_of(node), root)
+    if place.site.file is None:
+        return None, overload
     paths.own_lines.setdefault(place.site.text, outer)
     return place, overload
 
@@ -70,13 +72,19 @@ def node_at(frame: FrameType) -> torch.fx.Node | None:
     return node if "stack_trace" in node.meta else None
 
 
-def note_root(graph: torch.fx.Graph, path: str) -> None:
-    """Note in all nodes the path of the module whose ``forward`` the graph is of.
+def note_root(graph: torch.fx.GraphModule, name: str) -> None:
+    """Note in all nodes that a module calls the graph, so that paths begin at that module.
 
     What is noted there goes on to the graphs that are made of this one, backward graphs too.
+
+    Args:
+        graph: with the graphs of its higher-order operators.
+        name: of the local variable that is the module.
     """
-    for node in graph.nodes:
-        node.meta["nn_module_stack"] = {_ROOT: (path, ""), **node.meta.get("nn_module_stack", {})}
+    root = {_ROOT: (f"L['{name}']", "")}
+    for module in graph.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta["nn_module_stack"] = {**root, **(node.meta.get("nn_module_stack") or {})}
 
 
 def text_of(node: torch.fx.Node) -> str:
@@ -96,20 +104,24 @@ def text_of(node: torch.fx.Node) -> str:
 
 
 def _module(node: torch.fx.Node) -> str:
-    """Return the path of the module that makes a call, as eager code shows it."""
+    """Return the path of the module that makes a call, as eager code shows it.
+
+    It begins with a dot if it continues the path of the module that calls the graph.
+    """
     stack: dict[str, tuple[str, Any]] = dict(
         node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     )
     root, _ = stack.pop(_ROOT, ("", ""))
+    dot = "." if root else ""
     if not stack:
-        return root
+        return dot
     # PyTorch 2.9 writes model._modules['layer'] for model.layer.
     modules = [(_REGISTERED.sub(r".\1", path), made_of) for path, made_of in stack.values()]
     (outermost, made_of), path = modules[0], modules[-1][0]
-    if root and outermost.startswith(_SELF):
-        return root + path.removeprefix(_SELF)
+    if root and outermost.startswith(root):
+        return path.removeprefix(root) or dot
     name = getattr(made_of, "__name__", str(made_of).rpartition(".")[2])
-    return (f"{root}." if root else "") + name + path.removeprefix(outermost)
+    return dot + name + path.removeprefix(outermost)
 
 
 def _name(node: torch.fx.Node) -> str:
@@ -129,9 +141,16 @@ def _name(node: torch.fx.Node) -> str:
 
 
 @lru_cache(_SITES)
-def site_from(text: str) -> tuple[CallSite, str | None, str]:
-    """Return what :func:`text_of` wrote down: place, the program's own line, and overload."""
+def site_from(text: str, root: str | None) -> tuple[CallSite, str | None, str]:
+    """Return what :func:`text_of` wrote down: place, the program's own line, and overload.
+
+    Args:
+        text: of a node.
+        root: the path of the module that calls the graph, if one does and it is known.
+    """
     line, outer, module, overload = text.split("|")
+    if module.startswith("."):
+        module = f"{root or ''}{module}".strip(".")
     file, _, number = line.rpartition(":")
     site = Site(line, file, int(number), _python_module(file)) if file else Site(line)
     return CallSite(site, module or None), outer or None, overload

@@ -12,7 +12,7 @@ import torch
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
-from detmode.sites.graphs import INTERPRETER, node_at
+from detmode.sites.graphs import INTERPRETER, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import Site
 
@@ -77,18 +77,32 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
     return user, modules
 
 
+def current_module(paths: ModulePaths) -> tuple[FrameType | None, str | None]:
+    """Return the nearest frame of the user's code, and the path of the module being called.
+
+    A module that a model has at several places is shown where it was first called.
+    """
+    user, modules = surroundings(innermost=True)
+    path = paths.known.get(id(modules[-1])) if modules else None
+    if modules and path is None and (modules := surroundings()[1]):
+        path = paths.of(modules, recomputed=_current_node() is not None)
+    return user, path
+
+
 def _is_compilers(module: torch.nn.Module) -> bool:
     """Return whether ``torch.compile`` has put a module around, or in the place of, the user's."""
     return type(module).__module__.startswith("torch._dynamo.") or (
         isinstance(module, torch.fx.GraphModule)
-        and any("stack_trace" in node.meta for node in module.graph.nodes)
+        and (
+            not type(module).__name__.isidentifier()
+            or any("stack_trace" in node.meta for node in module.graph.nodes)
+        )
     )
 
 
-def caller_of_backward() -> FrameType | None:
-    """Return the user's frame that called ``backward``, if this thread has one."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+def nearest(frame: FrameType | None) -> FrameType | None:
+    """Return the nearest frame, from ``frame`` outwards, whose code the user wrote."""
+    while frame is not None and (runs_graph(frame) or not is_users(frame.f_code.co_filename)):
         frame = frame.f_back
     return frame
 
@@ -110,7 +124,7 @@ def site_of(frame: FrameType) -> Site:
 def backward_site() -> Site:
     """Return the site of a backward call whose forward call is unknown."""
     node = _current_node()
-    frame = caller_of_backward()
+    frame = nearest(sys._getframe(1))
     if frame is None:
         return Site(f"<{node.name()}>" if node is not None else "<unknown>")
     return site_of(frame)

@@ -12,7 +12,7 @@ from compiled_functions import FUNCTIONS
 from torch import nn
 
 from detmode import DeterministicMode, allow
-from detmode.compiled import hooks
+from detmode.compiled import hooks, lowering
 from detmode.verify.claims import same_bits
 
 # PyTorch's compilers warn of much that no test is about, and of more in each version.
@@ -268,7 +268,7 @@ def test_nothing_of_the_compilers_stays_changed():
     from torch._inductor import compile_fx, graph
 
     def state():
-        kernels = [sorted(map(str, func.py_kernels)) for func in hooks._python_kernels()]
+        kernels = [sorted(map(str, func.py_kernels)) for func in lowering._python_kernels()]
         return compile_fx.select_decomp_table, graph.GraphLowering.__init__, kernels
 
     def failing(gm, inputs):

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from detmode import DeterministicMode
-from detmode.compiled import hooks, timing
+from detmode.compiled import hooks, lowering, timing
 from detmode.environment.versions import parse_version
 
 pytestmark = [
@@ -167,7 +167,7 @@ def lowered(function, *arguments, mode=None, device="cuda", settings=None):
             stack.enter_context(mode)
         stack.enter_context(config.patch(settings or {}))
         if mode is not None:
-            stack.enter_context(hooks._whole(mode, gm, inputs))
+            stack.enter_context(lowering.keeping_whole(mode, inputs))
         stack.enter_context(V.set_fake_mode(fake))
         graph = GraphLowering(gm, example_inputs=inputs, is_inference=True)
         stack.enter_context(V.set_graph_handler(graph))
@@ -250,7 +250,7 @@ def test_rows_that_no_call_of_the_graph_can_match_leave_it_as_it_is():
 
         inputs = matrix, torch.ones(3, 3), torch.tensor([0, 1, 1])
         gm = make_fx(multiply_and_add, tracing_mode="fake")(*inputs)
-        return [str(node.target) for node in gm.graph.nodes if hooks._may_be_met(mode, node)]
+        return [str(node.target) for node in gm.graph.nodes if lowering.may_be_met(mode, node)]
 
     dense, sparse = torch.ones(3, 3), torch.ones(3, 3).to_sparse()
     assert decided_on(DeterministicMode(), sparse) == []

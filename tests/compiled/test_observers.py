@@ -1,4 +1,4 @@
-"""What recordings, probes and audits see of compiled functions, and that these stay compiled."""
+"""Recordings, probes and audits of compiled functions, which stay compiled."""
 
 import contextlib
 
@@ -16,6 +16,7 @@ from detmode.runs.trace_file import UNDEFINED, Reader
 from detmode.testing.reproducible import _Filled
 from detmode.testing.suite import SuiteMode
 
+# The compiler warns, of Python and of itself, by version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
 COMPILED = pytest.mark.skipif(
     not hasattr(TorchDispatchMode, "ignore_compile_internals"),
@@ -236,7 +237,7 @@ print(torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"])
 @COMPILED
 @pytest.mark.thorough
 def test_cold_and_warm_caches_give_the_same_recording(run_python, tmp_path):
-    """What only the process does that compiles is not recorded; the graphs have the same names."""
+    """Calls that only the compiling process makes are not recorded; the graphs have the same names."""
     (tmp_path / "program.py").write_text(TWICE)
     folder = str(tmp_path / "cache")
     hits = []

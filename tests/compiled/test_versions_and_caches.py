@@ -18,6 +18,7 @@ from detmode.table.rule_table import TORCH_VERSION, resolve
 from detmode.verify.claims import same_bits
 
 NOT_REACHED = {
+    "detmode::*": "only certain programs have them: test_programs",
     "*c10d*": "several processes call it",
     "symm_mem::*": "several processes call it",
     "torchvision::*": "a package of its own",
@@ -84,7 +85,7 @@ def written(x, index, source):
 
 
 def copies(code):
-    """How many tensors of the shape of ``x`` the code allocates, itself or by calls."""
+    """Return the number of tensors of the shape of ``x`` that the code allocates, or its calls do."""
     made_by_calls = re.findall(r"= (?:torch\.ops\.)?(?:aten|detmode_twin)\.(\w+)\.", code)
     return code.count("= empty_strided_cpu((8, 5)") + len(made_by_calls)
 
@@ -92,6 +93,7 @@ def copies(code):
 @needs.compiler
 @COMPILED
 @pytest.mark.thorough
+# The compiler warns, of Python and of itself, by version.
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_written_in_place_is_not_copied():
     """The code allocates no tensor more than PyTorch's own, and the bits are those of eager."""

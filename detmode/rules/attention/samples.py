@@ -21,6 +21,7 @@ def _call(make: Maker, op: str) -> dict[str, Any]:
         **dict.fromkeys(("max_q", "max_k", "max_seqlen_q", "max_seqlen_k"), 16),
         **dict.fromkeys(("bias", "cu_seqlens_q", "cu_seqlens_k")),
         **dict.fromkeys(("is_causal", "bias_requires_grad"), False),
+        "gradient": make.normal(2, 2, 16, 64),
         "dropout_p": 0.0,
         "custom_mask_type": 0,
         "grad_input_mask": [True, True, True, False],
