@@ -237,7 +237,7 @@ print(torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"])
 @COMPILED
 @pytest.mark.thorough
 def test_cold_and_warm_caches_give_the_same_recording(run_python, tmp_path):
-    """Calls that only the compiling process makes are not recorded; the graphs have the same names."""
+    """Calls that only the compiling process makes are not recorded, and graphs keep their names."""
     (tmp_path / "program.py").write_text(TWICE)
     folder = str(tmp_path / "cache")
     hits = []

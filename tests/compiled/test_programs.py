@@ -202,7 +202,7 @@ class Deep(torch.autograd.Function):
 
 
 def test_autograds_threads_compile_for_the_mode():
-    """An autograd thread that calls a function again, as for a checkpoint, uses the mode's graph."""
+    """An autograd thread that recomputes a function, as for a checkpoint, uses the mode's graph."""
     threads, x, index = [], torch.ones(5, 4), torch.tensor([0, 0, 1, 2, 3])
     compiled = torch.compile(added, backend="aot_eager")
 

@@ -85,7 +85,7 @@ def written(x, index, source):
 
 
 def copies(code):
-    """Return the number of tensors of the shape of ``x`` that the code allocates, or its calls do."""
+    """Return the number of tensors of the shape of ``x`` that the code and its calls allocate."""
     made_by_calls = re.findall(r"= (?:torch\.ops\.)?(?:aten|detmode_twin)\.(\w+)\.", code)
     return code.count("= empty_strided_cpu((8, 5)") + len(made_by_calls)
 
