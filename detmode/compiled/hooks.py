@@ -19,7 +19,7 @@ from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_gua
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
 from torch._functorch._aot_autograd.schemas import AOTConfig
-from torch.utils._python_dispatch import BaseTorchDispatchMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 import detmode
@@ -139,7 +139,8 @@ def call_user_compiler(
     has_twins = True
     if mode.compiles and CAN_COMPILE:
         timing.say_what_may_vary(gm, mode.say_once)
-        with keeping_whole(mode, example_inputs) as lowered:
+        # Dynamo turns modes off while it compiles, but for DDP.
+        with _disable_current_modes(), keeping_whole(mode, example_inputs) as lowered:
             compiled = _call_user_compiler(graph, gm, example_inputs)
         # What comes from a cache is not lowered.
         has_twins = not lowered or any(lowered)

@@ -454,6 +454,7 @@ dist.destroy_process_group()
     ("how", "backend"),
     [
         ("ddp", "aot_eager"),
+        ("ddp", "inductor"),
         *(
             (how, name)
             for how in ("fsdp-around", "fsdp-inside")
