@@ -281,7 +281,7 @@ STATE = (
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("self._open[later[0]] = self._open[block]", "pass"),
         ("self._chosen = after = found", "after = found"),
-        ("after = others[-1].value if others else self._chosen", "after = self._chosen"),
+        ("if len(self._active) > 1:", "if False:"),
     ),
     *_of(
         "detmode/environment/settings.py",
