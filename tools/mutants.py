@@ -331,7 +331,7 @@ MODE = (
         ),
         ("(is_silent and not policy.strict)", "is_silent"),
         ("not (policy.substitute or override)", "not policy.substitute"),
-        ('Decision("warn" if is_known else action', "Decision(action"),
+        ('_made("warn" if is_known else action', "Decision(action"),
     ),
     *_of(
         "detmode/mode/row_counter.py",
