@@ -414,4 +414,52 @@ REPORTS = (
     ),
 )
 
-MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *RUNS, *REPORTS)
+_COMPILED = "tests/compiled/test_{}.py".format
+
+COMPILED = (
+    *_of(
+        "detmode/compiled/hooks.py",
+        _COMPILED("compiled"),
+        ("install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))", "pass"),
+        ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
+    ),
+    *_of(
+        "detmode/compiled/lowering.py",
+        f"{_COMPILED('compiled')} {_COMPILED('inductor')} {_COMPILED('versions_and_caches')}",
+        ("return written not in others and further(node)", "return further(node)"),
+        ('if "upsample" in func._opname or _stays_whole(mode, func):', "if False:"),
+        ("lowered.append(bool(met))", "lowered.append(False)"),
+        ("is_sparse = any(", "is_sparse = all("),
+        ('mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),', ""),
+    ),
+    *_of(
+        "detmode/compiled/timing.py",
+        _COMPILED("inductor"),
+        ("if option.name in given and given[option.name] == option.timed:", "if False:"),
+        ('if len(getattr(kernel, "configs", ())) > 1:', "if False:"),
+    ),
+    *_of(
+        "detmode/table/twins.py",
+        _COMPILED("inductor"),
+        ("tags = (torch.Tag.cudagraph_unsafe,)", "tags = ()"),
+    ),
+    *_of(
+        "detmode/sites/graphs.py",
+        f"{_COMPILED('compiled')} {_COMPILED('programs')}",
+        ("if root and outermost.startswith(root):", "if False:"),
+        ('base = base.removesuffix("_")', "pass"),
+    ),
+    *_of(
+        "detmode/sites/forward_memory.py",
+        _COMPILED("programs"),
+        ("self._callers.keep(number, caller)", "pass"),
+    ),
+    *_of(
+        "detmode/runs/graphs.py",
+        _COMPILED("observers"),
+        ('if options.get("is_backward"):', "if False:"),
+        ("fresh -= used", "pass"),
+    ),
+)
+
+MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *REPORTS)

@@ -27,8 +27,9 @@ from detmode.compiled import timing
 from detmode.compiled.lowering import AT_ONCE, keeping_whole
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.sites.graphs import note_root
-from detmode.sites.lines import current_module, surroundings
+from detmode.sites.graphs import has_line, note_root
+from detmode.sites.lines import WRAPPERS, current_module, site_of, surroundings
+from detmode.table.call_site import CallSite
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
 
@@ -131,10 +132,10 @@ def call_user_compiler(
     mode = thread.mode
     if mode is None:
         return _call_user_compiler(graph, gm, example_inputs)
-    modules = surroundings()[1]
-    if modules:
-        names = (name for name, value in graph.root_tx.f_locals.items() if value is modules[-1])
-        note_root(gm, next(names, "self"))
+    module_name = _module_of(graph)
+    if module_name is not None:
+        note_root(gm, module_name)
+    needs_caller = module_name is not None or not all(map(has_line, gm.graph.nodes))
     compiled: Callable[..., Any] = gm.forward
     has_twins = True
     if mode.compiles and CAN_COMPILE:
@@ -150,12 +151,24 @@ def call_user_compiler(
             "a function given to torch.compile runs operator by operator under DeterministicMode: "
             "compiled code needs PyTorch 2.9 or newer",
         )
-    return functools.partial(_in_module, compiled) if modules and has_twins else compiled
+    return functools.partial(_from_caller, compiled) if needs_caller and has_twins else compiled
 
 
-def _in_module(compiled: Callable[..., Any], *args: Any) -> Any:
-    """Call a graph of a module; several modules of one class share the graph."""
+def _module_of(graph: OutputGraph) -> str | None:
+    """Return the local variable that is the module whose call is compiled, if it is one's."""
+    modules, frame = surroundings()[1], graph.root_tx
+    if modules:
+        names = (name for name, value in frame.f_locals.items() if value is modules[-1])
+        return next(names, "self")
+    is_torchs = frame.f_code.co_filename == WRAPPERS
+    return "fn" if is_torchs and isinstance(frame.f_locals.get("fn"), torch.nn.Module) else None
+
+
+def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
+    """Call a graph that does not know the place of its call."""
     mode = thread.mode
     if mode is None:
         return compiled(*args)
-    return mode._memory.call_in(current_module(mode.paths)[1], compiled, *args)
+    user, path = current_module(mode.paths)
+    caller = CallSite(site_of(user), path) if user is not None else None
+    return mode._memory.call_from(caller, compiled, *args)

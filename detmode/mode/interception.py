@@ -217,7 +217,7 @@ class Interception(CompiledInside):
             return overload.func(*args, **kwargs)
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:
-            call.site, outer, call.name = site_from(site, self._memory.root())
+            call.site, outer, call.name = site_from(site, self._memory.caller())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
         elif torch.is_grad_enabled():
             for tensor in call.tensors:

@@ -54,7 +54,7 @@ class CallSites:
 
     def of_twin(self, site: str) -> CallSite:
         """Return the place of a call that compiled code makes, by the site that it carries."""
-        return site_from(site, self._memory.root())[0]
+        return site_from(site, self._memory.caller())[0]
 
     def _place(self) -> CallSite:
         frame, modules = surroundings()
@@ -62,7 +62,7 @@ class CallSites:
         if frame is None:
             return self._memory.current_place() or CallSite(backward_site(), None)
         if runs_graph(frame):
-            place, _ = place_of(frame, self._memory.root(), self._paths)
+            place, _ = place_of(frame, self._memory.caller(), self._paths)
             if place is not None:
                 return place
         if modules:

@@ -100,8 +100,8 @@ class ForwardMemory:
         self._notes: ByNode[Note] = ByNode()
         # Separate from the notes, which decide what is allowed: observers must not change those.
         self._places: ByNode[CallSite] = ByNode()
-        # Of nodes that compiled graphs make, the module that calls the graph.
-        self._roots: ByNode[str] = ByNode()
+        # Of nodes that compiled graphs make, the place where the graph was called.
+        self._callers: ByNode[CallSite] = ByNode()
         self._active: list[Region] = []
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
@@ -162,9 +162,10 @@ class ForwardMemory:
         if user is not None:
             site = CallSite(site_of(user), path)
             if runs_graph(user):
-                place, overload = place_of(user, self.root(), paths)
+                caller = self.caller()
+                place, overload = place_of(user, caller, paths)
                 user = nearest(user) or user
-                site = place or CallSite(site_of(user), path)
+                site = place or caller or CallSite(site_of(user), path)
                 if overload.replace("_.", ".") == call.name.replace("_.", "."):
                     call.name = overload
             if site.site.text not in paths.own_lines:
@@ -233,28 +234,28 @@ class ForwardMemory:
         notes = self._notes_of(node)
         return notes[0].site if notes else None
 
-    def call_in(self, root: str | None, graph: Callable[..., Any], *args: Any) -> Any:
-        """Call a compiled graph in the module of the path ``root``, and remember it for backward.
+    def call_from(self, caller: CallSite | None, graph: Callable[..., Any], *args: Any) -> Any:
+        """Call a compiled graph from a place, and remember that for backward.
 
-        A graph has the module's path neither in its code nor in its autograd nodes, because modules
-        of one class share it.
+        A graph has neither the path of the module that calls it, since modules of one class share
+        the graph, nor the user's line, if all its own are in PyTorch.
         """
-        start, outer = _get_sequence_nr(), _current.root
-        _current.root = root
+        start, outer = _get_sequence_nr(), _current.caller
+        _current.caller = caller
         try:
             return graph(*args)
         finally:
-            _current.root = outer
-            if root is not None:
+            _current.caller = outer
+            if caller is not None:
                 for number in range(start, _get_sequence_nr()):
-                    self._roots.keep(number, root)
+                    self._callers.keep(number, caller)
 
-    def root(self) -> str | None:
-        """Return the path of the module whose compiled graph, or its backward, is running."""
+    def caller(self) -> CallSite | None:
+        """Return the place where the compiled graph is called that is running, or its backward."""
         node = _current_node()
-        if _current.root is not None or node is None:
-            return _current.root
-        return next(iter(self._roots.of(node)), None)
+        if _current.caller is not None or node is None:
+            return _current.caller
+        return next(iter(self._callers.of(node)), None)
 
     def allows(self, call: InterceptedCall) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
@@ -301,8 +302,8 @@ def _may_be_made_by(operator: str, node: str) -> bool:
 
 
 class _Current(threading.local):
-    root: str | None = None
-    """The path of the module whose compiled graph the thread calls."""
+    caller: CallSite | None = None
+    """The place from which the thread calls a compiled graph."""
 
 
 _current = _Current()

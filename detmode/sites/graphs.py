@@ -26,15 +26,18 @@ INTERPRETER = torch.fx.Interpreter.run_node.__code__
 
 _REGISTERED = re.compile(r"\._modules\['(.*?)'\]")
 _ROOT = "detmode"
+_NO_LINE = "<"
 _SITES = 1 << 14
 
 
-def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> tuple[CallSite | None, str]:
+def place_of(
+    frame: FrameType, caller: CallSite | None, paths: ModulePaths
+) -> tuple[CallSite | None, str]:
     """Return the user's place behind a node of a graph that runs, and the overload there.
 
     Args:
         frame: of a graph's generated code or of its interpreter.
-        root: the path of the module that calls the graph.
+        caller: the place where the graph is called.
         paths: take the program's own line.
 
     Returns:
@@ -43,7 +46,7 @@ def place_of(frame: FrameType, root: str | None, paths: ModulePaths) -> tuple[Ca
     node = node_at(frame)
     if node is None:
         return None, ""
-    place, outer, overload = site_from(text_of(node), root)
+    place, outer, overload = site_from(text_of(node), caller)
     if place.site.file is None:
         return None, overload
     paths.own_lines.setdefault(place.site.text, outer)
@@ -57,7 +60,7 @@ def runs_graph(frame: FrameType) -> bool:
 
 
 def node_at(frame: FrameType) -> torch.fx.Node | None:
-    """Return the node that a graph's frame runs, if the user's line is known."""
+    """Return the node that a graph's frame runs, if PyTorch's compiler has made the graph."""
     if frame.f_code is INTERPRETER:
         node: torch.fx.Node = frame.f_locals["n"]
     else:
@@ -69,7 +72,12 @@ def node_at(frame: FrameType) -> torch.fx.Node | None:
         if position is None or position >= len(nodes):
             return None
         node = nodes[position]
-    return node if "stack_trace" in node.meta else None
+    return node if is_compilers(node) else None
+
+
+def is_compilers(node: torch.fx.Node) -> bool:
+    """Return whether PyTorch's compiler has made a node."""
+    return "stack_trace" in node.meta or _ROOT in _module_stack(node)
 
 
 def note_root(graph: torch.fx.GraphModule, name: str) -> None:
@@ -87,6 +95,11 @@ def note_root(graph: torch.fx.GraphModule, name: str) -> None:
             node.meta["nn_module_stack"] = {**root, **(node.meta.get("nn_module_stack") or {})}
 
 
+def has_line(node: torch.fx.Node) -> bool:
+    """Return whether the user's line of a call is known; other nodes need none."""
+    return node.op != "call_function" or not text_of(node).startswith(_NO_LINE)
+
+
 def text_of(node: torch.fx.Node) -> str:
     """Return the line, the program's own line, the module and the overload of a node, as one text.
 
@@ -100,7 +113,7 @@ def text_of(node: torch.fx.Node) -> str:
         if is_own(file):
             outer = f"{file}:{line}"
             break
-    return "|".join((site or f"<{node.name}>", outer, _module(node), _name(node)))
+    return "|".join((site or f"{_NO_LINE}{node.name}>", outer, _module(node), _name(node)))
 
 
 def _module(node: torch.fx.Node) -> str:
@@ -108,9 +121,7 @@ def _module(node: torch.fx.Node) -> str:
 
     It begins with a dot if it continues the path of the module that calls the graph.
     """
-    stack: dict[str, tuple[str, Any]] = dict(
-        node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    )
+    stack = _module_stack(node)
     root, _ = stack.pop(_ROOT, ("", ""))
     dot = "." if root else ""
     if not stack:
@@ -122,6 +133,10 @@ def _module(node: torch.fx.Node) -> str:
         return path.removeprefix(root) or dot
     name = getattr(made_of, "__name__", str(made_of).rpartition(".")[2])
     return dot + name + path.removeprefix(outermost)
+
+
+def _module_stack(node: torch.fx.Node) -> dict[str, tuple[str, Any]]:
+    return dict(node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {})
 
 
 def _name(node: torch.fx.Node) -> str:
@@ -141,16 +156,19 @@ def _name(node: torch.fx.Node) -> str:
 
 
 @lru_cache(_SITES)
-def site_from(text: str, root: str | None) -> tuple[CallSite, str | None, str]:
+def site_from(text: str, caller: CallSite | None) -> tuple[CallSite, str | None, str]:
     """Return what :func:`text_of` wrote down: place, the program's own line, and overload.
 
     Args:
         text: of a node.
-        root: the path of the module that calls the graph, if one does and it is known.
+        caller: the place where the graph is called, if it is known.
     """
     line, outer, module, overload = text.split("|")
     if module.startswith("."):
-        module = f"{root or ''}{module}".strip(".")
+        module = f"{(caller and caller.module) or ''}{module}".strip(".")
+    if line.startswith(_NO_LINE) and caller is not None:
+        # All of the graph's lines are PyTorch's own, as in a module of torch.nn.
+        return CallSite(caller.site, module or None), outer or None, overload
     file, _, number = line.rpartition(":")
     site = Site(line, file, int(number), _python_module(file)) if file else Site(line)
     return CallSite(site, module or None), outer or None, overload

@@ -5,6 +5,7 @@ The stack is read at each call, so the program needs neither hooks nor wrappers.
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
 
@@ -12,13 +13,16 @@ import torch
 
 from detmode.sites.by_id import ById
 from detmode.sites.files import is_own, is_users
-from detmode.sites.graphs import INTERPRETER, node_at, runs_graph
+from detmode.sites.graphs import INTERPRETER, is_compilers, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import Site
 
 _current_node = torch._C._current_autograd_node
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
+
+WRAPPERS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "external_utils.py")
+"""The file of the functions in which Dynamo calls a module or a function of PyTorch's own."""
 
 # For each code object, by instruction.
 _sites: ById[dict[int, Site]] = ById()
@@ -66,6 +70,10 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
+        elif code.co_name == "inner" and code.co_filename == WRAPPERS:
+            called = frame.f_locals.get("fn")
+            if isinstance(called, torch.nn.Module):
+                modules.append(called)
         elif user is None and (
             is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
         ):
@@ -93,10 +101,7 @@ def _is_compilers(module: torch.nn.Module) -> bool:
     """Return whether ``torch.compile`` has put a module around, or in the place of, the user's."""
     return type(module).__module__.startswith("torch._dynamo.") or (
         isinstance(module, torch.fx.GraphModule)
-        and (
-            not type(module).__name__.isidentifier()
-            or any("stack_trace" in node.meta for node in module.graph.nodes)
-        )
+        and (not type(module).__name__.isidentifier() or any(map(is_compilers, module.graph.nodes)))
     )
 
 

@@ -95,6 +95,28 @@ def test_a_model_is_reported_as_in_eager(backend):
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["module", "function"])
+def test_pytorchs_own_code_is_reported_by_its_caller(name, backend):
+    """Compiled modules and functions of torch.nn have the line of the call, and their own path."""
+    called, given = {
+        "module": (nn.Sequential(nn.Identity(), nn.Upsample((6, 6), mode="bilinear")), ()),
+        "function": (nn.functional.interpolate, ((6, 6), None, "bilinear")),
+    }[name]
+
+    def step(call):
+        result = call(torch.ones(1, 1, 3, 3, requires_grad=True), *given)
+        result.sum().backward()
+
+    seen = []
+    for call in (called, torch.compile(called, backend=backend)):
+        with DeterministicMode(True, simulate="cuda") as mode:
+            step(call)
+        seen.append(rows(mode))
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 1
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("name", FUNCTIONS)
