@@ -24,11 +24,12 @@ from torch.utils._pytree import tree_leaves
 
 import detmode
 from detmode.compiled import timing
+from detmode.compiled.current import thread
 from detmode.compiled.lowering import AT_ONCE, keeping_whole
 from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import has_line, note_root
-from detmode.sites.lines import WRAPPERS, current_module, site_of, surroundings
+from detmode.sites.lines import WRAPPERS, current_module, nearest, site_of, surroundings
 from detmode.table.call_site import CallSite
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
@@ -36,30 +37,7 @@ from detmode.table.rule_table import resolve
 CAN_COMPILE = hasattr(AOTConfig, AT_ONCE)
 """False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
-_MODE = "detmode.compiled"
 _PROGRAM: Any = resolve(AHEAD_OF_TIME_PROGRAM)
-
-
-class _Thread:
-    """The purpose for which the current thread compiles graphs.
-
-    PyTorch carries it to the autograd threads of the thread's backward, where activation
-    checkpointing calls compiled functions again.
-    """
-
-    @property
-    def mode(self) -> DeterministicMode | None:
-        """The innermost mode."""
-        return torch._C._get_obj_in_tls(_MODE) if torch._C._is_key_in_tls(_MODE) else None
-
-    @property
-    def key(self) -> str | None:
-        """Dynamo guards on it."""
-        mode = self.mode
-        return None if mode is None else mode.compiles_for
-
-
-thread = _Thread()
 
 _GUARDS_IGNORE_MODES = hasattr(
     torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals"
@@ -80,9 +58,9 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
         _note_programs()
         if not _GUARDS_IGNORE_MODES:
             setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
-    undo.note(functools.partial(torch._C._stash_obj_in_tls, _MODE, thread.mode))
     mode.compiles_for = key_of(mode)
-    torch._C._stash_obj_in_tls(_MODE, mode)
+    undo.note(functools.partial(thread.compile_for, thread.mode))
+    thread.compile_for(mode)
 
 
 def _note_programs() -> None:
@@ -169,6 +147,7 @@ def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     mode = thread.mode
     if mode is None:
         return compiled(*args)
-    user, path = current_module(mode.paths)
+    frame, path = current_module(mode.paths)
+    user = nearest(frame)
     caller = CallSite(site_of(user), path) if user is not None else None
     return mode._memory.call_from(caller, compiled, *args)

@@ -28,6 +28,7 @@ from torch._functorch._aot_autograd.schemas import AOTConfig
 from torch.utils._pytree import tree_leaves
 
 from detmode.compiled import timing
+from detmode.compiled.current import thread
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import text_of
 from detmode.table.markers import FLEX_ATTENTION_BACKWARD
@@ -79,7 +80,7 @@ def keeping_whole(
         timing.decides_nothing(mode.say_once),
         # A backward that is compiled when it first runs is compiled outside of this block.
         mock.patch.object(AOTConfig, AT_ONCE, property(lambda _: True, lambda *_: None)),
-        mock.patch.object(compile_fx, "select_decomp_table", partial(_decompositions, mode)),
+        mock.patch.object(compile_fx, "select_decomp_table", _decompositions),
         # Until 2.11 lowering refuses what the whole table decomposes.
         mock.patch.object(lowering, "decompositions", {}),
         mock.patch.dict(reinplace.inplaceable_ops, _in_place(mode)),
@@ -220,10 +221,17 @@ def may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     return any(row.rule.may_vary(devices, is_sparse) for row in overload.rows)
 
 
-def _decompositions(mode: DeterministicMode) -> dict[Any, Callable[..., Any]]:
-    """Return Inductor's decompositions but those of operators that stay whole."""
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return Inductor's decompositions but those of operators that stay whole.
+
+    A function of the module: the keys of the caches have its name.
+    """
     from torch._inductor.decomposition import select_decomp_table
 
+    mode = thread.mode
+    if mode is None:
+        # Another thread compiles for a mode, and this one for none.
+        return select_decomp_table()
     return {
         func: decomposition
         for func, decomposition in select_decomp_table().items()
