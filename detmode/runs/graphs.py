@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._guards import TracingContext
 
 from detmode.sites.call_sites import CallSites
-from detmode.sites.files import is_users
+from detmode.sites.files import is_inductors, is_users
 from detmode.sites.observers import observer
 from detmode.table.call_site import CallSite
 
@@ -178,8 +178,10 @@ def is_compilers_own(func: Any) -> bool:
     if graph is not None and func.namespace == "aten" and not _unwritten(graph.code).is_known:
         return True
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None:
         file = frame.f_code.co_filename
+        if is_users(file) or is_inductors(file):
+            break
         if file.startswith(_TIMING):
             return True
         if file == _CHECKING and frame.f_locals.get("func", func) is not func:
@@ -191,7 +193,7 @@ def is_compilers_own(func: Any) -> bool:
 def _generated(frame: FrameType | None) -> FrameType | None:
     """Return the nearest frame of a graph's code."""
     while frame is not None and not (
-        frame.f_code.co_name == "call" and is_users(frame.f_code.co_filename)
+        frame.f_code.co_name == "call" and is_inductors(frame.f_code.co_filename)
     ):
         frame = frame.f_back
     return frame

@@ -27,12 +27,18 @@ def is_users(file: str) -> bool:
     """Return whether a file holds the user's code; bounded, since generated files may be many."""
     if file.startswith(_INTERNAL_DIRECTORIES) or file.startswith("<frozen"):
         return False
-    # The folder of the code that Inductor generates.
-    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if f"{os.sep}torchinductor_" in file or (chosen and file.startswith(os.path.abspath(chosen))):
+    if is_inductors(file):
         return False
     # A call inside multiprocessing or copy belongs to the user's line, not to the library's.
     return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
+
+
+@lru_cache(_FILES)
+def is_inductors(file: str) -> bool:
+    """Return whether a file holds code that Inductor has generated: it is in its cache."""
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    folder = os.path.abspath(chosen) if chosen else f"{os.sep}torchinductor_"
+    return folder in file
 
 
 @lru_cache(_FILES)
