@@ -136,17 +136,15 @@ class Interception(CompiledInside):
             return func(*args, **kwargs) if kwargs else func(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced=traced)
-        seen_by = observer() if _count_modes() else None
-        if seen_by is None:
-            return self._call_twin(overload, traced, *args, **kwargs)
-        # The observer needs the line that the twin carries.
-        run = functools.partial(self._call_twin, overload, traced)
-        return seen_by.observe(overload.twin, args, kwargs, run)
+        if _count_modes() and (seen_by := observer()) is not None:
+            # The observer needs the line that the twin carries.
+            run = functools.partial(self._call_twin, overload, traced)
+            return seen_by.observe(overload.twin, args, kwargs, run)
+        return self._call_twin(overload, traced, *args, **kwargs)
 
     def _call_twin(
         self, overload: OverloadInfo, traced: bool, /, *args: Any, site: str, **kwargs: Any
     ) -> Any:
-        assert overload.twin is not None
         result = self._intercept(overload, args, kwargs, traced=traced, site=site)
         return None if overload.variant == "inplace" else result
 
@@ -279,12 +277,14 @@ class Interception(CompiledInside):
                 assert call.row is not None
                 action = call.row.rule.action
                 assert isinstance(action, Substitute)
+                is_traced = call.overload.twin is not None
                 with no_memory_fill():
-                    validate(call.func, call.arguments)
+                    if not is_traced:
+                        validate(call.func, call.arguments)
                     # Without an outer mode there is no observer.
                     seen_by = observer() if _count_modes() else None
                     if seen_by is None:
-                        return run_substitute(action, call.func, call.arguments)
+                        return run_substitute(action, call.func, call.arguments, is_traced)
                     run = functools.partial(_substitute, call.overload, action)
                     return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:

@@ -115,7 +115,10 @@ def _to_meta(value: Any, is_output: bool = False) -> Any:
 
 
 def run_substitute(
-    action: Substitute, func: torch._ops.OpOverload, arguments: dict[str, Any]
+    action: Substitute,
+    func: torch._ops.OpOverload,
+    arguments: dict[str, Any],
+    is_traced: bool = False,
 ) -> Any:
     """Call a substitute for ``func`` and deliver the result as the variant does.
 
@@ -124,6 +127,9 @@ def run_substitute(
             ``out`` if it has that keyword.
         func: the overload that was called.
         arguments: the arguments by schema name, including ``out`` arguments.
+        is_traced: true for a call of compiled code, which writes in place only where no input
+            shares the memory; shapes and dtypes were checked as it was traced, as
+            :func:`validate` checks them.
 
     Raises:
         RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory
@@ -137,7 +143,7 @@ def run_substitute(
     if arguments.get("dtype", ...) is None:
         # Reductions and scans use the dtype of the tensor that they write.
         arguments = {**arguments, "dtype": targets[0].dtype}
-    if _forbids_overlap(func):
+    if not is_traced and _forbids_overlap(func):
         _check_no_overlap(targets[0], arguments, names)
     if variant == "inplace":
         _check_written(targets[0])
