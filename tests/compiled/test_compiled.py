@@ -13,6 +13,7 @@ from torch import nn
 
 from detmode import DeterministicMode, allow
 from detmode.compiled import hooks, lowering
+from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 
 # PyTorch's compilers warn of much that no test is about, and of more in each version.
@@ -125,6 +126,8 @@ def test_a_function_is_reported_as_in_eager(name, backend):
 
     And the same bits in any schedule, of addends whose sums are rounded.
     """
+    if (name, backend) == ("sparse-mm", "inductor") and TORCH_VERSION < (2, 10):
+        pytest.skip("the Inductor of PyTorch 2.9 fails to compile it, without the mode too")
     function, make = FUNCTIONS[name]
     arguments = make()
     with DeterministicMode(True, simulate="cuda") as eager:
