@@ -72,7 +72,8 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
             break
         elif code.co_name == "inner" and code.co_filename == WRAPPERS:
             called = frame.f_locals.get("fn")
-            if isinstance(called, torch.nn.Module):
+            # Where Dynamo does not trace the module's call, that has a frame of its own.
+            if isinstance(called, torch.nn.Module) and called not in modules[-1:]:
                 modules.append(called)
         elif user is None and (
             is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
