@@ -8,6 +8,7 @@ import needs
 import pytest
 import torch
 import torch._dynamo.utils
+import torch._inductor.config
 from compiled_functions import FUNCTIONS
 from torch import nn
 
@@ -29,7 +30,9 @@ def _fresh():
     torch.manual_seed(0)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    yield
+    # Code from a cache was not made by the code that is tested.
+    with torch._inductor.config.patch(force_disable_caches=True):
+        yield
     torch._dynamo.reset()
 
 
@@ -227,6 +230,9 @@ def test_decisions_are_made_at_each_call(backend):
     line = added.__code__.co_firstlineno + 1
     assert f"{__file__}:{line}" in str(raised.value)
     assert [(row.action, row.count) for row in mode.records] == [("error", 1), ("allow", 1)]
+    with DeterministicMode(simulate="cuda", overrides={"aten::sin": "warn"}) as mode:
+        function(*given)
+    assert [row.overload for row in mode.records][1:] == ["aten::sin.default"]
 
 
 def test_operator_by_operator():
