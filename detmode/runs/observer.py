@@ -86,11 +86,8 @@ class RunObserver(Observer):
         """Observe the call of a graph. See :class:`Observer`."""
         if self._thread.is_inside:
             return run(inputs)
-        outer, graph = (
-            graphs.running.graph,
-            graphs.graph_of(compiled, self._places, self._functions),
-        )
-        graphs.running.graph = graph
+        outer = graphs.running.graph
+        graph = graphs.running.graph = graphs.graph_of(compiled, self._places, self._functions)
         try:
             return self._observe_graph(graph, inputs, run)
         finally:

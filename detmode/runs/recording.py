@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.environment.dispatch import untraced
+from detmode.runs.description import about_run, arguments_text, generator_state
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
@@ -37,14 +36,8 @@ _BATCH = 512
 """The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
 """The number of digests after which one is written although a collective is still pending."""
-_LONG = 200
 _DEPTH = 12
 """The most frames between a call and PyTorch's function that rebuilds a tensor."""
-_PLAIN = (
-    *(bool, int, float, complex, str, type(None)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
-
 _Added: TypeAlias = tuple[list[int], list[int]]
 """For each tensor, the number of its form in the trace, and the number of its digest."""
 
@@ -85,7 +78,7 @@ class record(RunObserver):
 
     @untraced
     def __enter__(self) -> record:
-        self._writer = Writer(self._path, _about())
+        self._writer = Writer(self._path, about_run())
         super().__enter__()
         return self
 
@@ -140,7 +133,7 @@ class record(RunObserver):
             if plan is None:
                 plan = self._plans[func] = OverloadInfo(func)
             inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
-            seeded = _generator_state(inputs, kwargs) if plan.seeded else None
+            seeded = generator_state(inputs, kwargs) if plan.seeded else None
             graph = running.graph
             buffers = graph.undefined_buffers(written) if graph is not None else []
             self._note_written(buffers, allocates=True)
@@ -189,7 +182,7 @@ class record(RunObserver):
             self._dumps.made(plan.name, dump)
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
-            self._write(plan.name, place, sides, seeded, _plain(args, kwargs), inside)
+            self._write(plan.name, place, sides, seeded, arguments_text(args, kwargs), inside)
             # What comes next in a graph may write them, which is not seen.
             self._note_written(buffers, allocates=False)
         return result
@@ -199,7 +192,7 @@ class record(RunObserver):
             if self._pending:
                 self._complete(tensors_in(inputs))
             before = self._add(tensors_in(inputs))
-            arguments = _plain(tuple(inputs), {})
+            arguments = arguments_text(tuple(inputs), {})
             # The graph empties the list, to free its inputs early: no others are kept here.
             written = tensors_in(inputs[position] for position in graph.mutated)
             self._running += 1
@@ -348,60 +341,3 @@ def _content(tensor: Tensor) -> Tensor:
         if not has_data(tensor):
             return torch.empty(0, dtype=torch.uint8)
         return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])
-
-
-def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the arguments other than tensors as text; a long text ends in its digest."""
-    parts = [_text(value) for value in args]
-    parts += [f"{name}={_text(value)}" for name, value in kwargs.items()]
-    text = ", ".join(parts)
-    return text if len(text) <= _LONG else f"{text[:_LONG]}... {_digest_of(text.encode())}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return "_"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_text, value)) + "]"
-    # Other objects may print their address, which differs between runs.
-    return repr(value) if isinstance(value, _PLAIN) else type(value).__name__
-
-
-def _generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
-    """Return the state of the generator that a random operator is about to use."""
-    generator = kwargs.get("generator")
-    if generator is None:
-        device = inputs[0].device if inputs else torch.device(kwargs.get("device") or "cpu")
-        if device.type == "cuda":
-            if is_capturing():
-                return torch.empty(0)  # the graph holds its state
-            index = torch.cuda.current_device() if device.index is None else device.index
-            generator = torch.cuda.default_generators[index]
-        else:
-            generator = torch.default_generator
-    state: Tensor = generator.get_state()
-    return state
-
-
-def _about() -> dict[str, Any]:
-    """Return the description of the run for ``trace.json``."""
-    states = {"torch": torch.default_generator.get_state()}
-    if torch.cuda.is_initialized():
-        for number, generator in enumerate(torch.cuda.default_generators):
-            states[f"cuda:{number}"] = generator.get_state()
-    generators = {name: _digest_of(state.numpy().tobytes()) for name, state in states.items()}
-    generators["python"] = _digest_of(repr(random.getstate()).encode())
-    if "numpy" in sys.modules:
-        state = sys.modules["numpy"].random.get_state(legacy=False)
-        generators["numpy"] = _digest_of(repr(state).encode())
-    return {
-        "torch": torch.__version__,
-        "arguments": sys.argv,
-        "generators": generators,
-        "rank": os.environ.get("RANK"),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
