@@ -219,16 +219,16 @@ ACTIONS = ("substitute", "native", "allow")
 def mode_for(op: str, action: str) -> DeterministicMode:
     """Return a mode that takes this action on the operator, whose substitute launches nothing.
 
-    It only allocates its result: what is timed is the way there, and what a launch costs the host
-    is timed by ``families.py --part host``.
+    It only allocates its result, where it is given none to write: what is timed is the way there,
+    and what a launch costs the host is timed by ``families.py --part host``.
     """
     because = "the way to a call is timed"
     rule = Rule(op=op, action=Substitute(_launch), guarantee=RUN_TO_RUN, because=because)
     return DeterministicMode(rules=default_rules() + [rule], overrides={op: action})
 
 
-def _launch(self: Tensor, **others: Any) -> Tensor:
-    return torch.empty_like(self)
+def _launch(self: Tensor, *, out: Tensor | None = None, **others: Any) -> Tensor:
+    return torch.empty_like(self) if out is None else out
 
 
 def listed(op: str, action: str, length: int) -> dict[str, Timed]:

@@ -6,20 +6,23 @@ import torch
 
 from detmode.mode.deterministic_mode import DeterministicMode
 
-_MODE = "detmode.compiled"
+_MODES = "detmode.compiled"
 
 
 class _Thread:
     """The purpose for which the current thread compiles graphs.
 
-    PyTorch carries it to the autograd threads of the thread's backward, where activation
-    checkpointing calls compiled functions again.
+    PyTorch carries the list of the thread's modes to the autograd threads of its backward, where
+    activation checkpointing calls compiled functions again.
     """
 
     @property
     def mode(self) -> DeterministicMode | None:
         """The innermost mode."""
-        return torch._C._get_obj_in_tls(_MODE) if torch._C._is_key_in_tls(_MODE) else None
+        if not torch._C._is_key_in_tls(_MODES):
+            return None
+        modes: list[DeterministicMode] = torch._C._get_obj_in_tls(_MODES)
+        return modes[-1] if modes else None
 
     @property
     def key(self) -> str | None:
@@ -27,9 +30,9 @@ class _Thread:
         mode = self.mode
         return None if mode is None else mode.compiles_for
 
-    def compile_for(self, mode: DeterministicMode | None) -> None:
-        """Compile the thread's graphs for ``mode`` from now on; for none if ``None``."""
-        torch._C._stash_obj_in_tls(_MODE, mode)
+    def follow(self, modes: list[DeterministicMode]) -> None:
+        """Compile the thread's graphs for the last of ``modes``, which changes with its blocks."""
+        torch._C._stash_obj_in_tls(_MODES, modes)
 
 
 thread = _Thread()

@@ -26,7 +26,6 @@ import detmode
 from detmode.compiled import timing
 from detmode.compiled.current import thread
 from detmode.compiled.lowering import AT_ONCE, keeping_whole
-from detmode.cuda.undo import Undo
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import has_line, note_root
 from detmode.sites.lines import WRAPPERS, current_module, nearest, site_of, surroundings
@@ -48,8 +47,8 @@ _HOOKED = "call_user_compiler"
 _call_user_compiler: Any = OutputGraph.call_user_compiler
 
 
-def enter(mode: DeterministicMode, undo: Undo) -> None:
-    """Compile the graphs of this thread for ``mode`` until ``undo`` runs."""
+def enter(mode: DeterministicMode, modes: list[DeterministicMode]) -> None:
+    """Compile the graphs of this thread for ``mode`` while it is the last of the thread's modes."""
     if OutputGraph.call_user_compiler is _call_user_compiler:
         if torch.are_deterministic_algorithms_enabled():
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
@@ -59,8 +58,7 @@ def enter(mode: DeterministicMode, undo: Undo) -> None:
         if not _GUARDS_IGNORE_MODES:
             setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
     mode.compiles_for = key_of(mode)
-    undo.note(functools.partial(thread.compile_for, thread.mode))
-    thread.compile_for(mode)
+    thread.follow(modes)
 
 
 def _note_programs() -> None:

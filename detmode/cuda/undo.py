@@ -56,11 +56,12 @@ class Undo:
         is_done: true once the steps have run.
     """
 
+    is_done = False
+    _end: weakref.ref[Any] | None = None
+
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
         self.thread = _get_thread()
-        self.is_done = False
-        self._end: weakref.ref[Any] | None = None
 
     def note(self, step: Callable[[], object]) -> None:
         """Add a step, to run before those noted earlier."""

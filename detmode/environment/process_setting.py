@@ -22,6 +22,7 @@ from detmode.cuda.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
 
+_get_thread = threading.get_ident
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _set_flag = torch._C._set_deterministic_algorithms
@@ -150,12 +151,19 @@ class Setting(Generic[T]):
 
     def _take(self, hold: holding[T]) -> bool:
         """Hold the value unless another thread's call needs another one; return success."""
+        if not (self._active or self._waiting):
+            # Alone, which is the rule. Added before checking: a native call that begins now sees
+            # it, and waits in turn.
+            self._chosen, self._held = self._read(), hold.value
+            self._active.append(hold)
+            if not native_calls.ongoing:
+                self._changes += 1
+                self._write(hold.value)
+                return True
+            self._active.remove(hold)
         if hold not in self._waiting:
-            # Added before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
-        # Alone, which is the rule, it need not wait.
-        is_alone = not (self._active or native_calls.ongoing) and self._waiting[0] is hold
-        if not is_alone and self._must_wait(hold):
+        if self._must_wait(hold):
             return False
         if not self._active:
             self._chosen = self._read()
@@ -233,19 +241,23 @@ class holding(Undo, Generic[T]):
     """
 
     def __init__(self, setting: Setting[T], value: T, *, is_wish: bool = False) -> None:
-        Undo.__init__(self)
+        # Without the call of Undo's, which is for steps.
+        self.thread = _get_thread()
         self._setting = setting
         self.value = value
         self.is_wish = is_wish
 
     def __enter__(self) -> None:
-        if self._taken():
+        setting = self._setting
+        # As in Lock.run, without its call.
+        with setting._lock.held: is_taken = setting._take(self)  # fmt: skip  # noqa: E701
+        if is_taken:
             return
         if self.is_wish:
             self.run()
             return
-        setting, patient_until = self._setting, time.monotonic() + PATIENCE
-        while not self._taken():
+        patient_until = time.monotonic() + PATIENCE
+        while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
                 self.run()
                 raise ConflictError(
@@ -255,14 +267,12 @@ class holding(Undo, Generic[T]):
                 )
             time.sleep(1e-4)
 
-    def _taken(self) -> bool:
-        setting = self._setting
-        # As in Lock.run, without its call.
-        with setting._lock.held: return setting._take(self)  # fmt: skip  # noqa: E701
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """End the hold; after an interrupt the end of the ``with`` statement does it again."""
         setting = self._setting
         with setting._lock.held: setting._drop(self)  # fmt: skip  # noqa: E701
+        self.is_done = True
+        self._end = None
 
 
 def _after_fork() -> None:

@@ -40,6 +40,7 @@ def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
         FLAG._active
         or FLAG._waiting
         or FILL._active
+        or FILL._waiting
         or not _get_flag()
         or _get_warn_only()
         or _get_benchmark()

@@ -144,7 +144,7 @@ class DeterministicMode(Interception):
         if len(outer) > 1:
             outer[-2]._innermost = False
         # By name: compiled code is built upon the mode, which only starts it.
-        importlib.import_module("detmode.compiled.hooks").enter(level, undo)
+        importlib.import_module("detmode.compiled.hooks").enter(level, outer)
         undo.note(functools.partial(take_off, level, []))
         TorchDispatchMode.__enter__(level)
 

@@ -37,7 +37,7 @@ from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Allow, Substitute
 from detmode.table.rule_table import RuleTable
-from detmode.table.twins import original_of
+from detmode.table.twins import SITE, original_of
 
 _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
@@ -138,13 +138,17 @@ class Interception(CompiledInside):
             return self._intercept(overload, args, kwargs or {}, traced=traced)
         if _count_modes() and (seen_by := observer()) is not None:
             # The observer needs the line that the twin carries.
-            run = functools.partial(self._call_twin, overload, traced)
-            return seen_by.observe(overload.twin, args, kwargs, run)
-        return self._call_twin(overload, traced, *args, **kwargs)
+            return seen_by.observe(
+                *(overload.twin, args, kwargs),
+                lambda *args, **kwargs: self._call_twin(overload, traced, args, kwargs),
+            )
+        return self._call_twin(overload, traced, args, kwargs)
 
     def _call_twin(
-        self, overload: OverloadInfo, traced: bool, /, *args: Any, site: str, **kwargs: Any
+        self, overload: OverloadInfo, traced: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        # PyTorch makes the dict anew for each call.
+        site = kwargs.pop(SITE)
         result = self._intercept(overload, args, kwargs, traced=traced, site=site)
         return None if overload.variant == "inplace" else result
 

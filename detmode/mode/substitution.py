@@ -138,22 +138,23 @@ def run_substitute(
     function, variant = action.function, variant_of(func)
     if variant == "functional":
         return function(**arguments)
-    names = ("self",) if variant == "inplace" else out_names(func)
-    targets = [arguments[name] for name in names]
+    names = out_names(func) or ("self",)
+    target = arguments[names[0]]
     if arguments.get("dtype", ...) is None:
         # Reductions and scans use the dtype of the tensor that they write.
-        arguments = {**arguments, "dtype": targets[0].dtype}
+        arguments = {**arguments, "dtype": target.dtype}
     if not is_traced and _forbids_overlap(func):
-        _check_no_overlap(targets[0], arguments, names)
+        _check_no_overlap(target, arguments, names)
     if variant == "inplace":
-        _check_written(targets[0])
+        _check_written(target)
         if action.takes_out:
-            function(**arguments, out=targets[0])
+            function(**arguments, out=target)
         else:
             result = function(**arguments)
-            _check_dtype(func, result, targets[0])
-            targets[0].copy_(result)
-        return targets[0]
+            _check_dtype(func, result, target)
+            target.copy_(result)
+        return target
+    targets = [arguments[name] for name in names]
     results = function(**{name: arguments[name] for name in arguments if name not in names})
     results = results if isinstance(results, tuple) else (results,)
     for target, result in zip(targets, results):

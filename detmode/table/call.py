@@ -54,26 +54,25 @@ class Call:
     ) -> None:
         self.func = func
         self.arguments = arguments
-        self.tensors = tensors_in(arguments.values())
-        self.device_types: set[str] = set()
-        device_types = self.device_types
-        launches_on, has_data = None, True
-        for tensor in self.tensors:
+        self.tensors = tensors = tensors_in(arguments.values())
+        device_types: set[str] = set()
+        self.device_types = device_types
+        launches_on: str | None = "cpu" if tensors else None
+        has_data = True
+        for tensor in tensors:
             # The properties are several times quicker than tensor.device.type.
             if tensor.is_cuda:
                 device_types.add("cuda")
                 launches_on = "cuda"
-                continue
-            if tensor.is_cpu:
+            elif tensor.is_cpu:
                 device_types.add(pretend or "cpu")
             elif tensor.is_meta:
                 device_types.add(pretend or "meta")
                 has_data = False
             else:
                 device_types.add(tensor.device.type)
-            launches_on = launches_on or "cpu"
         self.launches_on = launches_on if has_data else None
-        if not self.tensors:
+        if not tensors:
             device = arguments.get("device")
             made_on = torch.device(device).type if device else "cpu"
             if pretend is not None and made_on in ("cpu", "meta"):
@@ -137,10 +136,14 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors among ``values``, and in lists and tuples among them, nested ones too."""
     found = []
     for value in values:
-        if type(value) in SCALARS:
+        kind = type(value)
+        if kind in SCALARS:
             continue
-        if isinstance(value, torch.Tensor):
+        # The quickest first.
+        if kind is torch.Tensor:
             found.append(value)
         elif isinstance(value, (list, tuple)):
             found += tensors_in(value)
+        elif isinstance(value, torch.Tensor):
+            found.append(value)
     return found

@@ -18,6 +18,7 @@ from programs import rule
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
+from detmode.compiled.current import thread
 from detmode.cuda.undo import _locks
 from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import Detours
@@ -116,6 +117,7 @@ def state() -> dict[str, object]:
         "fill": torch.utils.deterministic.fill_uninitialized_memory,
         "cudnn": (torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark()),
         "inductor": getattr(inductor, "deterministic", None),
+        "compiling": thread.key,
         "stack": dispatch._get_current_dispatch_mode_stack(),
         "dispatch": [getattr(dispatch, name) for name in vars(dispatch) if name[:6] == "_is_in"],
         "detours": (len(Detours._users), len(Detours._installed)),
@@ -139,9 +141,9 @@ def locks_taken() -> int:
             else:
                 taken.append(lock)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
+    other = threading.Thread(target=look)
+    other.start()
+    other.join()
     return len(taken)
 
 

@@ -12,6 +12,7 @@ from programs import Other, Seen, actions, cumsum, in_another_thread, put
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, RuleTable
+from detmode.compiled.current import thread
 from detmode.environment.settings import deterministic_flag, no_memory_fill
 from detmode.mode.deterministic_mode import current_mode
 
@@ -117,8 +118,9 @@ def test_a_block_ends_before_one_that_was_entered_in_it(mode, monkeypatch):
         next(waiting)
         with inner:
             waiting.close()
-            assert current_mode() is (later if inner is later else None)
+            assert [current_mode(), thread.mode] == [later if inner is later else None] * 2
             x.cumsum(0)
+    assert thread.mode is None
     assert actions(outer) == []
     assert actions(later) == [SCAN]
     assert seen.names == ["aten::cumsum"]
