@@ -5,8 +5,6 @@ references of the families are exact, and take minutes for inputs of this size. 
 ATen has no kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ Without a GPU the samples of the tests run on the host runner: that shows that t
 and is no measurement of a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

@@ -3,8 +3,6 @@
 Each is made at its full size or tiny, and trains on one batch that lies on the device.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -8,8 +8,6 @@ With ``--calls`` a small network is trained and recorded twice instead, the seco
 weight from the middle on; what the comparison takes is seconds, and memory at its peak.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The tables that results are printed as, and written into the documentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import targets

@@ -1,7 +1,5 @@
 """Targets of the kernels, their measurements, and the inputs that are measured first for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

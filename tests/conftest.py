@@ -1,7 +1,5 @@
 """The command line's selection, Hypothesis' profile, and the tests that a run leaves out."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -1,7 +1,5 @@
 """The sources that several test modules launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

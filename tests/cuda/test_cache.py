@@ -1,7 +1,5 @@
 """The cache of compiled code: what is run is what was compiled, and nobody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The GPU's launch path, with the driver replaced by a record of what it is asked."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 import threading

@@ -1,7 +1,5 @@
 """exponential.cuh: errors, ends, and that it asks nothing of a GPU's own functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from decimal import Decimal, getcontext

@@ -1,7 +1,5 @@
 """tools/gpu_day.py: all stages on the host runner, and what is told of those that fail."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The host runner runs CUDA code as a GPU may, and finds what a GPU would not report."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

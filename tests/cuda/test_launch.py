@@ -1,7 +1,5 @@
 """Launching: sizes, devices, dtypes, and what a machine without a GPU says."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """A GPU's machine finds what tools/prebuild.py makes elsewhere: it compiles nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

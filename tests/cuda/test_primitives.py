@@ -1,7 +1,5 @@
 """The headers of detmode/cuda/include: conversions, positions, fixed-order reductions, owners."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from fractions import Fraction

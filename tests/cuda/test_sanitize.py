@@ -1,7 +1,5 @@
 """The sanitized build finds what guard zones cannot, and nothing in kernels that are right."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

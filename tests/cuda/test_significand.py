@@ -1,7 +1,5 @@
 """significand.cuh: numbers taken apart, and put together again."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Shared by the tests of a GPU's surroundings: one call of each operator, and things around it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """PyTorch on a GPU alerts where the rule table says so, by the table's names, and only there."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """Backward on autograd's own threads, one for each GPU: the mode is in force there."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

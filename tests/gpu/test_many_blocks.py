@@ -4,8 +4,6 @@ The samples of the families are small, for the host runner. Here more blocks tha
 once hand over their totals, beside a load that changes which of them is first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import needs

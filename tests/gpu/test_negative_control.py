@@ -1,7 +1,5 @@
 """The checks on a GPU can fail: a sum by a float atomicAdd varies there, and they see it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from cuda_sources import KERNELS

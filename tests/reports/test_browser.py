@@ -1,7 +1,5 @@
 """The HTML page in a browser: filters, module buttons, and both colour schemes."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Reports as text, timeline, SARIF and HTML page, all from one model."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """A row's ``traffic`` is no less than what its substitute is seen to move."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

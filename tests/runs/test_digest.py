@@ -1,7 +1,5 @@
 """Digests: the same on every device and for every stride, and different for different bytes."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

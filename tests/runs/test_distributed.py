@@ -1,7 +1,5 @@
 """Recordings of distributed runs: results that come late, and ranks that are compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

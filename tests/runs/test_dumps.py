@@ -1,7 +1,5 @@
 """Dumps: what is written is what went in and came out, and how two of them differ is told truly."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

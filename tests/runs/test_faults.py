@@ -1,7 +1,5 @@
 """Two runs that differ by one fault: ``diff`` names the call, and what kind of fault it is."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

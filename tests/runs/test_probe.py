@@ -1,7 +1,5 @@
 """A probe names what varies, accuses nothing else, and leaves the program as it was."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

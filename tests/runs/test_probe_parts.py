@@ -1,7 +1,5 @@
 """Copies of arguments, and how results differ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A recording's contents, and what it leaves as it was."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
