@@ -130,7 +130,6 @@ def compare(first: Path, second: Path) -> tuple[float, int, str]:
     command = [sys.executable, "-m", "detmode", "diff", str(first), str(second)]
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         printed = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

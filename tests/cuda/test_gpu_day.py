@@ -209,7 +209,6 @@ def test_an_interrupt_has_its_table(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*command, "--stage", "verify"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stderr is not None
         assert process.stderr.readline().startswith("verify: ")
         time.sleep(2)  # the job is begun right after the line
         process.send_signal(signal.SIGTERM)

@@ -427,7 +427,6 @@ def test_what_is_wrong_with_cxx(value: str, said: str, tmp_path, monkeypatch) ->
     value = value.format(tmp_path=tmp_path)
     monkeypatch.setenv("CXX", value)
     reason = unavailable.__wrapped__("cpu")
-    assert reason is not None
     assert reason.startswith(f"CXX is {value!r}: ")
     assert said in reason
     assert reason.endswith("; set it to a C++ compiler, or unset it.")

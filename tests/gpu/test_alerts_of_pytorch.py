@@ -129,7 +129,6 @@ def test_attention_is_silent(dtype: torch.dtype) -> None:
     with deterministic_flag(True):
         output = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         output.sum().backward()
-    assert query.grad is not None
     assert torch.isfinite(query.grad).all()
 
 

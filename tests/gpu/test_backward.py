@@ -38,7 +38,6 @@ def gradient(forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
     output = forward(x)
     weights = torch.arange(output.numel(), device=x.device, dtype=x.dtype).sin()
     (output.flatten() * weights).sum().backward()
-    assert x.grad is not None
     return x.grad
 
 

@@ -124,7 +124,6 @@ def test_mode_reports_its_calls_in_order() -> None:
             net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
             torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
     timeline = mode.report().page().timeline
-    assert timeline is not None
     assert timeline.calls == sum(row.count for row in mode.records) == 6
     lanes = {lane.name: [round(span.begin * 6) for span in lane.spans] for lane in timeline.lanes}
     assert lanes == {"Sequential.1": [0, 3], "Sequential.0": [1, 4], NO_MODULE: [2, 5]}
@@ -301,7 +300,6 @@ def test_lines_of_a_comparison_count_every_call(comparison: detmode.Comparison) 
     """The rows and the timeline of a comparison account for all calls that differ."""
     assert sum(line.counts[0] for line in comparison.lines) == comparison.different > 0
     timeline = comparison.timeline
-    assert timeline is not None
     counted = {group: 0 for group in ("same", "different")}
     for lane in timeline.lanes:
         for group, count in lane.counts:

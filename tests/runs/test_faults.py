@@ -38,11 +38,9 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     path = kind.training.record(tmp_path / "faulty")
     comparison = diff(faultless, path)
     divergence = comparison.divergence
-    assert divergence is not None
     assert (divergence.kind, divergence.call.overload) == (kind.divergence, kind.overload)
     assert Path(divergence.call.site.rpartition(":")[0]).name in ("training.py", "<SumBackward0>")
     if kind.occurrence is not None:
-        assert divergence.first is not None
         assert occurrence(faultless, divergence.first.number) == kind.occurrence
     # Where the operator is not the reason, neither its rule nor its tensors help.
     is_the_reason = kind.divergence == "outputs"
@@ -69,9 +67,7 @@ def test_the_first_call_that_varies_by_itself(tmp_path: Path) -> None:
             torch.zeros(3).add(torch.tensor([1.0, 2.0, float(number)]))
             torch.zeros(3).neg()
     comparison = diff(tmp_path / "1", tmp_path / "2")
-    assert comparison.divergence is not None
     assert comparison.divergence.kind == "inputs"
-    assert comparison.outputs is not None
     assert comparison.outputs.call.overload == "aten::neg.default"
 
 
@@ -85,10 +81,8 @@ def test_unseeded_python_is_a_hint(
     with record(tmp_path / "other"):
         torch.zeros(3).add(torch.tensor([1.0, 3.0, 2.0]))
     divergence = diff(tmp_path / "one", tmp_path / "other").divergence
-    assert divergence is not None
     assert (divergence.kind, divergence.generators) == ("inputs", ("python",))
     comparison = diff(faultless, Training(seed=1).record(tmp_path / "seed"))
-    assert comparison.divergence is not None
     assert (comparison.divergence.kind, comparison.divergence.generators) == (
         "seed",
         ("python", "torch"),
@@ -99,7 +93,6 @@ def test_unseeded_python_is_a_hint(
     # It cannot be the reason where a call gives other outputs for the same inputs.
     fault = next(kind for kind in KINDS if kind.divergence == "outputs")
     divergence = diff(faultless, fault.training.record(tmp_path / "outputs")).divergence
-    assert divergence is not None
     assert (divergence.kind, divergence.generators) == ("outputs", ())
 
 
@@ -136,7 +129,6 @@ def test_generators_that_are_not_the_reason(
                 torch.rand(3)
                 torch.zeros(2).add(torch.tensor([1.0, float(number)]))
     divergence = diff(tmp_path / "1", tmp_path / "2").divergence
-    assert divergence is not None
     assert (divergence.kind, divergence.generators) == (kind, ())
 
 
