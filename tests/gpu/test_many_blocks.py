@@ -12,12 +12,11 @@ import torch
 from gpu_calls import DEVICES, by_substitutes
 from variation import Load
 
+from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.verify.cases import tensors_of
 from detmode.verify.claims import same_bits
 
 aten = torch.ops.aten
-FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 Tensors = tuple[torch.Tensor, ...]
 
 

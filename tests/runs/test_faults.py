@@ -4,13 +4,11 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from faults import KINDS, Kind
-from torch.utils._python_dispatch import TorchDispatchMode
-from training import Training
+from training import Fault, Training
 
 from detmode import diff, record
 from detmode.runs.trace_file import Reader
@@ -48,22 +46,11 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     assert ("--dump" in str(comparison)) == is_the_reason
 
 
-class Varying(TorchDispatchMode):
-    """Adds a number to what ``neg`` gives."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        return result + self.number if func is torch.ops.aten.neg.default else result
-
-
 def test_the_first_call_that_varies_by_itself(tmp_path: Path) -> None:
     """It is named beside the divergence, which comes earlier where the data are others."""
     for number in (1, 2):
-        with Varying(number), record(tmp_path / str(number)):
+        fault = Fault("aten::neg.default", 0, lambda _, result, more=number: result.add_(more))
+        with fault, record(tmp_path / str(number)):
             torch.zeros(3).add(torch.tensor([1.0, 2.0, float(number)]))
             torch.zeros(3).neg()
     comparison = diff(tmp_path / "1", tmp_path / "2")
@@ -83,10 +70,8 @@ def test_unseeded_python_is_a_hint(
     divergence = diff(tmp_path / "one", tmp_path / "other").divergence
     assert (divergence.kind, divergence.generators) == ("inputs", ("python",))
     comparison = diff(faultless, Training(seed=1).record(tmp_path / "seed"))
-    assert (comparison.divergence.kind, comparison.divergence.generators) == (
-        "seed",
-        ("python", "torch"),
-    )
+    divergence = comparison.divergence
+    assert (divergence.kind, divergence.generators) == ("seed", ("python", "torch"))
     assert "generators  python, torch: different states when recording began" in str(comparison)
     assert "Generators: python, torch: different states" in comparison.to_html()
     assert json.loads(comparison.to_json())["divergence"]["generators"] == ["python", "torch"]

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -374,11 +375,6 @@ def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> Non
     assert {row.action for row in mode.records} == {"allow"}
 
 
-def make_fake() -> Tensor:
-    with FakeTensorMode():
-        return torch.ones(3)
-
-
 @pytest.mark.parametrize(
     ("make", "has_bytes"),
     [
@@ -388,7 +384,7 @@ def make_fake() -> Tensor:
         (lambda: torch.eye(3).to_mkldnn(), True),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), True),
         (lambda: torch.ones(3, device="meta"), False),
-        (make_fake, False),
+        (lambda: FakeTensorMode().from_tensor(torch.ones(3)), False),
     ],
     ids=["coo", "csr", "bsr", "mkldnn", "nested", "meta", "fake"],
 )
@@ -430,16 +426,12 @@ def test_calls_of_several_threads(path: Path) -> None:
         together.wait()
         return x.neg()
 
+    def work(tensor: Tensor) -> None:
+        recording.observe(torch.ops.aten.neg.default, (tensor,), {}, slow)
+
     with record(path) as recording:
-        func = torch.ops.aten.neg.default
-        threads = [
-            threading.Thread(target=recording.observe, args=(func, (tensor,), {}, slow))
-            for tensor in tensors
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, tensors))
         for tensor in tensors:
             tensor.neg()
     found = [(call.inputs.digests, call.outputs.digests) for call in calls(path)]
