@@ -179,6 +179,12 @@ def run_command(
     return run
 
 
+@pytest.fixture
+def cublas_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.8 and 2.9 refuse matrix products of CUDA, or as if on CUDA, without it."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 def family_of(item: pytest.Item) -> object:
     """The family of operators that a test's parameters name."""
     given = item.callspec.params if hasattr(item, "callspec") else {}

@@ -38,11 +38,10 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("cublas_workspace")
 @pytest.mark.parametrize("case", CASES)
-def test_result_is_the_operators(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_is_the_operators(case: Case) -> None:
     """Up to roundings in float32; nothing in it has PyTorch's alert, or its flag would raise."""
-    # As the benchmark sets it: PyTorch 2.8 and 2.9 ask for it.
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     operator = resolve(case.sample.op)
     arguments = Signature(operator).bind((), case.sample.arguments(case.dtype))
     with DeterministicMode(substitute=False, simulate="cuda"):

@@ -22,13 +22,8 @@ from detmode.cuda.digest import SOURCE
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
-    pytest.mark.usefixtures("clock"),
+    pytest.mark.usefixtures("clock", "cublas_workspace"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def run(folder: Path, *options: str) -> Results:

@@ -81,7 +81,7 @@ def test_endless():
 
 
 @pytest.mark.thorough
-def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
+def test_a_kernel_without_end_ends_its_test(tmp_path: Path, run_python: Any) -> None:
     """It returns to no signal handler: the suite's time limit does not count on one."""
     root, test = Path(__file__).parents[2], tmp_path / "test_endless.py"
     test.write_text(ENDLESS)
@@ -89,13 +89,7 @@ def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
         FAULTS, "assert_small", 1, 1, output=torch.zeros(1), n=1
     )  # compiles them, for both
     settings = ("-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider", "-s", "--timeout=5")
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *settings, "-n0", str(test)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    ended = run_python("-m", "pytest", *settings, "-n0", str(test))
     assert "begins" in ended.stdout
     assert ended.returncode == 1
     assert "Timeout" in ended.stdout + ended.stderr
