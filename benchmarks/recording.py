@@ -25,7 +25,7 @@ from overhead import EmptyMode
 from provenance import cpu
 from tabulate import tabulate
 from timing import Clock, Timed, copy_bandwidth, interleaved
-from torch import Tensor, nn
+from torch import nn
 
 from detmode import record
 from detmode.cuda.digest import add_digest
@@ -47,7 +47,8 @@ def digests(
     """
     found = []
     for n_bytes, dtype, layout in itertools.product(sizes, DTYPES, LAYOUTS):
-        tensor = _tensor(n_bytes, dtype, layout, clock)
+        made = torch.ones(16, n_bytes // dtype.itemsize // 16, dtype=dtype, device=clock.device)
+        tensor = made.T if layout == "transposed" else made
         target = torch.empty_like(tensor)
         sums = torch.zeros(2, dtype=torch.int64, device=clock.device)
         timed = {
@@ -73,12 +74,6 @@ def verdict(share: float, n_bytes: int, clock: Clock) -> str:
     if clock.device.type != "cuda" or n_bytes <= clock.cache_bytes:
         return ""
     return "met" if share >= TARGET else "missed"
-
-
-def _tensor(n_bytes: int, dtype: torch.dtype, layout: str, clock: Clock) -> Tensor:
-    rows = 16
-    made = torch.ones(rows, n_bytes // dtype.itemsize // rows, dtype=dtype, device=clock.device)
-    return made.T if layout == "transposed" else made
 
 
 def _size(n_bytes: int) -> str:

@@ -161,8 +161,7 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
-    loaded: dict[str, Any] = torch.load(buffer, weights_only=True)
-    return loaded
+    return torch.load(buffer, weights_only=True)
 
 
 def test_state_goes_through_a_checkpoint() -> None:

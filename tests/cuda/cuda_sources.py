@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from detmode import RUN_TO_RUN, Rule, RuleTable, Substitute, default_rules
-from detmode.cuda import Source, accumulator_buffers, ctype, host, launch
+from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, on
 
@@ -122,6 +122,13 @@ def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> 
         keys=keys, sums=sums, output=result, n=n, headroom=headroom,
     )  # fmt: skip
     return result
+
+
+def mapped(source: Source, kernel: str, values: Tensor, **more: object) -> Tensor:
+    """Apply a kernel's entry for their dtype to each of the values."""
+    output, n = empty_like(values), values.numel()
+    launch(source, f"{kernel}<{ctype(values.dtype)}>", n, input=values, output=output, n=n, **more)
+    return output
 
 
 def add_racing(result: Tensor, source: Tensor, index: Tensor) -> Tensor:

@@ -199,12 +199,6 @@ def test_schedules_shuffle_and_repeat() -> None:
     assert not torch.equal(orders[0][0], orders[2][0])
 
 
-def draw_and_raise() -> None:
-    with host.schedule(None):
-        assert torch.equal(draw(300), torch.arange(300, dtype=torch.int32))
-        raise RuntimeError("inside")
-
-
 def test_schedules_nest_and_survive_exceptions() -> None:
     """Leaving a context, by an exception too, restores the outer schedule where it was."""
     with host.schedule(3):
@@ -212,8 +206,9 @@ def test_schedules_nest_and_survive_exceptions() -> None:
         second = draw(300)
     with host.schedule(3):
         draw(300)
-        with pytest.raises(RuntimeError, match="inside"):
-            draw_and_raise()
+        with pytest.raises(RuntimeError, match="inside"), host.schedule(None):
+            assert torch.equal(draw(300), torch.arange(300, dtype=torch.int32))
+            raise RuntimeError("inside")
         assert torch.equal(draw(300), second)
 
 

@@ -48,13 +48,12 @@ def pool_backward(dims: int) -> Callable[..., object]:
     return lambda grad, x, indices: func(grad, x, [2] * dims, [4] * dims, indices)
 
 
-def scan(op: str) -> Callable[..., object]:
-    return lambda x: getattr(aten, op)(x, 0)
-
-
 CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
     **{
-        f"{op}-{dtype}": (scan(op), lambda dtype=dtype: (spread(dtype, (1 << 22) + 77),))
+        f"{op}-{dtype}": (
+            lambda x, op=op: getattr(aten, op)(x, 0),
+            lambda dtype=dtype: (spread(dtype, (1 << 22) + 77),),
+        )
         for op in ("cumsum", "cumprod", "logcumsumexp")
         for dtype in (torch.float32, torch.float64)
     },

@@ -55,8 +55,7 @@ def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Any]:
     """
     seed(0)
     wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    samples: Iterator[Any] = op.sample_inputs_func(op, "cpu", dtype, requires_grad=wants_grad)
-    return samples
+    return op.sample_inputs_func(op, "cpu", dtype, requires_grad=wants_grad)
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
