@@ -47,9 +47,6 @@ BATCH = 4e-3
 """Seconds that a batch of calls takes about; what takes longer is called once."""
 
 
-# Whole functions
-
-
 def pointwise(x: Tensor) -> Tensor:
     for _ in range(30):
         x = x.sin() * 1.01
@@ -183,9 +180,6 @@ FIRST = ("60 pointwise operators", "a transformer block, forward and backward")
 """Of which of them the first call is timed."""
 
 
-# One call
-
-
 def chain(function: Callable[..., Tensor], length: int) -> Callable[..., Tensor]:
     """Return a function that calls ``function`` so often, each time on the last result.
 
@@ -258,9 +252,6 @@ ONE: dict[str, tuple[Callable[[int], dict[str, Timed]], float]] = {
     "aten::mm, not listed for dense tensors": (product, 5e-6),
 }
 """Functions timed call by call, with the target of its seconds over those without the mode."""
-
-
-# Timing
 
 
 def batches(timed: Mapping[str, Timed], rounds: int) -> dict[str, list[float]]:
@@ -341,9 +332,6 @@ def seconds_of_first(name: str, side: str, tiny: bool) -> float:
     with DeterministicMode() if side == OURS else contextlib.nullcontext():
         made.call(torch.compile(made.function))
     return time.perf_counter() - start
-
-
-# Results
 
 
 @dataclass
@@ -451,9 +439,6 @@ def documented(found: Sequence[Figures]) -> str:
     if not found:
         return "Not yet measured."
     return "\n\n".join(part for each in found for part in (caption(each), *tables(each, "github")))
-
-
-# The command
 
 
 def lines(figures: Figures, options: argparse.Namespace) -> dict[str, Callable[[], None]]:

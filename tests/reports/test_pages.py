@@ -57,9 +57,6 @@ def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
     }
 
 
-# The timeline
-
-
 def test_span_shows_the_most_serious_call() -> None:
     """Calls that fall on one place are one span, of the first of the groups among them."""
     builder = TimelineBuilder(2, ["bad", "good"])
@@ -155,9 +152,6 @@ def test_reason_and_remedy_are_in_every_form() -> None:
         assert "sort the indices" in text
 
 
-# SARIF
-
-
 def test_sarif_has_a_result_a_row(reports: dict[str, Shown]) -> None:
     """Each row is a result at its line, its level that of the action, its rule the overload."""
     sarif = json.loads(reports["mode"].to_sarif())
@@ -213,9 +207,6 @@ def test_sarif_locations(site: str, uri: str | None) -> None:
     ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
     found = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["locations"]]
     assert found == ([] if uri is None else [uri])
-
-
-# HTML
 
 
 class Checked(HTMLParser):

@@ -126,9 +126,6 @@ def collisions() -> tuple[Tensor, Tensor]:
     return source, torch.randint(4, (1024,), generator=generator)
 
 
-# What varies
-
-
 @needs.compiler
 def test_custom_operator_with_an_atomic_sum() -> None:
     """The host runner's schedules expose it; no rule knows it, and the table says so."""
@@ -251,9 +248,6 @@ def test_rule_of_the_table() -> None:
     )
     assert row.action == "substitute"
     assert f"{row.family}: substitute" in str(ProbeReport([row], 1, [], 3))
-
-
-# What is left as it was
 
 
 def training() -> list[bytes]:
@@ -379,9 +373,6 @@ def test_errors_are_the_programs() -> None:
     assert probing.report().probed == 2
 
 
-# What is skipped
-
-
 def passed_over(report: detmode.ProbeReport) -> list[tuple[str, str, int]]:
     return [(each.overload, each.reason, each.count) for each in report.passed_over]
 
@@ -472,9 +463,6 @@ def test_repeats_that_cannot_be(repeats: Any, error: type[Exception]) -> None:
         probe(torch.ones, 3, repeats=repeats)
 
 
-# PyTorch's own samples
-
-
 @pytest.mark.thorough
 def test_no_operator_of_pytorch_is_accused() -> None:
     """Under unchanged conditions no sample of PyTorch's operators differs, but for one.
@@ -499,9 +487,6 @@ def test_no_operator_of_pytorch_is_accused() -> None:
     assert probed > 100
 
 
-# On a GPU
-
-
 @pytest.mark.cuda
 def test_contention_and_generators_on_a_gpu() -> None:
     """An atomic sum varies on a GPU, a random operator does not, and the generator goes on."""
@@ -521,9 +506,6 @@ def test_contention_and_generators_on_a_gpu() -> None:
     assert [pattern(each) for each in found] == [pattern(each) for each in expected]
     assert {row.overload for row in report.rows} == {"aten::index_add_.default"}
     assert {"again", "contention"} & set(report.rows[0].conditions)
-
-
-# The command
 
 
 RACING = """
