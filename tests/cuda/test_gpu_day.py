@@ -24,8 +24,6 @@ from gpu_day import STAGES, Job, Stage
 
 from detmode.cli import parser as cli
 
-PROVENANCE = {"gpu": "some GPU", "commit": "abc", "date": "today"}
-
 
 def python(code: str, *, name: str = "a job") -> Job:
     return Job(name, (sys.executable, "-c", code))
@@ -38,7 +36,7 @@ def stage(*jobs: Job, **options: Any) -> Stage:
 
 def day(folder: Path, minutes: float = 5.0, commit: str = "abc") -> gpu_day.Day:
     end = time.monotonic() + 60 * minutes
-    return gpu_day.Day(folder, True, end, {**PROVENANCE, "commit": commit})
+    return gpu_day.Day(folder, True, end, {"gpu": "some GPU", "commit": commit, "date": "today"})
 
 
 def outcomes(folder: Path) -> dict[str, list[tuple[str, str, str]]]:

@@ -17,9 +17,6 @@ UNREACHABLE = {
 }
 """Strings in the binaries that no call of an aten operator reaches under the flag, and why."""
 
-OTHER_HOMES = ("torchvision::",)
-"""Operators whose alerts are not PyTorch's own."""
-
 
 def names_of(rule: Rule) -> set[str]:
     """The caller names of a row."""
@@ -37,7 +34,8 @@ def rows(version: str, *, mps: bool) -> list[FamilyRule]:
 
 def alerts(version: str, *, mps: bool = False) -> dict[str, str]:
     """The caller names of the rows, each with its family's file."""
-    own = (row for row in rows(version, mps=mps) if not row.rule.op.startswith(OTHER_HOMES))
+    # The alerts of torchvision's operators are not PyTorch's own.
+    own = (row for row in rows(version, mps=mps) if not row.rule.op.startswith("torchvision::"))
     return {name: facts.family_file(row) for row in own for name in names_of(row.rule)}
 
 
