@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,7 @@ from unittest import mock
 import results
 import torch
 from provenance import Measured, add_options, provenance
-from results import NOT_TIMED, number, over
-from tabulate import tabulate
+from results import NOT_TIMED, number, over, table
 from timing import Spread, Timed, in_turns
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -46,9 +45,6 @@ CALLS = 16
 """Calls that the longer of two functions makes more, by which one call is timed."""
 BATCH = 4e-3
 """Seconds that a batch of calls takes about; what takes longer is called once."""
-
-
-# Whole functions
 
 
 def pointwise(x: Tensor) -> Tensor:
@@ -184,9 +180,6 @@ FIRST = ("60 pointwise operators", "a transformer block, forward and backward")
 """Of which of them the first call is timed."""
 
 
-# One call
-
-
 def chain(function: Callable[..., Tensor], length: int) -> Callable[..., Tensor]:
     """Return a function that calls ``function`` so often, each time on the last result.
 
@@ -259,9 +252,6 @@ ONE: dict[str, tuple[Callable[[int], dict[str, Timed]], float]] = {
     "aten::mm, not listed for dense tensors": (product, 5e-6),
 }
 """Functions timed call by call, with the target of its seconds over those without the mode."""
-
-
-# Timing
 
 
 def batches(timed: Mapping[str, Timed], rounds: int) -> dict[str, list[float]]:
@@ -344,9 +334,6 @@ def seconds_of_first(name: str, side: str, tiny: bool) -> float:
     return time.perf_counter() - start
 
 
-# Results
-
-
 @dataclass
 class Figures(Measured):
     """The measurements of one run.
@@ -400,7 +387,7 @@ def tables(figures: Figures, form: str) -> list[str]:
         ]
         found += [
             "Whole functions, in microseconds: median (quartiles).",
-            _table(("function", *SIDES, "in the mode over compiled", "target"), lines, form),
+            table(("function", *SIDES, "in the mode over compiled", "target"), lines, form),
         ]
     if figures.one:
         lines = []
@@ -414,7 +401,7 @@ def tables(figures: Figures, form: str) -> list[str]:
             "One call inside compiled code, in microseconds: median (quartiles). Without the mode "
             "a listed operator is timed in eager code, since the compiler would fuse it, and a "
             "product in compiled code. The substitute only allocates its result.",
-            _table(heads, lines, form),
+            table(heads, lines, form),
         ]
     if figures.first:
         lines = [
@@ -427,7 +414,7 @@ def tables(figures: Figures, form: str) -> list[str]:
         ]
         found += [
             "The first call, in seconds, which compiles with empty caches: medians.",
-            _table(("function", COMPILED, OURS, "ratio"), lines, form),
+            table(("function", COMPILED, OURS, "ratio"), lines, form),
         ]
     return found
 
@@ -436,10 +423,6 @@ def _judged(figure: float | None, target: float | None) -> tuple[str, str]:
     if figure is None or target is None:
         return number(figure), NOT_TIMED
     return number(figure), f"{number(target)}, {'met' if figure <= target else 'missed'}"
-
-
-def _table(heads: Sequence[str], lines: Iterable[tuple[str, ...]], form: str) -> str:
-    return tabulate(lines, headers=heads, disable_numparse=True, tablefmt=form)
 
 
 def caption(figures: Figures) -> str:
@@ -456,9 +439,6 @@ def documented(found: Sequence[Figures]) -> str:
     if not found:
         return "Not yet measured."
     return "\n\n".join(part for each in found for part in (caption(each), *tables(each, "github")))
-
-
-# The command
 
 
 def lines(figures: Figures, options: argparse.Namespace) -> dict[str, Callable[[], None]]:
@@ -509,11 +489,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(seconds_of_first(*options.first, options.quick))
         return 0
     figures = Figures(provenance(options.commit), options.rounds)
-    try:
-        if options.resume:
-            figures.resume(options.output)
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    if not figures.begin(options):
         return 2
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,7 +1,5 @@
 """Indices that meet at few destinations or at many, in the place of a sample's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

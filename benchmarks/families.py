@@ -7,8 +7,6 @@ Without a GPU the samples of the tests run on the host runner: that shows that t
 and is no measurement of a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools
@@ -58,20 +56,6 @@ def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"a spread needs two rounds or more, not {text}")
     return int(text)
-
-
-def begin(options: argparse.Namespace, clock: Clock) -> results.Results:
-    """Results with nothing in them yet, or with what is to be resumed.
-
-    Raises:
-        ValueError: if the file there was measured with or on something else.
-    """
-    n_bytes = 1 << 30 if clock.device.type == "cuda" else 1 << 22
-    bandwidth = copy_bandwidth(clock, n_bytes, options.rounds)
-    found = results.Results(provenance(options.commit), bandwidth, options.rounds)
-    if options.resume:
-        found.resume(options.output)
-    return found
 
 
 class Benchmark:
@@ -163,10 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason is not None:
         print(f"nothing can be timed: {reason}", file=sys.stderr)
         return 2
-    try:
-        found = begin(options, clock)
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    n_bytes = 1 << 30 if clock.device.type == "cuda" else 1 << 22
+    bandwidth = copy_bandwidth(clock, n_bytes, options.rounds)
+    found = results.Results(provenance(options.commit), bandwidth, options.rounds)
+    if not found.begin(options):
         return 2
     Benchmark(found, options, clock).measure()
     path = found.write(options.output)

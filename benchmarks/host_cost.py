@@ -8,8 +8,6 @@ does (``validate``), and to put one CUDA kernel on the stream (``launch``). Of t
 RawKernel`` is what CuPy's own call would take. Each is timed alone, on the smallest arguments.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import timeit

@@ -5,8 +5,6 @@ while data races are looked for. `simple` never blocks; `barriers` meets nine `_
 `atomics` does one integer atomicAdd.
 """
 
-from __future__ import annotations
-
 import platform
 import timeit
 from collections.abc import Callable

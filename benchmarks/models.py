@@ -3,12 +3,9 @@
 Each is made at its full size or tiny, and trains on one batch that lies on the device.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from provenance import ROOT
@@ -16,15 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 sys.path.append(str(ROOT / "tests" / "models"))
-from steps import CRNN, DeepLabHead, GraphNetwork, Recommender, SpatialTransformer, UNet3d
-
-
-@dataclass(frozen=True)
-class Training:
-    """A model, and its loss on a batch of its own."""
-
-    model: nn.Module
-    loss: Callable[[], Tensor]
+from steps import CRNN, DeepLabHead, GraphNetwork, Recommender, SpatialTransformer, Training, UNet3d
 
 
 class Make:

@@ -62,17 +62,13 @@ def modes(folder: Path) -> Modes:
     return found
 
 
-def seconds_of(mode: AbstractContextManager[Any], calls: int) -> float:
-    """Seconds for each call of a batch."""
-    names = {"neg": torch.ops.aten.neg.default, "x": torch.ones(4)}
-    with mode:
-        return Timer("neg(x)", globals=names).timeit(calls).median
-
-
 def measure(found: Modes, rounds: int, calls: int) -> dict[str, list[float]]:
+    """Seconds of a call by mode, one figure for each batch of calls."""
+    timer = Timer("neg(x)", globals={"neg": torch.ops.aten.neg.default, "x": torch.ones(4)})
     times: dict[str, list[float]] = {name: [] for name in found}
     for _, name in in_turns(list(found), rounds):
-        times[name].append(seconds_of(found[name](), calls))
+        with found[name]():
+            times[name].append(timer.timeit(calls).median)
     return times
 
 

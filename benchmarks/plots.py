@@ -4,8 +4,6 @@ The colours are those of Okabe and Ito, which colour-blind readers can tell apar
 differ too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import groupby

@@ -83,6 +83,16 @@ class Measured:
             if isinstance(value, (list, dict)):
                 setattr(self, name, value)
 
+    def begin(self, options: argparse.Namespace) -> bool:
+        """Resume, if that is asked for; ``False`` where it cannot be, and the reason is printed."""
+        try:
+            if options.resume:
+                self.resume(options.output)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return False
+        return True
+
     def fill(self, lines: Lines, most: int, options: argparse.Namespace) -> None:
         """Measure lines until the minutes are over, and write the file after each.
 

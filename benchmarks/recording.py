@@ -8,8 +8,6 @@ With ``--calls`` a small network is trained and recorded twice instead, the seco
 weight from the middle on; what the comparison takes is seconds, and memory at its peak.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os
@@ -27,7 +25,7 @@ from overhead import EmptyMode
 from provenance import cpu
 from tabulate import tabulate
 from timing import Clock, Timed, copy_bandwidth, interleaved
-from torch import Tensor, nn
+from torch import nn
 
 from detmode import record
 from detmode.cuda.digest import add_digest
@@ -49,7 +47,8 @@ def digests(
     """
     found = []
     for n_bytes, dtype, layout in itertools.product(sizes, DTYPES, LAYOUTS):
-        tensor = _tensor(n_bytes, dtype, layout, clock)
+        made = torch.ones(16, n_bytes // dtype.itemsize // 16, dtype=dtype, device=clock.device)
+        tensor = made.T if layout == "transposed" else made
         target = torch.empty_like(tensor)
         sums = torch.zeros(2, dtype=torch.int64, device=clock.device)
         timed = {
@@ -75,12 +74,6 @@ def verdict(share: float, n_bytes: int, clock: Clock) -> str:
     if clock.device.type != "cuda" or n_bytes <= clock.cache_bytes:
         return ""
     return "met" if share >= TARGET else "missed"
-
-
-def _tensor(n_bytes: int, dtype: torch.dtype, layout: str, clock: Clock) -> Tensor:
-    rows = 16
-    made = torch.ones(rows, n_bytes // dtype.itemsize // rows, dtype=dtype, device=clock.device)
-    return made.T if layout == "transposed" else made
 
 
 def _size(n_bytes: int) -> str:
@@ -132,7 +125,6 @@ def compare(first: Path, second: Path) -> tuple[float, int, str]:
     command = [sys.executable, "-m", "detmode", "diff", str(first), str(second)]
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         printed = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

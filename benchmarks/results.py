@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provenance import ROOT, Measured
 from sides import OURS, Row
+from tabulate import tabulate
 from timing import Spread
 from whole_steps import Step
 
@@ -86,9 +87,7 @@ def over(mine: Spread | str | None, other: Spread | str | None) -> float | None:
 def over_floor(row: Row) -> float | None:
     """Our median over the floor; ``None`` where there is none."""
     ours = row.times.get(OURS)
-    if not isinstance(ours, Spread) or not row.floor:
-        return None
-    return ours.median / row.floor
+    return ours.median / row.floor if isinstance(ours, Spread) and row.floor else None
 
 
 def share(row: Row) -> float | None:
@@ -106,3 +105,8 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
 def number(value: float | None) -> str:
     """With two decimals; a dash where there is none."""
     return NOT_TIMED if value is None else f"{value:.2f}"
+
+
+def table(heads: Sequence[str], lines: Iterable[tuple[str, ...]], form: str = "simple") -> str:
+    """Show cells as they are, in a form of tabulate."""
+    return tabulate(lines, headers=heads, disable_numparse=True, tablefmt=form)

@@ -263,7 +263,6 @@ def _agree(side: Timed, ours: Any) -> bool:
 def sides(case: Case, arguments: dict[str, Any], device: torch.device) -> dict[str, Timed]:
     """Every way to run the case, by name."""
     func = resolve(case.sample.op)
-    assert func is not None
     composition = samples_of(case.family).compositions.get(case.sample.op)
     here = partial(call, case.sample, arguments)
 

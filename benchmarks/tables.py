@@ -1,14 +1,11 @@
 """The tables that results are printed as, and written into the documentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import targets
 import whole_steps
-from results import NOT_TIMED, Results, geometric_mean, number, over, over_floor, ratio
+from results import NOT_TIMED, Results, geometric_mean, number, over, over_floor, ratio, table
 from sides import ATEN, COMPOSED, NATIVE, ROUND_TRIP, SIDES, Row
-from tabulate import tabulate
 
 Cells = list[tuple[str, ...]]
 
@@ -107,7 +104,7 @@ def printed(results: Results) -> str:
         )
     if results.rows:
         parts.append("Microseconds: median (quartiles)")
-        parts.append(_table(OPERATOR_HEADS, operators(results.rows)))
+        parts.append(table(OPERATOR_HEADS, operators(results.rows)))
     parts += _summaries(results, "simple")
     parts += [f"not timed: {failure}" for failure in failures(results)]
     return "\n\n".join([*parts, caption(results)])
@@ -115,20 +112,16 @@ def printed(results: Results) -> str:
 
 def _summaries(results: Results, form: str) -> list[str]:
     """Tables of the targets, the families, the steps and the host's cost, where they are there."""
-    parts = [_table(targets.HEADS, targets.lines(results), form)]
+    parts = [table(targets.HEADS, targets.lines(results), form)]
     if results.rows:
-        parts += [BY_FAMILY, _table(FAMILY_HEADS, by_family(results.rows), form)]
+        parts += [BY_FAMILY, table(FAMILY_HEADS, by_family(results.rows), form)]
     if results.steps:
         parts += ["A training step in microseconds: median (quartiles)."]
-        parts += [_table(STEP_HEADS, steps(results), form)]
+        parts += [table(STEP_HEADS, steps(results), form)]
     if results.host:
         parts.append("What a call costs the host, in microseconds: median (quartiles).")
-        parts.append(_table(("part", "us"), host(results), form))
+        parts.append(table(("part", "us"), host(results), form))
     return parts
-
-
-def _table(heads: Sequence[str], lines: Cells, form: str = "simple") -> str:
-    return tabulate(lines, headers=heads, disable_numparse=True, tablefmt=form)
 
 
 NOT_YET = """\
@@ -143,7 +136,7 @@ moves the inputs once and the outputs once: geometric means over the inputs."""
 def documented(found: Sequence[Results]) -> str:
     """The section of ``docs/performance.md``: every GPU that was measured."""
     if not found:
-        return "\n\n".join([NOT_YET, _table(targets.HEADS, targets.lines(None), "github")])
+        return "\n\n".join([NOT_YET, table(targets.HEADS, targets.lines(None), "github")])
     parts = []
     for results in found:
         parts += [f"### {results.provenance['gpu']}", caption(results)]

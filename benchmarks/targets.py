@@ -1,7 +1,5 @@
 """Targets of the kernels, their measurements, and the inputs that are measured first for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -100,10 +98,6 @@ def _cumsum(results: Results) -> list[Row]:
     return [row for row in _own(results) if (row.op, row.sample, row.dtype) == CUMSUM]
 
 
-def _cumsum_share(results: Results) -> tuple[float | None, str]:
-    return next((share(row) for row in _cumsum(results)), None), ""
-
-
 def _steps(
     side: str, plain: str = whole_steps.PLAIN, figure: str = "times"
 ) -> Callable[[Results], tuple[float | None, str]]:
@@ -160,7 +154,11 @@ TARGETS = (
         1.2,
         lambda results: _mean(_cumsum(results), ATEN),
     ),
-    Target("the same, share of a copy's bandwidth", None, _cumsum_share),
+    Target(
+        "the same, share of a copy's bandwidth",
+        None,
+        lambda results: (next(map(share, _cumsum(results)), None), ""),
+    ),
     Target(
         "a training step over a nondeterministic one, geometric mean",
         1.02,

@@ -218,12 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ATen's CUDA kernels cannot be repeated: {reason}", file=sys.stderr)
         return 2
     found = Results(provenance(options.commit))
-    if options.resume:
-        try:
-            found.resume(options.output)
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            return 2
+    if not found.begin(options):
+        return 2
     known = {line.key for line in found.lines}
     dtypes = [DTYPES[name] for name in options.dtype or ["float32"]]
 

@@ -6,8 +6,6 @@ and GPU, and with the GPU held until the host has queued the step, which is the 
 work. Steps captured in CUDA graphs have no host to wait for.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """The command line's selection, Hypothesis' profile, and the tests that a run leaves out."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import os
@@ -179,6 +177,12 @@ def run_command(
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def cublas_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.8 and 2.9 refuse matrix products of CUDA, or as if on CUDA, without it."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def family_of(item: pytest.Item) -> object:

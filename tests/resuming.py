@@ -48,7 +48,6 @@ def main(folder: Path, workers: int, part: str) -> None:
     loader = DataLoader(
         Noisy(), batch_size=4, shuffle=True, num_workers=workers, **detmode.dataloader_kwargs(3)
     )
-    assert isinstance(loader.generator, torch.Generator)
     losses: list[float] = []
     start, skipped = 0, 0
     checkpoint: dict[str, Any] = {}

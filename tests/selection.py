@@ -4,8 +4,6 @@
 each. Every claim is checked in every profile; a larger one checks it on more inputs.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -273,8 +273,7 @@ def test_rules(run_command: Run) -> None:
     def rows(*options: str) -> list[dict[str, str]]:
         ours = run_command("rules", "--format", "json", *options)
         assert ours.returncode == 0, ours.stderr
-        found: list[dict[str, str]] = json.loads(ours.stdout)
-        return found
+        return json.loads(ours.stdout)
 
     fields = {"op", "when", "action", "guarantee", "alert", "since", "until", "because", "family"}
     every = rows()

@@ -23,8 +23,7 @@ def call(func: Any, *args: Any, pretend: str | None = None, **kwargs: Any) -> Ca
 
 
 def evaluated(text: str) -> Condition:
-    condition: Condition = eval(text, {**vars(conditions), "torch": torch, "always": ALWAYS})
-    return condition
+    return eval(text, {**vars(conditions), "torch": torch, "always": ALWAYS})
 
 
 def odd_tensors() -> tuple[torch.Tensor | None, ...]:

@@ -92,7 +92,6 @@ def test_environment(
     else:
         monkeypatch.setenv(variable, bad)
     found = finding(subject)
-    assert found.remedy is not None
     assert variable in found.remedy or variable == "MKL_NUM_THREADS"
     assert bad is None or bad in found.state
 

@@ -7,35 +7,14 @@ from pathlib import Path
 
 import needs
 import pytest
-import torch
-from cuda_sources import KERNELS
+from cuda_sources import with_racing_sums
 from selection import PROFILE
 
-from detmode import RUN_TO_RUN, DeterministicMode, Rule, RuleTable, Substitute, default_rules
-from detmode.cuda import launch
-from detmode.table.conditions import argument, on
+from detmode import DeterministicMode, RuleTable, default_rules
 
 pytest.importorskip("sklearn", reason="the example's images come with scikit-learn")
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.py"
-
-
-def racing_index_put(
-    self: torch.Tensor,
-    indices: list[torch.Tensor],
-    values: torch.Tensor,
-    accumulate: bool = False,
-) -> torch.Tensor:
-    """``index_put`` of rows, each element added by a float atomicAdd: what detmode replaces."""
-    result, width = self.clone(), self.shape[-1]
-    assert len(indices) == 1
-    assert self.dim() == 2
-    flat = (indices[0].reshape(-1, 1) * width + torch.arange(width)).reshape(-1)
-    launch(
-        KERNELS, "naive_scatter<float>", flat.numel(),
-        source=values.reshape(-1), index=flat, output=result, n=len(flat),
-    )  # fmt: skip
-    return result
 
 
 @pytest.fixture
@@ -63,15 +42,7 @@ def test_an_atomic_sum_gives_other_weights(train: Callable[[RuleTable, int | Non
 
     Without this control, equal digests could mean that the shuffle shows nothing.
     """
-    racing = default_rules() + [
-        Rule(
-            op="aten::index_put",
-            when=on("cuda") & argument("accumulate", True),
-            action=Substitute(racing_index_put),
-            guarantee=RUN_TO_RUN,
-            because="the negative control: its claim is false",
-        )
-    ]
+    racing = with_racing_sums()
     right = {train(default_rules(), seed) for seed in (None, 1, *range(2, 5 * PROFILE.thorough))}
     wrong = {train(racing, seed) for seed in range(1, 6)}
     assert len(right) == 1

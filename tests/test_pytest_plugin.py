@@ -52,9 +52,6 @@ def suite(pytester, monkeypatch):
     return run
 
 
-# The marker
-
-
 MARKED = """
 import numpy, unittest
 from detmode.testing.reproducible import assert_reproducible
@@ -276,8 +273,6 @@ def test_varies():
     result.stdout.fnmatch_lines(["*aten::sin*", "*(schedule_seed None and 1)*"])
 
 
-# The whole suite
-
 OFFENDING = """
 def helper(x):
     return x.sin()
@@ -460,9 +455,6 @@ def test_the_plugin_imports_nothing_heavy(run_python, tmp_path):
     arguments = ("-m", "pytest", "-q", "-p", "detmode.testing.pytest_plugin")
     done = run_python(*arguments, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert done.returncode == 0, done.stdout
-
-
-# The file
 
 
 def test_files_of_a_baseline(tmp_path):

@@ -48,9 +48,6 @@ class Drawing(Dataset[torch.Tensor]):
         return torch.tensor([index, *draw()], dtype=torch.float64)
 
 
-# Seeds
-
-
 def test_same_seed_same_numbers() -> None:
     """A seed decides what each global generator gives, and another seed gives other numbers.
 
@@ -112,9 +109,6 @@ def test_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         detmode.set_rng_state(with_numpy)
 
 
-# Workers
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loader_gives_the_same_batches(workers: int) -> None:
     """Order and augmentation are the same in every run, and other in the next epoch."""
@@ -154,15 +148,11 @@ def test_seed_worker_outside_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before == random.getstate()
 
 
-# Saved state
-
-
 def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.seek(0)
-    loaded: dict[str, Any] = torch.load(buffer, weights_only=True)
-    return loaded
+    return torch.load(buffer, weights_only=True)
 
 
 def test_state_goes_through_a_checkpoint() -> None:
@@ -241,9 +231,6 @@ def test_cuda_numbers_are_drawn_again() -> None:
     assert torch.equal(expected, torch.rand(100, device="cuda"))
     detmode.seed_everything(1)
     assert torch.equal(first, torch.rand(100, device="cuda"))
-
-
-# Resuming
 
 
 @pytest.mark.thorough

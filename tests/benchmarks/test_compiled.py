@@ -1,5 +1,6 @@
 """The benchmark of compiled code, at tiny sizes, and its tables."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import compiled
@@ -24,12 +25,8 @@ def run(folder: Path, *options: str) -> Figures:
     return Figures.read(path)
 
 
-def spread(us: float) -> Spread:
-    return Spread(us * 1e-6, us * 0.9e-6, us * 1.1e-6, 20)
-
-
 @pytest.fixture
-def figures() -> Figures:
+def figures(spread: Callable[[float], Spread]) -> Figures:
     names = ("cpu", "torch", "commit", "date")
     made = Figures({name: f"some {name}" for name in names}, 20)
     first, *_, second = WHOLE

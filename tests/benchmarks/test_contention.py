@@ -1,7 +1,5 @@
 """Indices of other contention have the form of the sample's, and the destinations they say."""
 
-from typing import Any
-
 import pytest
 import torch
 from contention import INDICES, KINDS, contended
@@ -16,18 +14,6 @@ SAMPLES = {
     and ("collisions" in case.sample.covers or case.sample.name == "add_elements")
 }
 VARIED = [pytest.param(op, id=op.partition("::")[2]) for op in INDICES]
-
-
-def index_of(op: str, arguments: dict[str, Any]) -> torch.Tensor:
-    """The index; of several that index together, the places that they mean."""
-    index = arguments[INDICES[op].name]
-    if not isinstance(index, list):
-        return index
-    shape = arguments["self"].shape
-    place = torch.zeros_like(index[0])
-    for size, part in zip(shape, index):
-        place = place * size + part
-    return place
 
 
 def test_every_operator_is_one_of_the_table() -> None:
@@ -118,5 +104,5 @@ def test_several_indices_mean_distinct_places_together() -> None:
     make = Maker(torch.float32)
     arguments = {"self": make.normal(6, 7), "indices": [make.integers(0, 6, 42)] * 2}
     arguments |= {"values": make.normal(42), "accumulate": True}
-    found = contended("aten::index_put", arguments, "distinct")
-    assert sorted(index_of("aten::index_put", found).tolist()) == list(range(42))
+    rows, columns = contended("aten::index_put", arguments, "distinct")["indices"]
+    assert sorted((rows * 7 + columns).tolist()) == list(range(42))

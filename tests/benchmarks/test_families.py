@@ -22,13 +22,8 @@ from detmode.cuda.digest import SOURCE
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
-    pytest.mark.usefixtures("clock"),
+    pytest.mark.usefixtures("clock", "cublas_workspace"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def run(folder: Path, *options: str) -> Results:
@@ -108,7 +103,6 @@ def test_one_part_alone(tmp_path: Path) -> None:
     assert [*found.host] == [*names, *host_cost.LAUNCHES]
     for name in names:
         time = found.host[name]
-        assert isinstance(time, Spread)
         assert time.median < 1e-3
         assert time.median > 0 or name in ("dispatch", "look up", "validate")
     assert {found.host[name] for name in host_cost.LAUNCHES} == {"needs a GPU"}

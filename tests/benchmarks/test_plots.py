@@ -10,9 +10,6 @@ from contention import KINDS
 from matplotlib.figure import Figure
 from results import Results
 from sides import NATIVE, Row
-from timing import Spread
-
-Made = Callable[[float], Spread]
 
 
 @pytest.fixture

@@ -1,19 +1,15 @@
 """The sources that several test modules launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, accumulator_buffers, ctype, host, launch
+from detmode import RUN_TO_RUN, Rule, RuleTable, Substitute, default_rules
+from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, host, launch
 from detmode.cuda.signature import kernels_of
-
-FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-COMPLEX = (torch.complex64, torch.complex128)
-INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, on
 
 
 def names(*dtypes: torch.dtype) -> tuple[str, ...]:
@@ -126,6 +122,41 @@ def accumulate(output: Tensor, index: Tensor, source: Tensor, headroom: int) -> 
         keys=keys, sums=sums, output=result, n=n, headroom=headroom,
     )  # fmt: skip
     return result
+
+
+def mapped(source: Source, kernel: str, values: Tensor, **more: object) -> Tensor:
+    """Apply a kernel's entry for their dtype to each of the values."""
+    output, n = empty_like(values), values.numel()
+    launch(source, f"{kernel}<{ctype(values.dtype)}>", n, input=values, output=output, n=n, **more)
+    return output
+
+
+def add_racing(result: Tensor, source: Tensor, index: Tensor) -> Tensor:
+    """Add by a float atomicAdd, in the order in which the threads come, and return the result."""
+    n = len(source)
+    launch(KERNELS, "naive_scatter<float>", n, source=source, index=index, output=result, n=n)
+    return result
+
+
+def _racing_index_put(
+    self: Tensor, indices: list[Tensor], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """``index_put`` of rows by one index, which adds as ATen's CUDA kernel may."""
+    (index,), columns = indices, torch.arange(self[0].numel())
+    flat = (index.reshape(-1, 1) * len(columns) + columns).reshape(-1)
+    return add_racing(self.clone(), values.reshape(-1), flat)
+
+
+def with_racing_sums() -> RuleTable:
+    """The default table with a false claim: its ``index_put`` adds by a float atomicAdd."""
+    racing = Rule(
+        op="aten::index_put",
+        when=on("cuda") & argument("accumulate", True),
+        action=Substitute(_racing_index_put),
+        guarantee=RUN_TO_RUN,
+        because="the negative control: its claim is false",
+    )
+    return default_rules() + [racing]
 
 
 def pattern(tensor: Tensor) -> bytes:

@@ -1,7 +1,5 @@
 """The reproducible accumulator: the same bits in any order, and the sum rounded once."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

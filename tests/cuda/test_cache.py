@@ -1,19 +1,16 @@
 """The cache of compiled code: what is run is what was compiled, and nobody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import detmode
 from detmode.cuda import cache
 
 NAME = "code-0123.so"
@@ -236,7 +233,9 @@ def open_path() -> Iterator[Path]:
 
 
 @pytest.mark.thorough
-def test_a_user_without_rights(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_rights(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: Callable[..., Any]
+) -> None:
     """A read-only cache gives what it has; without a cache a private folder is used, and said.
 
     The private folder goes with its process, and not with one that it has forked.
@@ -248,14 +247,7 @@ def test_a_user_without_rights(open_path: Path, monkeypatch: pytest.MonkeyPatch)
     temporary.chmod(0o777)
     for folder in (open_path / "cache" / "host", open_path / "cache"):
         folder.chmod(0o555)
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(open_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(detmode.__file__).parent.parent)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    run = run_python("-c", SCRIPT, str(open_path))
     for folder in (open_path / "cache", open_path / "cache" / "host"):
         folder.chmod(0o755)
     assert run.returncode == 0, run.stderr

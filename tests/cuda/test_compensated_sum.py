@@ -1,7 +1,5 @@
 """compensated_sum: thousands of additions with the error of one."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

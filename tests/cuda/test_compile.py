@@ -1,7 +1,5 @@
 """Every entry of this package's sources compiles for every supported GPU, without a GPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

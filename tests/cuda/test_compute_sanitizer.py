@@ -1,7 +1,5 @@
 """Commands of tools/sanitize.py: every entry's smallest sample, under each tool."""
 
-from __future__ import annotations
-
 import shlex
 import stat
 import sys

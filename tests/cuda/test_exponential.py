@@ -1,15 +1,14 @@
 """exponential.cuh: errors, ends, and that it asks nothing of a GPU's own functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from decimal import Decimal, getcontext
+from functools import partial
 
 import needs
 import pytest
 import torch
-from cuda_sources import EXPONENTIAL
+from cuda_sources import EXPONENTIAL, mapped
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -22,14 +21,7 @@ getcontext().prec = 60
 
 pytestmark = needs.compiler
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-
-
-def apply(name: str, values: Tensor) -> Tensor:
-    """A function of each value."""
-    output = torch.empty_like(values)
-    entry, n = f"{name}<{ctype(values.dtype)}>", len(values)
-    launch(EXPONENTIAL, entry, n, input=values, output=output, n=n)
-    return output
+apply = partial(mapped, EXPONENTIAL)
 
 
 def exact(value: float) -> Decimal:

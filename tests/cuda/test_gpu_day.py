@@ -1,7 +1,5 @@
 """tools/gpu_day.py: all stages on the host runner, and what is told of those that fail."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -26,8 +24,6 @@ from gpu_day import STAGES, Job, Stage
 
 from detmode.cli import parser as cli
 
-PROVENANCE = {"gpu": "some GPU", "commit": "abc", "date": "today"}
-
 
 def python(code: str, *, name: str = "a job") -> Job:
     return Job(name, (sys.executable, "-c", code))
@@ -40,7 +36,7 @@ def stage(*jobs: Job, **options: Any) -> Stage:
 
 def day(folder: Path, minutes: float = 5.0, commit: str = "abc") -> gpu_day.Day:
     end = time.monotonic() + 60 * minutes
-    return gpu_day.Day(folder, True, end, {**PROVENANCE, "commit": commit})
+    return gpu_day.Day(folder, True, end, {"gpu": "some GPU", "commit": commit, "date": "today"})
 
 
 def outcomes(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
@@ -211,7 +207,6 @@ def test_an_interrupt_has_its_table(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*command, "--stage", "verify"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stderr is not None
         assert process.stderr.readline().startswith("verify: ")
         time.sleep(2)  # the job is begun right after the line
         process.send_signal(signal.SIGTERM)

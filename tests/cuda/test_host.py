@@ -1,7 +1,5 @@
 """The host runner runs CUDA code as a GPU may, and finds what a GPU would not report."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_sources import FAULTS, KERNELS, WARP, pattern, source_in
+from cuda_sources import FAULTS, KERNELS, WARP, add_racing, pattern, source_in
 
 from detmode.cuda import CompileError, Source, empty, host, launch, launch_blocks
 from detmode.cuda.host import library
@@ -83,7 +81,7 @@ def test_endless():
 
 
 @pytest.mark.thorough
-def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
+def test_a_kernel_without_end_ends_its_test(tmp_path: Path, run_python: Any) -> None:
     """It returns to no signal handler: the suite's time limit does not count on one."""
     root, test = Path(__file__).parents[2], tmp_path / "test_endless.py"
     test.write_text(ENDLESS)
@@ -91,13 +89,7 @@ def test_a_kernel_without_end_ends_its_test(tmp_path: Path) -> None:
         FAULTS, "assert_small", 1, 1, output=torch.zeros(1), n=1
     )  # compiles them, for both
     settings = ("-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider", "-s", "--timeout=5")
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *settings, "-n0", str(test)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    ended = run_python("-m", "pytest", *settings, "-n0", str(test))
     assert "begins" in ended.stdout
     assert ended.returncode == 1
     assert "Timeout" in ended.stdout + ended.stderr
@@ -207,12 +199,6 @@ def test_schedules_shuffle_and_repeat() -> None:
     assert not torch.equal(orders[0][0], orders[2][0])
 
 
-def draw_and_raise() -> None:
-    with host.schedule(None):
-        assert torch.equal(draw(300), torch.arange(300, dtype=torch.int32))
-        raise RuntimeError("inside")
-
-
 def test_schedules_nest_and_survive_exceptions() -> None:
     """Leaving a context, by an exception too, restores the outer schedule where it was."""
     with host.schedule(3):
@@ -220,8 +206,9 @@ def test_schedules_nest_and_survive_exceptions() -> None:
         second = draw(300)
     with host.schedule(3):
         draw(300)
-        with pytest.raises(RuntimeError, match="inside"):
-            draw_and_raise()
+        with pytest.raises(RuntimeError, match="inside"), host.schedule(None):
+            assert torch.equal(draw(300), torch.arange(300, dtype=torch.int32))
+            raise RuntimeError("inside")
         assert torch.equal(draw(300), second)
 
 
@@ -250,12 +237,8 @@ def test_negative_control() -> None:
     source, index = torch.randn(5000), torch.randint(0, 10, (5000,))
     seen = set()
     for seed in range(5):
-        output = torch.zeros(10)
         with host.schedule(seed):
-            launch(
-                KERNELS, "naive_scatter<float>", 5000,
-                source=source, index=index, output=output, n=5000,
-            )  # fmt: skip
+            output = add_racing(torch.zeros(10), source, index)
         expected = torch.zeros(10).index_add(0, index, source)
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
         seen.add(pattern(output))
@@ -429,7 +412,6 @@ def test_what_is_wrong_with_cxx(value: str, said: str, tmp_path, monkeypatch) ->
     value = value.format(tmp_path=tmp_path)
     monkeypatch.setenv("CXX", value)
     reason = unavailable.__wrapped__("cpu")
-    assert reason is not None
     assert reason.startswith(f"CXX is {value!r}: ")
     assert said in reason
     assert reason.endswith("; set it to a C++ compiler, or unset it.")

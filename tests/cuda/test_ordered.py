@@ -1,7 +1,5 @@
 """ordered.cuh: keys in the order of the values, and maxima and minima by integer atomics."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

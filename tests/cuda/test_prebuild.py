@@ -1,11 +1,7 @@
 """A GPU's machine finds what tools/prebuild.py makes elsewhere: it compiles nothing."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import prebuild
 import pytest
@@ -25,24 +21,16 @@ def library() -> Path:
     return next(Path(words[-1]).parent for words in lines if "libnvrtc.so" in words[-1])
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, prebuild.__file__, *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-
-
 @pytest.mark.thorough
-def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None:
+def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path, run_python: Any) -> None:
     """All kernels are in a cache that another process made: NVRTC may not be called.
 
     The cache is first copied, with rights for all, as a machine may get it. Of another architecture
     none is there.
     """
     version = ".".join(map(str, nvrtc.getVersion()))
-    given = (*SMALL, "--nvrtc", version, "--library", str(library))
-    made = run(*given, "--output", str(tmp_path / "made"))
+    given = (prebuild.__file__, *SMALL, "--nvrtc", version, "--library", str(library))
+    made = run_python(*given, "--output", str(tmp_path / "made"))
     assert made.returncode == 0, made.stderr
     assert f"2 kernels for sm_90 by NVRTC {version}: 2 compiled now; " in made.stdout
     for file in (tmp_path / "made").rglob("*"):
@@ -59,27 +47,21 @@ def test_a_fresh_process_compiles_nothing(library: Path, tmp_path: Path) -> None
         "print(len([*prebuild.missing(prebuild.entries(['histograms']), 'sm_80')]))\n"
     )
     own = tmp_path / "own"
-    found = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "DETMODE_CACHE": str(own)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = run_python("-c", script, DETMODE_CACHE=str(own))
     assert found.stdout.splitlines() == [str(own), *[str(b"\x7fELF")] * 2, "2"], found.stderr
     assert not [file for file in own.rglob("*") if file.stat().st_mode & 0o022]
-    check = run(*given, "--check", DETMODE_CACHE=str(own))
+    check = run_python(*given, "--check", DETMODE_CACHE=str(own))
     assert (check.returncode, check.stdout.rpartition(": ")[2]) == (0, "0 missing in the cache\n")
 
 
-def test_another_nvrtc_is_refused(library: Path, tmp_path: Path) -> None:
+def test_another_nvrtc_is_refused(library: Path, tmp_path: Path, run_python: Any) -> None:
     """Kernels of an NVRTC that the other machine does not have would never be found there."""
-    given = (*SMALL, "--nvrtc", "12.9", "--output", str(tmp_path))
-    found = run(*given, "--library", str(library))
+    given = (prebuild.__file__, *SMALL, "--nvrtc", "12.9", "--output", str(tmp_path))
+    found = run_python(*given, "--library", str(library))
     version = ".".join(map(str, nvrtc.getVersion()))
     message = f"cannot prebuild: NVRTC 12.9 was asked for, but CuPy has {version}\n"
     assert (found.returncode, found.stderr) == (2, message)
-    empty = run(*given, "--library", str(tmp_path))
+    empty = run_python(*given, "--library", str(tmp_path))
     assert empty.returncode == 2
     assert empty.stderr.startswith(f"cannot prebuild: {tmp_path} has no libnvrtc-builtins.so.*;")
 

@@ -1,7 +1,5 @@
 """The headers of detmode/cuda/include: conversions, positions, fixed-order reductions, owners."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from fractions import Fraction
@@ -48,33 +46,30 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     assert (output[~numbers].view(torch.int16) == 0x7FFF).all()
 
 
-@settings(deadline=None, database=None)
+def divided(kernel: str, values: list[int], divisor: int) -> list[int]:
+    output, n = torch.zeros(len(values), dtype=torch.int64), len(values)
+    given = torch.tensor(values)
+    launch(PRIMITIVES, kernel, 1, values=given, output=output, n=n, divisor=divisor)
+    return output.tolist()
+
+
 @given(st.lists(st.integers(0, 2**40), min_size=4, max_size=8), st.integers(1, 2**33))
 @example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], 2**16 + 1)
 @example([2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31 + 5], 2**31)
 def test_quick_divisions(values: list[int], divisor: int) -> None:
     """Quotients of positions are right beyond 2^31 and 2^32 elements."""
-    output = torch.zeros(len(values), dtype=torch.int64)
-    launch(
-        PRIMITIVES, "quick_divisions", 1,
-        values=torch.tensor(values), output=output, n=len(values), divisor=divisor,
-    )  # fmt: skip
-    assert output.tolist() == [value // divisor for value in values]
+    expected = [value // divisor for value in values]
+    assert divided("quick_divisions", values, divisor) == expected
 
 
-@settings(max_examples=30, deadline=None, database=None)
+@settings(max_examples=30, database=None)
 @given(
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=8),
     st.one_of(st.integers(1, 9), st.integers(1, 2**62)),
 )
 def test_divisions(values: list[int], divisor: int) -> None:
     """ceil_div is Python's -(-a // b)."""
-    output = torch.zeros(len(values), dtype=torch.int64)
-    launch(
-        PRIMITIVES, "divisions", 1,
-        values=torch.tensor(values), output=output, n=len(values), divisor=divisor,
-    )  # fmt: skip
-    assert output.tolist() == [-(-value // divisor) for value in values]
+    assert divided("divisions", values, divisor) == [-(-value // divisor) for value in values]
 
 
 def test_limits() -> None:

@@ -1,7 +1,5 @@
 """product.cuh: products that neither overflow nor underflow before their end."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

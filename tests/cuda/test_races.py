@@ -1,7 +1,5 @@
 """The host runner finds data races, in whatever order it ran the threads, and only races."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

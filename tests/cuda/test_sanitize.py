@@ -1,11 +1,9 @@
 """The sanitized build finds what guard zones cannot, and nothing in kernels that are right."""
 
-from __future__ import annotations
-
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +30,7 @@ print("missed")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
-def test_out_of_bounds_read_is_found() -> None:
+def test_out_of_bounds_read_is_found(run_python: Callable[..., Any]) -> None:
     """Shared memory and abandoned launches are clean under ASan; a read past the end is not.
 
     What families launch is clean in ``tests/rules/test_sanitized.py``.
@@ -41,15 +39,8 @@ def test_out_of_bounds_read_is_found() -> None:
         environment = host.sanitizer_environment()
     except CompileError as error:
         pytest.skip(str(error))
-    directory = str(Path(__file__).parent)
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(directory=directory)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    script = SCRIPT.format(directory=str(Path(__file__).parent))
+    run = run_python("-c", script, **environment)
     assert run.stdout.split() == ["divergence", "divergence", "clean"]
     assert run.returncode != 0
     assert "AddressSanitizer: use-after-poison" in run.stderr

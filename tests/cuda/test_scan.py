@@ -1,7 +1,5 @@
 """scan.cuh: scans in a fixed order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from cuda_sources import SCAN_SHAPES as SHAPES

@@ -1,7 +1,5 @@
 """A launch's arguments: named, checked and packed as the kernel's text declares them."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import struct

@@ -1,31 +1,19 @@
 """significand.cuh: numbers taken apart, and put together again."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
-from cuda_sources import SIGNIFICAND, pattern
+from cuda_sources import SIGNIFICAND, mapped, pattern
 
-from detmode.cuda import ctype, empty, launch
+from detmode.cuda import ctype, launch
 
 DTYPES = (torch.float32, torch.float64)
 
 
 def powers(values: torch.Tensor, zero: int) -> torch.Tensor:
     """``values[i] * 2**(i - zero)``."""
-    output, n = empty(values.shape, values.dtype, "cpu"), values.numel()
-    launch(
-        SIGNIFICAND,
-        f"powers<{ctype(values.dtype)}>",
-        n,
-        input=values,
-        output=output,
-        n=n,
-        zero=zero,
-    )
-    return output
+    return mapped(SIGNIFICAND, "powers", values, zero=zero)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,7 +1,5 @@
 """A source is one text with its includes, found and read late."""
 
-from __future__ import annotations
-
 import pytest
 
 from detmode.cuda import CompileError, Source

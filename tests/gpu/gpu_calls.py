@@ -1,7 +1,5 @@
 """Shared by the tests of a GPU's surroundings: one call of each operator, and things around it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import needs
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
+from timing import tensors_of as tensors_in
 
 from detmode import DeterministicMode
 from detmode.table.rule_table import resolve
@@ -62,11 +60,6 @@ def by_substitutes(run: Callable[[], Any], device: str, **options: Any) -> Any:
         result = run()
     assert {row.action for row in mode.records} == {"substitute"}
     return result
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in an argument, in a fixed order."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def poison(byte: int) -> None:

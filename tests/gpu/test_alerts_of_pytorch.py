@@ -1,7 +1,5 @@
 """PyTorch on a GPU alerts where the rule table says so, by the table's names, and only there."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest
@@ -131,7 +129,6 @@ def test_attention_is_silent(dtype: torch.dtype) -> None:
     with deterministic_flag(True):
         output = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         output.sum().backward()
-    assert query.grad is not None
     assert torch.isfinite(query.grad).all()
 
 

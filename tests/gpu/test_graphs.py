@@ -1,7 +1,5 @@
 """CUDA graphs: substitutes are captured after a first call, and a replay is the eager call."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gpu_calls import CHOSEN, arguments_of, held_up, substituted, tensors_in

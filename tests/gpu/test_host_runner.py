@@ -1,7 +1,5 @@
 """The host runner says the truth about a GPU: bits that are any GPU's are its as well."""
 
-from __future__ import annotations
-
 import needs
 import pytest
 import torch

@@ -4,8 +4,6 @@ Each call runs small on the host runner and large on a GPU, with values whose re
 exactly: small whole numbers, and others near the end, beyond position 2^31.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

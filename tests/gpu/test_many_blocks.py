@@ -4,8 +4,6 @@ The samples of the families are small, for the host runner. Here more blocks tha
 once hand over their totals, beside a load that changes which of them is first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import needs
@@ -14,12 +12,11 @@ import torch
 from gpu_calls import DEVICES, by_substitutes
 from variation import Load
 
+from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.verify.cases import tensors_of
 from detmode.verify.claims import same_bits
 
 aten = torch.ops.aten
-FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -51,13 +48,12 @@ def pool_backward(dims: int) -> Callable[..., object]:
     return lambda grad, x, indices: func(grad, x, [2] * dims, [4] * dims, indices)
 
 
-def scan(op: str) -> Callable[..., object]:
-    return lambda x: getattr(aten, op)(x, 0)
-
-
 CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
     **{
-        f"{op}-{dtype}": (scan(op), lambda dtype=dtype: (spread(dtype, (1 << 22) + 77),))
+        f"{op}-{dtype}": (
+            lambda x, op=op: getattr(aten, op)(x, 0),
+            lambda dtype=dtype: (spread(dtype, (1 << 22) + 77),),
+        )
         for op in ("cumsum", "cumprod", "logcumsumexp")
         for dtype in (torch.float32, torch.float64)
     },

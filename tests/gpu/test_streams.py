@@ -1,7 +1,5 @@
 """Substitutes keep to torch's current stream, and to memory that is theirs until they have run."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

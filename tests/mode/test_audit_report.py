@@ -49,9 +49,6 @@ class Net(nn.Module):
         return self.second(between)
 
 
-# Bytes
-
-
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_bytes_of_a_program(device):
     """The totals are the sums that one counts by hand; a substitute adds its traffic."""
@@ -133,9 +130,6 @@ def test_a_composite_is_what_it_is_made_of():
     assert inference.total_bytes == plain.total_bytes > 0
 
 
-# Modules
-
-
 def test_modules():
     """Each module has its calls and those of their backward, also where two share a line."""
     net = Net()
@@ -159,9 +153,6 @@ def test_modules():
         total = sum(getattr(cost, name) for cost in modules.values())
         assert total == getattr(report.total, name)
     assert "Net.second.conv" in str(report)
-
-
-# Options
 
 
 def test_a_cnn_without_and_with_substitutes():
@@ -215,9 +206,6 @@ def test_where_the_program_turns_the_flag_off():
 
     report = audited(function, neg(Native()))
     assert [record.action for record in report.records] == ["warn"]
-
-
-# What is not seen
 
 
 def attention(device, **options):
@@ -291,9 +279,6 @@ def test_stand_ins_are_for_rows_of_their_family(name):
     for ops in getattr(families()[name], "STANDS_FOR", {}).values():
         assert set(ops) <= listed
         assert not any(runs_on_cpu(func) for op in ops if (func := resolve(op)) is not None)
-
-
-# As JSON
 
 
 def test_json_round_trip():

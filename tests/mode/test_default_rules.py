@@ -1,14 +1,11 @@
 """The mode over the rules that come with detmode."""
 
-import pytest
 import torch
 
 import detmode
 from detmode import DeterministicMode
-from detmode.table.variants import functional_signature, variant_of
 
 
-@pytest.fixture(scope="module")
 def loaded():
     """All overloads of ATen."""
     for name in torch._C._dispatch_get_all_op_names():
@@ -23,40 +20,20 @@ def loaded():
     ]
 
 
-def test_each_listed_overload_is_known(loaded):
+def test_each_listed_overload_is_known():
     """Every overload with a row that acts, variants included, can be looked up and named."""
     table = detmode.default_rules()
     mode = DeterministicMode()
     listed = [
         func
-        for func in loaded
+        for func in loaded()
         if any(not isinstance(row.rule.action, detmode.Allow) for row in table.get(func))
     ]
     assert len(listed) > 50
     for func in listed:
         overload = mode._look_up(func)
-        assert overload is not None
         assert overload.name in overload.names
         assert overload.signature.names == tuple(a.name for a in func._schema.arguments)
-
-
-def test_variants_have_the_chain_of_their_functional_form(loaded):
-    """In-place and out variants meet the rows of the functional overload, neither more nor less."""
-    table = detmode.default_rules()
-    checked = 0
-    for func in loaded:
-        if variant_of(func) == "functional" or not table.get(func):
-            continue
-        base = func._schema.name.removeprefix("aten::")
-        for name in {base, base.removesuffix("_")}:
-            packet = getattr(torch.ops.aten, name, None)
-            for overload in packet.overloads() if packet is not None else ():
-                functional = getattr(packet, overload)
-                same = functional_signature(functional) == functional_signature(func)
-                if variant_of(functional) == "functional" and same:
-                    assert table.get(func) == table.get(functional), func
-                    checked += 1
-    assert checked > 20
 
 
 def train():

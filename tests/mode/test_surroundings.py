@@ -169,9 +169,6 @@ def test_checkpoint(mode, substituted, use_reentrant):
     assert substituted == ["aten::upsample_bilinear2d_backward"]
 
 
-# Autograd
-
-
 @pytest.mark.parametrize("allowed", [False, True])
 def test_custom_function(mode, line, allowed):
     """In the backward of a torch.autograd.Function the place is the user's line in it.
@@ -213,9 +210,6 @@ def test_hooks(mode, line):
     assert [record.site for record in made.records] == line(hook)
 
 
-# Threads
-
-
 def test_other_threads_meet_pytorchs_own_alert(mode):
     """Another thread does not see the mode; PyTorch's alert still fires there: never silent."""
 
@@ -251,9 +245,6 @@ def test_backward_in_another_thread_than_forward(mode, line):
     assert [record.site for record in made.records] == line(user)
 
 
-# Workers
-
-
 class Scanned(Dataset):
     def __len__(self):
         return 2
@@ -277,9 +268,6 @@ def test_data_loader_workers(mode, workers):
     assert flags.tolist() == [workers != "spawn"] * 2
     assert modes.tolist() == [workers != "spawn"] * 2
     assert len(made.records) == (1 if workers == "none" else 0)
-
-
-# Compilers and other modes
 
 
 def test_flop_counter_inside_and_outside(mode):

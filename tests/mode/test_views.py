@@ -19,13 +19,9 @@ from detmode.runs.recording import record
 from detmode.testing.reproducible import _Filled
 from detmode.testing.suite import SuiteMode
 
+pytestmark = pytest.mark.usefixtures("cublas_workspace")
+
 torch.library.define("detmode_views::autocorrelation", "(Tensor x) -> Tensor")
-
-
-@pytest.fixture(autouse=True)
-def cublas(monkeypatch):
-    """Questions of PyTorch 2.8 and 2.9 to a GPU, where CUDA is simulated."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @torch.library.impl("detmode_views::autocorrelation", "CPU")

@@ -1,7 +1,5 @@
 """Six small models, each with a training step that PyTorch's flag makes raise on CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The HTML page in a browser: filters, module buttons, and both colour schemes."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil
@@ -38,7 +36,6 @@ def browse(tmp_path: Path, script: str = "", *options: str) -> str:
     """The page after a script has used it, as the browser has it then."""
     file = tmp_path / "page.html"
     file.write_text(page().replace("</body>", f"<script>{script}</script></body>"))
-    assert BROWSER is not None
     return subprocess.run(
         [
             *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"),

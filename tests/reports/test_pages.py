@@ -1,7 +1,5 @@
 """Reports as text, timeline, SARIF and HTML page, all from one model."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import Namespace
@@ -57,9 +55,6 @@ def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
         "empty": Report([]),
         "nothing varied": ProbeReport([], 9, [], 3),
     }
-
-
-# The timeline
 
 
 def test_span_shows_the_most_serious_call() -> None:
@@ -126,7 +121,6 @@ def test_mode_reports_its_calls_in_order() -> None:
             net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
             torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
     timeline = mode.report().page().timeline
-    assert timeline is not None
     assert timeline.calls == sum(row.count for row in mode.records) == 6
     lanes = {lane.name: [round(span.begin * 6) for span in lane.spans] for lane in timeline.lanes}
     assert lanes == {"Sequential.1": [0, 3], "Sequential.0": [1, 4], NO_MODULE: [2, 5]}
@@ -156,9 +150,6 @@ def test_reason_and_remedy_are_in_every_form() -> None:
     ):
         assert "its threads race" in text
         assert "sort the indices" in text
-
-
-# SARIF
 
 
 def test_sarif_has_a_result_a_row(reports: dict[str, Shown]) -> None:
@@ -216,9 +207,6 @@ def test_sarif_locations(site: str, uri: str | None) -> None:
     ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
     found = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["locations"]]
     assert found == ([] if uri is None else [uri])
-
-
-# HTML
 
 
 class Checked(HTMLParser):
@@ -303,7 +291,6 @@ def test_lines_of_a_comparison_count_every_call(comparison: detmode.Comparison) 
     """The rows and the timeline of a comparison account for all calls that differ."""
     assert sum(line.counts[0] for line in comparison.lines) == comparison.different > 0
     timeline = comparison.timeline
-    assert timeline is not None
     counted = {group: 0 for group in ("same", "different")}
     for lane in timeline.lanes:
         for group, count in lane.counts:

@@ -1,7 +1,5 @@
 """Products and extrema by destination, exactly, and a substitute's largest distance from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

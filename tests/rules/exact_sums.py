@@ -1,7 +1,5 @@
 """Sums by destination, exactly, and a substitute's largest distance from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Assignments with repeated destinations: a serial loop in which the last one stays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -9,11 +9,9 @@ from unittest.mock import patch
 import pytest
 import torch
 from selection import spread_operators, wanted
-from torch.utils._pytree import tree_leaves
+from timing import tensors_of
 
 pytest.importorskip("expecttest", reason="PyTorch's table of operators imports expecttest")
-
-__all__ = ["SHARES", "name_of", "operators", "run", "samples_of", "seed", "share_of", "tensors"]
 
 SHARES = 24
 """In how many tests the operators are run."""
@@ -55,12 +53,7 @@ def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Any]:
     """
     seed(0)
     wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    samples: Iterator[Any] = op.sample_inputs_func(op, "cpu", dtype, requires_grad=wants_grad)
-    return samples
-
-
-def tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return op.sample_inputs_func(op, "cpu", dtype, requires_grad=wants_grad)
 
 
 def _gradients(
@@ -81,8 +74,8 @@ def run(
     """Results and gradients; ``twice``: the gradients of the gradients too, where it has them."""
     seed(1)
     result = op(sample.input, *sample.args, **sample.kwargs)
-    outputs = [t for t in tensors(sample.output_process_fn_grad(result)) if t.requires_grad]
-    inputs = [t for t in tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
+    outputs = [t for t in tensors_of(sample.output_process_fn_grad(result)) if t.requires_grad]
+    inputs = [t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
     if not outputs or not inputs:
-        return tensors(result), []
-    return tensors(result), _gradients(outputs, inputs, again=twice and op.supports_gradgrad)
+        return tensors_of(result), []
+    return tensors_of(result), _gradients(outputs, inputs, again=twice and op.supports_gradgrad)

@@ -1,7 +1,5 @@
 """Inputs that the fuzz tests draw, and the claim they share: the same bits in two schedules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The backward of the CTC loss, on the host runner and through the user's functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -9,23 +9,14 @@ import torch
 from detmode.table.rule import Allow
 
 CONVOLUTION = ("aten::convolution", "aten::convolution_backward")
-INTERPOLATE = (
-    "aten::upsample_linear1d_backward",
-    "aten::upsample_bilinear2d_backward",
-    "aten::upsample_bicubic2d_backward",
-    "aten::upsample_trilinear3d_backward",
+INTERPOLATE = tuple(
+    f"aten::upsample_{kind}_backward"
+    for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
 )
-
 OPERATORS: dict[str, tuple[str, ...]] = {
-    "torch.nn.Conv1d": CONVOLUTION,
-    "torch.nn.Conv2d": CONVOLUTION,
-    "torch.nn.Conv3d": CONVOLUTION,
-    "torch.nn.ConvTranspose1d": CONVOLUTION,
-    "torch.nn.ConvTranspose2d": CONVOLUTION,
-    "torch.nn.ConvTranspose3d": CONVOLUTION,
-    "torch.nn.ReplicationPad1d": ("aten::replication_pad1d_backward",),
-    "torch.nn.ReplicationPad2d": ("aten::replication_pad2d_backward",),
-    "torch.nn.ReplicationPad3d": ("aten::replication_pad3d_backward",),
+    **{f"torch.nn.Conv{kind}{n}d": CONVOLUTION for kind in ("", "Transpose") for n in (1, 2, 3)},
+    **{f"torch.nn.ReplicationPad{n}d": (f"aten::replication_pad{n}d_backward",) for n in (1, 2, 3)},
+    **{f"torch.nn.ReflectionPad{n}d": (f"aten::reflection_pad{n}d_backward",) for n in (1, 2, 3)},
     "torch.bmm": ("aten::bmm",),
     "torch.mm": ("aten::mm",),
     "torch.mv": ("aten::mv",),
@@ -51,9 +42,6 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "torch.nn.MaxUnpool2d": ("aten::max_unpool2d",),
     "torch.nn.MaxUnpool3d": ("aten::max_unpool3d",),
     "torch.nn.functional.interpolate": INTERPOLATE,
-    "torch.nn.ReflectionPad1d": ("aten::reflection_pad1d_backward",),
-    "torch.nn.ReflectionPad2d": ("aten::reflection_pad2d_backward",),
-    "torch.nn.ReflectionPad3d": ("aten::reflection_pad3d_backward",),
     "torch.nn.NLLLoss": ("aten::nll_loss2d_forward",),
     "torch.nn.CTCLoss": ("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
     "torch.nn.EmbeddingBag": ("aten::_embedding_bag_backward",),

@@ -1,7 +1,5 @@
 """The backward of embeddings and of bags of maxima, over shapes, indices, layouts and dtypes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fractional max pooling's backward on the host runner, over shapes, regions and layouts."""
 
-from __future__ import annotations
-
 import math
 from unittest import mock
 

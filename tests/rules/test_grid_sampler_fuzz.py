@@ -1,7 +1,5 @@
 """Grid sampling's backward on the host runner, and F.grid_sample in the mode."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 from unittest.mock import patch

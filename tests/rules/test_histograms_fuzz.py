@@ -1,7 +1,5 @@
 """histc and bincount with weights on the host runner, over ranges, bins, layouts and dtypes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

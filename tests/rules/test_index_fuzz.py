@@ -1,7 +1,5 @@
 """Sums, products, means, extrema and assignments by index, over shapes, strides and dtypes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import exact_reductions

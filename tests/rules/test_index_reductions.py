@@ -44,10 +44,7 @@ def test_derivatives(operator: str, reduce: str, include_self: bool, source: Ten
     index = INDEX if operator == "scatter_reduce" else INDEX[:, 0]
 
     def function(self: Tensor, source: Tensor) -> Tensor:
-        reduction = getattr(self, operator)
-        result = reduction(0, index, source, reduce, include_self=include_self)
-        assert isinstance(result, Tensor)
-        return result
+        return getattr(self, operator)(0, index, source, reduce, include_self=include_self)
 
     expected = derivatives(function, SELF, source)
     with DeterministicMode(simulate="cuda", schedule_seed=1) as mode:

@@ -1,7 +1,5 @@
 """Max unpooling on the host runner and on the CPU, over shapes, layouts, dtypes and indices."""
 
-from __future__ import annotations
-
 from math import prod
 
 import needs

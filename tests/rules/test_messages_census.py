@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import needs
@@ -66,12 +67,6 @@ def ctc(lengths: Callable[[list[int]], Any]) -> torch.Tensor:
     log_probs = leaf(8, 2, 4).log_softmax(2)
     targets = torch.tensor([[1, 1, 2], [3, 3, 3]])
     return F.ctc_loss(log_probs, targets, lengths([8, 8]), lengths([3, 3]))
-
-
-def quantized_resize() -> None:
-    """Grow a quantized tensor."""
-    values = torch._empty_affine_quantized([4], scale=1.0, zero_point=0, dtype=torch.quint8)
-    values.resize_(9)
 
 
 def interpolate(mode: str, n: int, **more: Any) -> torch.Tensor:
@@ -254,7 +249,11 @@ CALLS: dict[tuple[str, str], dict[str, Call]] = {
         "put_-empty": lambda: torch.ones(4).put_(zeros(0), torch.ones(0)),
     },
     ("put_", "put.default"): {"take": lambda: torch.take(leaf(4), zeros(3))},
-    ("quantized_resize_cpu_", "resize_.default"): {"quantized-resize_": quantized_resize},
+    ("quantized_resize_cpu_", "resize_.default"): {
+        "quantized-resize_": lambda: torch._empty_affine_quantized(
+            [4], scale=1.0, zero_point=0, dtype=torch.quint8
+        ).resize_(9),
+    },
 }
 """By PyTorch's caller name, and the overload that alerts, the calls that people make."""
 
@@ -272,13 +271,13 @@ class Alerting:
         name: the name that is called.
         caller: PyTorch's caller name.
         op: the overload that alerts, as the dispatcher sees it.
-        call: the call.
+        run: makes the call.
     """
 
     name: str
     caller: str
     op: str
-    call: Call
+    run: Call
 
     def __str__(self) -> str:
         return self.name
@@ -287,9 +286,6 @@ class Alerting:
     def may_end_in(self) -> type[Exception] | tuple[()]:
         """PyTorch's error of a call that has no CPU kernel."""
         return NotImplementedError if "cudnn" in self.name else ()
-
-    def run(self) -> None:
-        run(self.call)
 
 
 def run(call: Call) -> None:
@@ -300,7 +296,7 @@ def run(call: Call) -> None:
 
 
 ALERTING = [
-    Alerting(name, caller, f"aten::{op}", call)
+    Alerting(name, caller, f"aten::{op}", partial(run, call))
     for (caller, op), calls in CALLS.items()
     if SINCE.get(caller, (0,)) <= TORCH_VERSION
     for name, call in calls.items()
@@ -357,21 +353,17 @@ SILENT: dict[str, Call] = {
 }
 """Calls that people fear and PyTorch does not alert on: as if on CUDA they pass without a word."""
 
-WITHOUT_FAKE_TENSORS = ("quantized-resize_",)
-
-
-def meetings() -> list[Any]:
-    """Every call, as if on CUDA, with fake CUDA tensors, and on the CPU if it alerts there."""
-    return [
-        pytest.param(each, place, id=f"{each}-{place}")
-        for each in ALERTING
-        for place, does in (
-            ("simulated", True),
-            ("fake", each.name not in WITHOUT_FAKE_TENSORS),
-            ("cpu", each.name in ON_CPU),
-        )
-        if does
-    ]
+MEETINGS = [
+    pytest.param(each, place, id=f"{each}-{place}")
+    for each in ALERTING
+    for place, does in (
+        ("simulated", True),
+        ("fake", "quantized" not in each.name),
+        ("cpu", each.name in ON_CPU),
+    )
+    if does
+]
+"""Every call, as if on CUDA, with fake CUDA tensors, and on the CPU if it alerts there."""
 
 
 class _Catch(TorchDispatchMode):
@@ -422,7 +414,7 @@ def met(each: Alerting, place: str, **settings: Any) -> tuple[Call, Deterministi
     return as_cuda(each) if place == "fake" else each.run, mode
 
 
-@pytest.mark.parametrize(("each", "place"), meetings())
+@pytest.mark.parametrize(("each", "place"), MEETINGS)
 def test_raises(each: Alerting, place: str) -> None:
     """The user's call raises PyTorch's message to the letter."""
     run, mode = met(each, place)
@@ -432,7 +424,7 @@ def test_raises(each: Alerting, place: str) -> None:
     assert str(caught.value).startswith(alert_text(each.caller, warn=False) + "\n  at ")
 
 
-@pytest.mark.parametrize(("each", "place"), meetings())
+@pytest.mark.parametrize(("each", "place"), MEETINGS)
 def test_warns(each: Alerting, place: str) -> None:
     """Under warn_only it warns with PyTorch's text, once, and goes on."""
     run, mode = met(each, place, warn_only=True)

@@ -1,7 +1,5 @@
 """The negative log likelihood over images, on the host runner and through the user's functions."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -18,14 +18,7 @@ from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.cases import widened
 from detmode.verify.claims import same_bits
 
-pytestmark = needs.compiler
-
-
-@pytest.fixture(autouse=True)
-def _workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch 2.8 and 2.9 refuse matrix products without it."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
+pytestmark = [needs.compiler, pytest.mark.usefixtures("cublas_workspace")]
 
 DTYPES = (
     *(torch.float32, torch.complex64, torch.int64),

@@ -1,7 +1,5 @@
 """PyTorch's own sample inputs for every operator it tests: on the CPU a mode changes no bit."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any

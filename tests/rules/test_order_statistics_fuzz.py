@@ -1,7 +1,5 @@
 """Values in order on the host runner, over shapes, ties, layouts, dtypes and all three kernels."""
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Pooling's backward on the host runner, over shapes, windows, ties, layouts and dtypes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,9 +1,10 @@
 """Every kernel of every family runs clean under AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torchvision_operators
@@ -35,19 +36,14 @@ print(len(chosen), "clean")
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
 @pytest.mark.parametrize("family", dict.fromkeys(SUBSTITUTED))
-def test_no_fault_in_any_sample(family: str) -> None:
+def test_no_fault_in_any_sample(family: str, run_python: Callable[..., Any]) -> None:
     """No access outside a buffer and no undefined behaviour; the profile says in which dtypes."""
     try:
         environment = host.sanitizer_environment()
     except CompileError as error:
         pytest.skip(str(error))
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, family, *PROFILE.sanitized],
-        env={**os.environ, **environment, "UBSAN_OPTIONS": "halt_on_error=1", "PYTHONPATH": PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment |= {"UBSAN_OPTIONS": "halt_on_error=1", "PYTHONPATH": PATH}
+    run = run_python("-c", SCRIPT, family, *PROFILE.sanitized, **environment)
     assert run.returncode == 0, run.stderr[-4000:]
     count, verdict = run.stdout.split()
     assert verdict == "clean"

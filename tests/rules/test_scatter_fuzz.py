@@ -1,7 +1,5 @@
 """Scattering on the host runner: sums, products, extrema, assignments; over shapes and strides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import exact_reductions

@@ -1,7 +1,5 @@
 """A row's ``traffic`` is no less than what its substitute is seen to move."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +64,6 @@ class Moved(TorchDispatchMode):
 def traffic_of(case: Case, action: Substitute) -> float:
     """The least traffic of the substitute for a case, as a multiple of the floor."""
     func = resolve(case.sample.op)
-    assert func is not None
     arguments = Signature(func).bind((), case.sample.arguments(case.dtype))
     moved = Moved()
     with moved.launches():

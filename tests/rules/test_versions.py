@@ -1,6 +1,7 @@
 """Rows that hold for some versions only act there: the mode run as if on another PyTorch."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -92,25 +93,19 @@ def test_kthvalue(release: str, version: Callable[[str], None]) -> None:
     assert message.startswith("kthvalue CUDA does not") == (release in ("2.8", "2.9"))
 
 
-def sample_by_cudnn(mode: DeterministicMode) -> None:
+@pytest.mark.parametrize(
+    ("release", "alert", "action"),
+    [("2.13", "cudnn_grid_sampler_backward", "error"), ("2.12", None, "warn")],
+)
+def test_cudnn_grid_sampler(
+    release: str, alert: str | None, action: str, version: Callable[[str], None]
+) -> None:
+    """Since 2.13 PyTorch alerts; before it is silent, and detmode warns in its own words."""
+    version(release)
     arguments = torch.ones(1, 1, 4, 4), torch.ones(1, 5, 5, 2), torch.ones(1, 1, 5, 5)
+    warns = pytest.warns(DeterminismWarning, match="vary between runs")
+    mode = DeterministicMode(simulate="cuda", substitute=False)
     # Past the warning there is no CPU kernel.
-    with mode, pytest.raises((RuntimeError, NotImplementedError)):
+    with nullcontext() if alert else warns, mode, pytest.raises(RuntimeError):
         torch.ops.aten.cudnn_grid_sampler_backward(*arguments)
-
-
-def test_cudnn_grid_sampler_alerts(version: Callable[[str], None]) -> None:
-    """Since 2.13 PyTorch alerts for cuDNN's grid sampler."""
-    version("2.13")
-    mode = DeterministicMode(simulate="cuda", substitute=False)
-    sample_by_cudnn(mode)
-    assert [record.alert for record in mode.records] == ["cudnn_grid_sampler_backward"]
-
-
-def test_cudnn_grid_sampler_warns(version: Callable[[str], None]) -> None:
-    """Before 2.13 PyTorch is silent, and detmode warns in its own words."""
-    version("2.12")
-    mode = DeterministicMode(simulate="cuda", substitute=False)
-    with pytest.warns(DeterminismWarning, match="vary between runs"):
-        sample_by_cudnn(mode)
-    assert [(record.alert, record.action) for record in mode.records] == [(None, "warn")]
+    assert [(record.alert, record.action) for record in mode.records] == [(alert, action)]

@@ -4,8 +4,6 @@ torchvision is no requirement of the tests. The stand-ins have its schemas, its 
 the CPU the families' references.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator

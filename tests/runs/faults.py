@@ -1,7 +1,5 @@
 """Kinds of fault between two runs of a training, and the call at which each shows first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Aligning sequences: nothing is lost, what is the same meets, and as little as can be is left."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

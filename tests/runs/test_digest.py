@@ -1,7 +1,5 @@
 """Digests: the same on every device and for every stride, and different for different bytes."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 
@@ -20,10 +18,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.i
 
 
 def finished(sums: torch.Tensor, tensor: torch.Tensor) -> bytes:
-    content: bytes = (
-        finish_digests(sums.cpu()[None], torch.tensor([tensor.nbytes])).numpy().tobytes()
-    )
-    return content
+    return finish_digests(sums.cpu()[None], torch.tensor([tensor.nbytes])).numpy().tobytes()
 
 
 def digest(tensor: torch.Tensor) -> bytes:

@@ -1,7 +1,5 @@
 """Recordings of distributed runs: results that come late, and ranks that are compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -227,7 +225,6 @@ def test_ranks_of_one_run(runs: Path) -> None:
 def test_collective_that_gave_two_results(runs: Path) -> None:
     """It is named, and its line."""
     divergence = diff(runs / "replica" / "rank0", runs / "replica" / "rank1").divergence
-    assert divergence is not None
     assert (divergence.kind, divergence.call.overload) == ("replica", "c10d::allreduce_.default")
     assert divergence.differing == ("mutated 0",)
     (line,) = (n for n, text in enumerate(TRAINING.splitlines(), 1) if "all_reduce(total)" in text)

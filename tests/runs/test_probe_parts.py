@@ -1,7 +1,5 @@
 """Copies of arguments, and how results differ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,6 @@ def copied(*args: object, whole: bool = False) -> tuple[object, ...]:
 def test_copy_is_the_same(tensor: Tensor) -> None:
     """Values, strides, and lazy conjugation and negation are; the memory is another."""
     (copy,) = copied(tensor)
-    assert isinstance(copy, Tensor)
     assert difference(copy, tensor) is None
     assert (copy.stride(), copy.is_conj(), copy.is_neg()) == (
         tensor.stride(),
@@ -74,8 +71,6 @@ def test_only_what_is_used_is_copied() -> None:
     """A view of a large buffer costs its own bytes, unless the whole storage is asked for."""
     view = torch.zeros(1 << 16)[256 : 256 + 16]
     (small,), (large,) = copied(view), copied(view, whole=True)
-    assert isinstance(small, Tensor)
-    assert isinstance(large, Tensor)
     assert small.untyped_storage().nbytes() < 1024
     assert large.untyped_storage().nbytes() >= 1 << 18
     assert large.storage_offset() % 16 == 0

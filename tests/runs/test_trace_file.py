@@ -1,7 +1,5 @@
 """Traces on disk: what a killed run leaves can be read, and what is no trace is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Recordings with any bytes in their files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
