@@ -98,6 +98,21 @@ def test_a_native_call_has_new_memory_filled(on):
     assert FILL._read()
 
 
+def test_a_native_call_begins_while_a_wish_does(on, monkeypatch):
+    """Whichever looks first, the native call has new memory filled."""
+    read, native = FILL._read, Other(natively)
+
+    def begin():
+        monkeypatch.setattr(FILL, "_read", read)
+        native.__enter__()
+        return read()
+
+    monkeypatch.setattr(FILL, "_read", begin)
+    with no_memory_fill():
+        assert read()
+    native.__exit__(None, None, None)
+
+
 @pytest.mark.parametrize("call", [with_flag_off, in_a_substitute])
 def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
     """The modes of other threads know what the program has chosen, while it is not in force."""
