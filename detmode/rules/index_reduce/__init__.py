@@ -48,18 +48,16 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
 from detmode.rules.index_reduce import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
 RULES = chain(
     "aten::index_reduce",
-    Row(
-        when=on("mps") & argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
-        action=Refuse(),
-        alert="index_reduce_mps",
-        since="2.15",
-        because="duplicates in index are reduced into one row by atomics",
+    on_mps(
+        "index_reduce_mps",
+        "duplicates in index are reduced into one row by atomics",
+        when=argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
     ),
     Row(
         when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
