@@ -63,21 +63,18 @@ RULES = chain(
         when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
         action=Substitute(launch.index_reduce, traffic=1.6),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="duplicates in index are multiplied into one row by atomics",
     ),
     Row(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", FLOATING),
         action=Substitute(launch.index_reduce, traffic=1.5),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="duplicates in index add to one row by atomicAdd",
     ),
     Row(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", INTEGRAL),
         action=Substitute(launch.mean_of_integers, traffic=3.0),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="integer additions commute, and PyTorch alerts all the same",
     ),
     Row(
@@ -86,8 +83,8 @@ RULES = chain(
         & dtype_in("self", FLOATING + INTEGRAL),
         action=Substitute(launch.index_reduce, traffic=2.0),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="of 0.0 and -0.0 the first to come wins",
     ),
+    alert="index_reduce_cuda",
     otherwise="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
 )
