@@ -68,7 +68,7 @@ def bench_pad(
 
 
 def scatters(case: Callable[..., Sample]) -> tuple[Sample, ...]:
-    """What any scatter is given; ``case`` makes a sample of a name, a function and its covers."""
+    """Arguments that any scatter takes; ``case`` makes a sample of a name and a function."""
     return (
         case("one_destination", lambda m: scattered(m, [4], 0, [1000], spread=1), "collisions"),
         case("odd_1", lambda m: scattered(m, [1], 0, [1]), "odd_sizes"),
