@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class Audit(DeterministicMode):
 
     def _begin(self) -> None:
         super()._begin()
-        self._floors: dict[torch._ops.OpOverload, Floor] = {}
+        self._floor = cache(Floor)
         self._tally = _Tally()
 
     def report(self) -> AuditReport:
@@ -149,12 +150,6 @@ class Audit(DeterministicMode):
         cost_of_row.add(cost)
         self._tally.acted = cost
         return result
-
-    def _floor(self, func: torch._ops.OpOverload) -> Floor:
-        floor = self._floors.get(func)
-        if floor is None:
-            floor = self._floors[func] = Floor(func)
-        return floor
 
     def _would_on_cuda(self, row: FamilyRule) -> str:
         """Return the action of the mode for a call that matches the row."""

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import cache
 from itertools import chain
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
@@ -64,7 +65,7 @@ class record(RunObserver):
         self._writer: Writer | None = None
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
-        self._plans: dict[Any, OverloadInfo] = {}
+        self._plan = cache(OverloadInfo)
         # The storages that have not been written since their allocation. A weak reference keeps
         # the address from being reused for another storage.
         self._undefined: dict[int, StorageWeakRef] = {}
@@ -129,9 +130,7 @@ class record(RunObserver):
         if _is_received():
             return run(*args, **kwargs)
         with self._lock:
-            plan = self._plans.get(func)
-            if plan is None:
-                plan = self._plans[func] = OverloadInfo(func)
+            plan = self._plan(func)
             inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
             seeded = generator_state(inputs, kwargs) if plan.seeded else None
             graph = running.graph

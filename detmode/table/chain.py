@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from detmode.table.conditions import Condition
-from detmode.table.rule import Action, Allow, Guarantee, Rule
+from detmode.table.conditions import ALWAYS, Condition, on
+from detmode.table.rule import (
+    GPU_TO_GPU,
+    Action,
+    Allow,
+    Guarantee,
+    Native,
+    Refuse,
+    Rule,
+    Substitute,
+)
 
 if TYPE_CHECKING:  # Python 3.10 has no Unpack of its own
     from typing_extensions import Unpack
@@ -47,3 +57,37 @@ def chain(
         for op in ((ops,) if isinstance(ops, str) else ops)
         for row in (*chained, last)
     )
+
+
+def on_cuda(
+    function: Callable[..., Any],
+    *,
+    traffic: float | None,
+    otherwise: Native | Refuse | None = None,
+    launches: bool = True,
+    when: Condition = ALWAYS,
+) -> Row:
+    """The fields of calls on CUDA whose substitute gives the same bits on any GPU.
+
+    ``when`` is what must hold besides; the others are as for
+    :class:`~detmode.table.rule.Substitute`.
+    """
+    return {
+        "when": on("cuda") if when is ALWAYS else on("cuda") & when,
+        "action": Substitute(function, otherwise, launches, traffic),
+        "guarantee": GPU_TO_GPU,
+    }
+
+
+def on_mps(alert: str, because: str, *, when: Condition = ALWAYS) -> Row:
+    """A row of calls on MPS, about which PyTorch alerts since 2.15; the kernels do not run there.
+
+    ``when`` is what must hold besides.
+    """
+    return {
+        "when": on("mps") if when is ALWAYS else on("mps") & when,
+        "action": Refuse(),
+        "alert": alert,
+        "since": "2.15",
+        "because": because,
+    }

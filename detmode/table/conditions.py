@@ -73,9 +73,6 @@ class Condition(Value):
             partial(operator.and_, self, other),
         )
 
-    def __str__(self) -> str:
-        return self.text
-
     def __repr__(self) -> str:
         return self.text
 
@@ -95,14 +92,23 @@ class Condition(Value):
         )
 
 
-def _pickled_by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
-    """Pickle the conditions that ``make`` returns as the call that created them."""
+def _by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
+    """Print and pickle the conditions that ``make`` returns as the call that created them.
+
+    A condition that has a text already keeps it.
+    """
 
     @wraps(make)
     def made(*args: P.args, **kwargs: P.kwargs) -> Condition:
-        return replace(make(*args, **kwargs), made_by=partial(made, *args, **kwargs))
+        condition = make(*args, **kwargs)
+        call = f"{make.__name__}({', '.join(map(repr, (*args, *kwargs.values())))})"
+        text, made_by = condition.text or call, partial(made, *args, **kwargs)
+        return replace(condition, text=text, made_by=made_by)
 
     return made
+
+
+_unnamed = partial(Condition, "")
 
 
 def _always(call: Call) -> bool:
@@ -113,45 +119,34 @@ ALWAYS = Condition("always", _always)
 """The condition of a chain's last row."""
 
 
-@_pickled_by_name
+@_by_name
 def on(*device_types: str) -> Condition:
     """The call has a tensor on one of ``device_types``, or creates one there."""
-    text = ", ".join(repr(device) for device in device_types)
     # One comparison where one will do: this condition is asked of every listed call.
     if len(device_types) == 1:
-        return Condition(
-            f"on({text})",
-            lambda call: device_types[0] in call.device_types,
-            devices=device_types,
-        )
-    return Condition(
-        f"on({text})",
-        lambda call: not call.device_types.isdisjoint(device_types),
-        devices=device_types,
+        return _unnamed(lambda call: device_types[0] in call.device_types, devices=device_types)
+    return _unnamed(
+        lambda call: not call.device_types.isdisjoint(device_types), devices=device_types
     )
 
 
-def _of_tensors(condition: str, names: tuple[str, ...], holds: Callable[..., bool]) -> Condition:
+def _of_tensors(holds: Callable[..., bool], *names: str) -> Condition:
     """Return the condition that all arguments ``names`` are tensors and that ``holds`` of them."""
 
     def hold(call: Call) -> bool:
         tensors = [call.arguments.get(name) for name in names]
         return all(isinstance(tensor, torch.Tensor) for tensor in tensors) and holds(*tensors)
 
-    return Condition(f"{condition}({', '.join(map(repr, names))})", hold, names)
+    return _unnamed(hold, names)
 
 
-@_pickled_by_name
+@_by_name
 def requires_grad(name: str) -> Condition:
     """The tensor argument ``name`` requires grad, and grad mode is on."""
-    return _of_tensors(
-        "requires_grad",
-        (name,),
-        lambda tensor: tensor.requires_grad and torch.is_grad_enabled(),
-    )
+    return _of_tensors(lambda tensor: tensor.requires_grad and torch.is_grad_enabled(), name)
 
 
-@_pickled_by_name
+@_by_name
 def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     """The tensor argument ``name``, or a tensor of the list ``name``, has one of ``dtypes``."""
     dtypes = tuple(dtypes)
@@ -167,7 +162,7 @@ def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     return Condition(f"dtype_in({name!r}, {_name_of(dtypes)})", holds, (name,), dtypes)
 
 
-@_pickled_by_name
+@_by_name
 def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     """The result of a scan of ``name`` (its ``dtype``, or that of ``out``) is in ``dtypes``."""
     dtypes = tuple(dtypes)
@@ -183,21 +178,16 @@ def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     return Condition(text, holds, (name,), dtypes)
 
 
-@_pickled_by_name
+@_by_name
 def argument(name: str, *values: object) -> Condition:
     """The argument ``name`` equals one of ``values``."""
-    text = ", ".join(repr(value) for value in values)
-    return Condition(
-        f"argument({name!r}, {text})", lambda call: call.arguments.get(name) in values, (name,)
-    )
+    return _unnamed(lambda call: call.arguments.get(name) in values, (name,))
 
 
-@_pickled_by_name
+@_by_name
 def argument_given(name: str) -> Condition:
     """The optional argument ``name`` is not ``None``."""
-    return Condition(
-        f"argument_given({name!r})", lambda call: call.arguments.get(name) is not None, (name,)
-    )
+    return _unnamed(lambda call: call.arguments.get(name) is not None, (name,))
 
 
 def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
@@ -209,26 +199,22 @@ def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
     return guard_or_true(condition) if otherwise else guard_or_false(condition)
 
 
-@_pickled_by_name
+@_by_name
 def nonempty(name: str) -> Condition:
     """The tensor argument ``name`` has elements."""
-    return _of_tensors(
-        "nonempty", (name,), lambda tensor: decided(tensor.numel() > 0, otherwise=True)
-    )
+    return _of_tensors(lambda tensor: decided(tensor.numel() > 0, otherwise=True), name)
 
 
-@_pickled_by_name
+@_by_name
 def single(name: str) -> Condition:
     """The tensor argument ``name`` has one element."""
-    return _of_tensors(
-        "single", (name,), lambda tensor: decided(tensor.numel() == 1, otherwise=False)
-    )
+    return _of_tensors(lambda tensor: decided(tensor.numel() == 1, otherwise=False), name)
 
 
-@_pickled_by_name
+@_by_name
 def quantized(name: str) -> Condition:
     """The tensor argument ``name`` is quantized."""
-    return _of_tensors("quantized", (name,), lambda tensor: tensor.is_quantized)
+    return _of_tensors(lambda tensor: tensor.is_quantized, name)
 
 
 def has_strides(tensor: torch.Tensor) -> bool:
@@ -236,17 +222,17 @@ def has_strides(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-@_pickled_by_name
+@_by_name
 def row_major(name: str) -> Condition:
     """The tensor argument ``name`` is contiguous, and not quantized."""
 
     def holds(tensor: torch.Tensor) -> bool:
         return has_strides(tensor) and not tensor.is_quantized and tensor.is_contiguous()
 
-    return _of_tensors("row_major", (name,), holds)
+    return _of_tensors(holds, name)
 
 
-@_pickled_by_name
+@_by_name
 def sparse(*names: str) -> Condition:
     """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
 
@@ -254,11 +240,10 @@ def sparse(*names: str) -> Condition:
         values = [call.arguments.get(name) for name in names]
         return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
-    text = f"sparse({', '.join(map(repr, names))})"
-    return Condition(text, holds, names, needs_sparse=True)
+    return _unnamed(holds, names, needs_sparse=True)
 
 
-@_pickled_by_name
+@_by_name
 def lies_along(name: str, dim: str) -> Condition:
     """All elements of the tensor argument ``name`` lie along its dimension ``dim``."""
 
@@ -273,28 +258,22 @@ def lies_along(name: str, dim: str) -> Condition:
             tensor.shape[axis] == numel, otherwise=True
         )
 
-    return Condition(f"lies_along({name!r}, {dim!r})", holds, (name, dim))
+    return _unnamed(holds, (name, dim))
 
 
-@_pickled_by_name
+@_by_name
 def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` when the call is made (a program may turn it off in a block)."""
-    return Condition(
-        f"deterministic_flag({value})",
-        lambda call: FLAG.chosen()[0] is value,
-    )
+    return _unnamed(lambda call: FLAG.chosen()[0] is value)
 
 
-@_pickled_by_name
+@_by_name
 def fill_uninitialized_memory(value: bool) -> Condition:
     """``torch.utils.deterministic.fill_uninitialized_memory`` is ``value``."""
-    return Condition(
-        f"fill_uninitialized_memory({value})",
-        lambda call: FILL.chosen() is value,
-    )
+    return _unnamed(lambda call: FILL.chosen() is value)
 
 
-@_pickled_by_name
+@_by_name
 def uneven_windows(name: str, output: str) -> Condition:
     """One of the last three sizes of ``name`` is not a multiple of that of ``output``."""
 
@@ -304,10 +283,10 @@ def uneven_windows(name: str, output: str) -> Condition:
             for large, small in zip(tensor.shape[-3:], pooled.shape[-3:])
         )
 
-    return _of_tensors("uneven_windows", (name, output), holds)
+    return _of_tensors(holds, name, output)
 
 
-@_pickled_by_name
+@_by_name
 def bias_of(name: str, matrix: str) -> Condition:
     """``name`` is a contiguous vector that is added to each row of a product with ``matrix``."""
 
@@ -322,21 +301,17 @@ def bias_of(name: str, matrix: str) -> Condition:
             and all(decided(size > 1, otherwise=False) for size in mat.shape)
         )
 
-    return _of_tensors("bias_of", (name, matrix), holds)
+    return _of_tensors(holds, name, matrix)
 
 
-@_pickled_by_name
+@_by_name
 def cublas_workspace_unset(*accepted: str) -> Condition:
     """``CUBLAS_WORKSPACE_CONFIG`` is not in ``accepted``: by default ``:4096:8`` and ``:16:8``."""
-    text = ", ".join(repr(value) for value in accepted)
     values = accepted or (":4096:8", ":16:8")
-    return Condition(
-        f"cublas_workspace_unset({text})",
-        lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values,
-    )
+    return _unnamed(lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values)
 
 
-@_pickled_by_name
+@_by_name
 def nvls_possible() -> Condition:
     """The environment allows NCCL to reduce inside the NVLink switch (NVLS, NVLSTree)."""
 
@@ -345,4 +320,4 @@ def nvls_possible() -> Condition:
         function = next((each for each in nccl.REDUCING if each in name), None)
         return not nccl.nvls_is_excluded(function)
 
-    return Condition("nvls_possible()", holds)
+    return _unnamed(holds)

@@ -26,6 +26,10 @@ class FamilyRule:
     rule: Rule
     family: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.rule, Rule):
+            raise TypeError(f"a rule table holds Rule objects, got {type(self.rule).__name__}")
+
 
 class RuleTable(Value):
     """An immutable table of rules.
@@ -52,8 +56,8 @@ class RuleTable(Value):
     def __init__(
         self, rules: Iterable[Rule] = (), *, family: str = _USER, forwards: Iterable[str] = ()
     ) -> None:
-        self._rows = tuple(_row(rule, family) for rule in rules)
-        self._forwards = frozenset(forwards)
+        self._rows = tuple(FamilyRule(rule, family) for rule in rules)
+        self._forwards = frozenset(forward.partition(".")[0] for forward in forwards)
         if family == _USER:
             self._refuse_unknown()
         self._refuse_duplicates()
@@ -131,7 +135,7 @@ class RuleTable(Value):
         name = name.rstrip("_")
         backwards = (f"{namespace}::{name}_backward", f"{namespace}::_{name}_backward")
         return (
-            f"{namespace}::{name}" in self._forward_bases
+            f"{namespace}::{name}" in self._forwards
             or any(backward in self._by_base for backward in backwards)
             or (name.startswith("_") and f"{namespace}::{name[1:]}_backward" in self._by_base)
         )
@@ -149,10 +153,6 @@ class RuleTable(Value):
         for row in self._rows:
             by_base.setdefault(row.rule.op.partition(".")[0], []).append(row)
         return by_base
-
-    @cached_property
-    def _forward_bases(self) -> frozenset[str]:
-        return frozenset(forward.partition(".")[0] for forward in self._forwards)
 
     def _refuse_unknown(self) -> None:
         for row in self._rows:
@@ -173,12 +173,6 @@ class RuleTable(Value):
                     f"({first.rule.because!r}) and in {row.family} ({rule.because!r}); "
                     "the second would never match"
                 )
-
-
-def _row(rule: Rule, family: str) -> FamilyRule:
-    if not isinstance(rule, Rule):
-        raise TypeError(f"a rule table holds Rule objects, got {type(rule).__name__}")
-    return FamilyRule(rule, family)
 
 
 def _key(row: FamilyRule) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import LAYOUTS, padded, resized, scattered, special
+from detmode.table.inputs import LAYOUTS, padded, resized, scattered, scattered_batches, special
 from detmode.table.samples import Sample, made_by
 
 special_gradient = partial(special, name="grad_output")
@@ -65,6 +65,26 @@ def bench_pad(
 ) -> Sample:
     """The same of the operator for as many dimensions as ``padding`` has."""
     return pad(name, shape, padding, op=ops[len(padding) // 2], dtypes=FLOATING[:3])
+
+
+def scatters(case: Callable[..., Sample]) -> tuple[Sample, ...]:
+    """Arguments that any scatter takes; ``case`` makes a sample of a name and a function."""
+    return (
+        case("one_destination", lambda m: scattered(m, [4], 0, [1000], spread=1), "collisions"),
+        case("odd_1", lambda m: scattered(m, [1], 0, [1]), "odd_sizes"),
+        case("odd_63", lambda m: scattered(m, [63, 5], 0, [63, 5]), "odd_sizes"),
+        case("odd_1000", lambda m: scattered(m, [3, 99], 1, [3, 1000]), "odd_sizes", "collisions"),
+        case(
+            "smaller_index",
+            lambda m: scattered(m, [5, 6, 7], 1, [3, 20, 4], [5, 21, 6]),
+            "collisions",
+        ),
+        case("negative_dim", lambda m: scattered(m, [4, 5, 6], -2, [4, 9, 6]), "negative_dim"),
+        case("expanded_batches", scattered_batches, "collisions"),
+        case("empty_index", lambda m: scattered(m, [4, 5], 0, [0, 5]), "empty"),
+        case("empty_rows", lambda m: scattered(m, [4, 0], 0, [3, 0]), "empty"),
+        case("scalar", lambda m: scattered(m, [], 0, [])),
+    )
 
 
 def wrong_scatters(case: Callable[..., Sample]) -> tuple[Sample, ...]:

@@ -43,37 +43,24 @@ DETMODE_ELEMENT(float, 'f')
 DETMODE_ELEMENT(double, 'd')
 #undef DETMODE_ELEMENT
 
+template <char kind, char element = ' ', bool is_known = true>
+struct KindOf {
+  static constexpr bool known = is_known;
+  static constexpr char text[2] = {kind, element};
+};
 // Of what is not listed below, a struct may be passed: by value, as the launcher packed it.
 template <typename T>
-struct Kind {
-  static constexpr bool known = __is_class(T) && __is_trivially_copyable(T);
-  static constexpr char text[2] = {'s', ' '};
-};
+struct Kind : KindOf<'s', ' ', __is_class(T) && __is_trivially_copyable(T)> {};
 template <>
-struct Kind<bool> {
-  static constexpr bool known = true;
-  static constexpr char text[2] = {'b', ' '};
-};
+struct Kind<bool> : KindOf<'b'> {};
 template <>
-struct Kind<long long> {
-  static constexpr bool known = true;
-  static constexpr char text[2] = {'i', ' '};
-};
+struct Kind<long long> : KindOf<'i'> {};
 template <>
-struct Kind<double> {
-  static constexpr bool known = true;
-  static constexpr char text[2] = {'d', ' '};
-};
+struct Kind<double> : KindOf<'d'> {};
 template <typename T>
-struct Kind<T*> {
-  static constexpr bool known = true;
-  static constexpr char text[2] = {'p', Element<T>::code};
-};
+struct Kind<T*> : KindOf<'p', Element<T>::code> {};
 template <typename T>
-struct Kind<const T*> {
-  static constexpr bool known = true;
-  static constexpr char text[2] = {'c', Element<T>::code};
-};
+struct Kind<const T*> : KindOf<'c', Element<T>::code> {};
 
 template <size_t... I>
 struct Indices {};
@@ -111,20 +98,23 @@ struct Trampoline<kernel> {
   static constexpr Kinds kinds = make_kinds();
 };
 
+template <typename T>
+void shuffle(T* items, u64 n) {
+  for (u64 i = n; i > 1; --i) {
+    u32 j = random_below(static_cast<u32>(i));
+    T swapped = items[i - 1];
+    items[i - 1] = items[j];
+    items[j] = swapped;
+  }
+}
+
 void run_block() {
   S.started = 0;
   S.exited = 0;
   S.ready_head = S.ready_tail = 0;
   S.barrier_arrived = 0;
   S.uses_warps = false;
-  if (S.shuffled) {
-    for (u32 i = static_cast<u32>(S.n_threads); i > 1; --i) {
-      u32 j = random_below(i);
-      int swapped = S.order[i - 1];
-      S.order[i - 1] = S.order[j];
-      S.order[j] = swapped;
-    }
-  }
+  if (S.shuffled) shuffle(S.order, static_cast<u64>(S.n_threads));
   for (int w = 0; w * 32 < S.n_threads; ++w) S.warps[w].arrived = 0;
   if (S.shared_bytes > 0) fill_poison(S.shared, S.shared_bytes);
 #if DETMODE_RACES
@@ -150,12 +140,7 @@ void run_blocks(const Launch& launch) {
   if (S.shuffled && n_blocks > 1) {
     order = static_cast<u32*>(__builtin_malloc(n_blocks * sizeof(u32)));
     for (u64 i = 0; i < n_blocks; ++i) order[i] = static_cast<u32>(i);
-    for (u64 i = n_blocks; i > 1; --i) {
-      u32 j = random_below(static_cast<u32>(i));
-      u32 swapped = order[i - 1];
-      order[i - 1] = order[j];
-      order[j] = swapped;
-    }
+    shuffle(order, n_blocks);
   }
   size_t shared = static_cast<size_t>(launch.shared_bytes);
   for (u64 b = 0; b < n_blocks && S.status == OK; ++b) {

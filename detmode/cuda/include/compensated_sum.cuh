@@ -34,6 +34,11 @@ struct compensated_sum {
     low = add_rn(low, lost_in_sum(high, value, total));
     high = total;
   }
+  // What rounding takes stays in `low`, as with single addends.
+  __device__ __forceinline__ void add(const compensated_sum& later) {
+    add(later.high);
+    low = add_rn(low, later.low);
+  }
   // Adds value / divisor without a division: what the product with the reciprocal misses is exact,
   // and goes to `low`.
   __device__ __forceinline__ void add_share(acc_t value, acc_t divisor, acc_t reciprocal) {

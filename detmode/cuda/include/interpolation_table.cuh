@@ -46,27 +46,20 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   int64_t i = t - resize.out;
   // `begin` and `end` do not decrease with o, whatever the rounding: bisection finds the exact
   // range.
-  int64_t low = 0, above = resize.out;
-  while (low < above) {
-    int64_t o = (low + above) / 2;
-    interpolation::span(resize, o, begin, end);
-    if (end >= i) {
-      above = o;
-    } else {
-      low = o + 1;
+  auto first_from = [&](int64_t low, auto reached) {
+    for (int64_t above = resize.out; low < above;) {
+      int64_t o = (low + above) / 2;
+      interpolation::span(resize, o, begin, end);
+      if (reached()) {
+        above = o;
+      } else {
+        low = o + 1;
+      }
     }
-  }
-  int64_t beyond = low;
-  above = resize.out;
-  while (beyond < above) {
-    int64_t o = (beyond + above) / 2;
-    interpolation::span(resize, o, begin, end);
-    if (begin <= i) {
-      beyond = o + 1;
-    } else {
-      above = o;
-    }
-  }
+    return low;
+  };
+  int64_t low = first_from(0, [&] { return end >= i; });
+  int64_t beyond = first_from(low, [&] { return begin > i; });
   positions[t] = static_cast<int32_t>(low);
   positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
 }

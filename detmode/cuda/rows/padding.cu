@@ -61,15 +61,8 @@ template <typename scalar_t>
 struct Sum {
   compensated_sum<opmath_t<scalar_t>> total;
   __device__ __forceinline__ void add(opmath_t<scalar_t> value) { total.add(value); }
-  __device__ __forceinline__ void add(const Sum& later) { join(total, later.total); }
+  __device__ __forceinline__ void add(const Sum& later) { total.add(later.total); }
   __device__ __forceinline__ opmath_t<scalar_t> rounded() const { return total.rounded(); }
-  // What rounding takes stays in `low`, as with single addends.
-  template <typename acc_t>
-  static __device__ __forceinline__ void join(compensated_sum<acc_t>& sum,
-                                              const compensated_sum<acc_t>& later) {
-    sum.add(later.high);
-    sum.low = add_rn(sum.low, later.low);
-  }
 };
 template <typename T>
 struct Sum<complex<T>> {

@@ -39,14 +39,11 @@ raises ``RuntimeError``.
 """
 
 from detmode.rules.adaptive_avg_pool import launch
-from detmode.table.chain import Row, chain
-from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Substitute
+from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.rule import Substitute
 
 _GATHERED = Row(
-    when=on("cuda"),
-    action=Substitute(launch.adaptive_avg_pool3d_backward, traffic=1.0),
-    guarantee=GPU_TO_GPU,
+    **on_cuda(launch.adaptive_avg_pool3d_backward, traffic=1.0),
     because="overlapping windows add to one element by atomicAdd, in the order they come",
 )
 _ELSEWHERE = "on other devices PyTorch does not alert; the CPU adds a plane's windows in order"

@@ -44,7 +44,7 @@ as contiguous even where they are not; here their strides count. There is no sub
 """
 
 from detmode.rules.adaptive_max_pool import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 from detmode.table.conditions import on, uneven_windows
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
@@ -52,18 +52,12 @@ RULES = (
     *chain(
         "aten::adaptive_max_pool2d_backward",
         Row(
-            when=on("cuda"),
-            action=Substitute(launch.adaptive_max_pool2d_backward, traffic=1.0),
-            guarantee=GPU_TO_GPU,
+            **on_cuda(launch.adaptive_max_pool2d_backward, traffic=1.0),
             alert="adaptive_max_pool2d_backward_cuda",
             because="windows that overlap add their gradients with a float atomicAdd",
         ),
-        Row(
-            when=on("mps"),
-            action=Refuse(),
-            alert="adaptive_max_pool2d_backward",
-            since="2.15",
-            because="windows that overlap add their gradients atomically",
+        on_mps(
+            "adaptive_max_pool2d_backward", "windows that overlap add their gradients atomically"
         ),
         otherwise="the CPU kernel walks the windows of a channel in order",
     ),

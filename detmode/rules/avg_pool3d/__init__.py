@@ -37,25 +37,18 @@ neighbourhood in full: the work grows with the window's volume.
 """
 
 from detmode.rules.avg_pool3d import launch
-from detmode.table.chain import Row, chain
-from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 
 RULES = chain(
     "aten::avg_pool3d_backward",
     Row(
-        when=on("cuda"),
-        action=Substitute(launch.avg_pool3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        **on_cuda(launch.avg_pool3d_backward, traffic=1.0),
         alert="avg_pool3d_backward_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",
     ),
-    Row(
-        when=on("mps"),
-        action=Refuse(),
-        alert="avg_pool3d_backward",
-        since="2.15",
-        because="PyTorch alerts on MPS, where windows overlap or always: it is not known which",
+    on_mps(
+        "avg_pool3d_backward",
+        "PyTorch alerts on MPS, where windows overlap or always: it is not known which",
     ),
     otherwise="on other devices PyTorch does not alert; the CPU adds a plane's windows in order",
 )

@@ -47,15 +47,11 @@ family.
 """
 
 from detmode.rules.ctc_loss import launch
-from detmode.table.chain import chain
-from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Substitute
+from detmode.table.chain import chain, on_cuda
 
 RULES = chain(
     ("aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
-    when=on("cuda"),
-    action=Substitute(launch.ctc_loss_backward, traffic=2.7),
-    guarantee=GPU_TO_GPU,
+    on_cuda(launch.ctc_loss_backward, traffic=2.7),
     alert="ctc_loss_backward_gpu",
     because="positions with the same label add their gradients with a float atomicAdd",
     otherwise="the CPU kernel walks the positions of a sequence in order",

@@ -42,9 +42,9 @@ the forward with an operator of its own, which does not vary.
 """
 
 from detmode.rules.embedding import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_mps
 from detmode.table.conditions import FLOATING, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Native, Refuse, Substitute
+from detmode.table.rule import GPU_TO_GPU, Native, Substitute
 
 RULES = chain(
     "aten::embedding_dense_backward",
@@ -54,12 +54,8 @@ RULES = chain(
         guarantee=GPU_TO_GPU,
         because="since 2.13 few rows with many positions are added by atomicAdd; else ATen sorts",
     ),
-    Row(
-        when=on("mps"),
-        action=Refuse(),
-        alert="embedding_dense_backward_mps",
-        since="2.15",
-        because="positions that share a row add their gradients atomically",
+    on_mps(
+        "embedding_dense_backward_mps", "positions that share a row add their gradients atomically"
     ),
     otherwise="the indices are walked in order, and the gradients of a row added so",
 )

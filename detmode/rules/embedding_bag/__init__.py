@@ -46,20 +46,17 @@ Sparse gradients (``sparse=True``) are not substituted.
 """
 
 from detmode.rules.embedding_bag import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_mps
 from detmode.table.conditions import argument, on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
 _MAX = Row(
     guarantee=GPU_TO_GPU,
     alert="embedding_bag_backward_cuda_max",
     because="bags that share a maximum row add their gradients with a float atomicAdd",
 )
-_MPS = Row(
-    action=Refuse(),
-    alert="_embedding_bag_dense_backward_mps",
-    since="2.15",
-    because="bags that share a row add their gradients atomically",
+_MPS = on_mps(
+    "_embedding_bag_dense_backward_mps", "bags that share a row add their gradients atomically"
 )
 _OTHERWISE = "sum and mean sort the indices and add in order, and the CPU walks them in order"
 
@@ -81,16 +78,15 @@ RULES = (
             when=on("cuda") & argument("mode", 2),
             action=Substitute(launch.embedding_bag_dense_backward, traffic=8.5),
         ),
-        _MPS | Row(when=on("mps")),
+        _MPS,
         otherwise=_OTHERWISE,
     ),
     *chain(
         "aten::_embedding_bag_per_sample_weights_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="_embedding_bag_per_sample_weights_backward_mps",
-        since="2.15",
-        because="the threads of a sample add their products atomically",
+        on_mps(
+            "_embedding_bag_per_sample_weights_backward_mps",
+            "the threads of a sample add their products atomically",
+        ),
         otherwise="one warp adds the products of a sample in a fixed order",
     ),
 )

@@ -44,27 +44,19 @@ no rule covers that.
 """
 
 from detmode.rules.fractional_max_pool import launch
-from detmode.table.chain import chain
-from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Substitute
+from detmode.table.chain import chain, on_cuda
 
-RULES = (
-    *chain(
-        "aten::fractional_max_pool2d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.fractional_max_pool2d_backward, traffic=1.4),
-        guarantee=GPU_TO_GPU,
-        alert="fractional_max_pool2d_backward_cuda",
+RULES = tuple(
+    rule
+    for name, function, has_out_alert in (
+        ("fractional_max_pool2d_backward", launch.fractional_max_pool2d_backward, False),
+        ("fractional_max_pool3d_backward", launch.fractional_max_pool3d_backward, True),
+    )
+    for rule in chain(
+        f"aten::{name}",
+        on_cuda(function, traffic=1.4),
+        alert=(f"{name}_cuda", f"{name}_out_cuda") if has_out_alert else f"{name}_cuda",
         because="regions that overlap add their gradients with a float atomicAdd",
         otherwise="the CPU kernel walks the regions of a channel in order",
-    ),
-    *chain(
-        "aten::fractional_max_pool3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.fractional_max_pool3d_backward, traffic=1.4),
-        guarantee=GPU_TO_GPU,
-        alert=("fractional_max_pool3d_backward_cuda", "fractional_max_pool3d_backward_out_cuda"),
-        because="regions that overlap add their gradients with a float atomicAdd",
-        otherwise="the CPU kernel walks the regions of a channel in order",
-    ),
+    )
 )

@@ -52,7 +52,7 @@ is no substitute on MPS.
 """
 
 from detmode.rules.grid_sampler import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
@@ -60,36 +60,24 @@ RULES = (
     *chain(
         "aten::grid_sampler_2d_backward",
         Row(
-            when=on("cuda"),
-            action=Substitute(launch.grid_sampler_2d_backward, traffic=9.0),
-            guarantee=GPU_TO_GPU,
+            **on_cuda(launch.grid_sampler_2d_backward, traffic=9.0),
             alert="grid_sampler_2d_backward_cuda",
             because="samples near one pixel add their gradients with a float atomicAdd",
         ),
-        Row(
-            when=on("mps"),
-            action=Refuse(),
-            alert="grid_sampler_2d_backward_mps",
-            since="2.15",
-            because="samples near one pixel add their gradients atomically",
+        on_mps(
+            "grid_sampler_2d_backward_mps", "samples near one pixel add their gradients atomically"
         ),
         otherwise="the CPU kernel walks the samples of an image in order",
     ),
     *chain(
         "aten::grid_sampler_3d_backward",
         Row(
-            when=on("cuda"),
-            action=Substitute(launch.grid_sampler_3d_backward, traffic=6.1),
-            guarantee=GPU_TO_GPU,
+            **on_cuda(launch.grid_sampler_3d_backward, traffic=6.1),
             alert="grid_sampler_3d_backward_cuda",
             because="samples near one voxel add their gradients with a float atomicAdd",
         ),
-        Row(
-            when=on("mps"),
-            action=Refuse(),
-            alert="grid_sampler_3d_backward_mps",
-            since="2.15",
-            because="samples near one voxel add their gradients atomically",
+        on_mps(
+            "grid_sampler_3d_backward_mps", "samples near one voxel add their gradients atomically"
         ),
         otherwise="the CPU kernel walks the samples of an image in order",
     ),

@@ -154,9 +154,7 @@ __global__ void grid_sampler_grad_grid(const scalar_t* __restrict__ grad_output,
       __syncthreads();
       for (int y = 1; threadIdx.y == 0 && y < blockDim.y; ++y) {
         for (int axis = 0; axis < dims; ++axis) {
-          const compensated_sum<T>& other = runs[axis][y * blockDim.x + threadIdx.x];
-          sums[axis].add(other.high);
-          sums[axis].low = add_rn(sums[axis].low, other.low);
+          sums[axis].add(runs[axis][y * blockDim.x + threadIdx.x]);
         }
       }
       __syncthreads();

@@ -46,16 +46,13 @@ CPU only.
 import torch
 
 from detmode.rules.histograms import launch
-from detmode.table.chain import chain
-from detmode.table.conditions import argument_given, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Substitute
+from detmode.table.chain import chain, on_cuda
+from detmode.table.conditions import argument_given, dtype_in
 
 RULES = (
     *chain(
         "aten::histc",
-        when=on("cuda") & dtype_in("self", [torch.float32, torch.float64]),
-        action=Substitute(launch.histc, traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        on_cuda(launch.histc, traffic=1.0, when=dtype_in("self", [torch.float32, torch.float64])),
         alert="_histc_cuda with floating point input",
         because="blocks add their counts, which are floats, with a float atomicAdd",
         otherwise="integer counts are exact, the CPU counts in order, "
@@ -63,9 +60,7 @@ RULES = (
     ),
     *chain(
         "aten::bincount",
-        when=on("cuda") & argument_given("weights"),
-        action=Substitute(launch.bincount, traffic=3.7),
-        guarantee=GPU_TO_GPU,
+        on_cuda(launch.bincount, traffic=3.7, when=argument_given("weights")),
         alert="_bincount_cuda",
         because="weights are added with a float atomicAdd",
         otherwise="integer counts are exact in any order, and the CPU counts in order",

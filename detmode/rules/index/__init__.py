@@ -57,9 +57,9 @@ where ATen may give an infinity.
 """
 
 from detmode.rules.index import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Refuse, Substitute
+from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Substitute
 
 FORWARDS: tuple[str, ...] = (
     "aten::as_strided",
@@ -73,11 +73,8 @@ FORWARDS: tuple[str, ...] = (
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _ACCUMULATES = argument("accumulate", True) & _SUMS
 
-_ADDED_ON_MPS = Row(
-    action=Refuse(),
-    alert="index_put_with_accumulate_mps",
-    since="2.15",
-    because="duplicates in indices add to one element by atomics",
+_ADDED_ON_MPS = on_mps(
+    "index_put_with_accumulate_mps", "duplicates in indices add to one element by atomics"
 )
 _ONE_BY_ONE = "ATen sorts, so it does not vary, but adds duplicates one by one"
 _EQUAL = Row(
@@ -94,19 +91,15 @@ _IN_ORDER = Row(
 RULES = (
     *chain(
         "aten::index_add",
-        when=on("cuda") & _SUMS,
-        action=Substitute(launch.index_add, otherwise=Native(), traffic=1.5),
-        guarantee=GPU_TO_GPU,
+        on_cuda(launch.index_add, otherwise=Native(), traffic=1.5, when=_SUMS),
         because="duplicates in index add to one row by atomicAdd",
         otherwise="integer additions commute; the CPU adds a destination's rows in order",
     ),
     *chain(
         ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put"),
-        Row(when=on("mps") & _ACCUMULATES, **_ADDED_ON_MPS),
+        _ADDED_ON_MPS | Row(when=on("mps") & _ACCUMULATES),
         Row(
-            when=on("cuda") & _ACCUMULATES,
-            action=Substitute(launch.index_put, otherwise=Native(), traffic=4.6),
-            guarantee=GPU_TO_GPU,
+            **on_cuda(launch.index_put, otherwise=Native(), traffic=4.6, when=_ACCUMULATES),
             because=_ONE_BY_ONE,
         ),
         _EQUAL,
@@ -120,7 +113,7 @@ RULES = (
     ),
     *chain(
         "aten::_unsafe_masked_index_put_accumulate",
-        Row(when=on("mps") & _SUMS, **_ADDED_ON_MPS),
+        _ADDED_ON_MPS | Row(when=on("mps") & _SUMS),
         Row(
             when=on("cuda") & _SUMS,
             action=Substitute(

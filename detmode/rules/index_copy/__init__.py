@@ -33,16 +33,14 @@ range, although PyTorch's deterministic path would accept them.
 """
 
 from detmode.rules.index_copy import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda
 from detmode.table.conditions import on, row_major
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native
 
 RULES = chain(
     "aten::index_copy",
     Row(
-        when=on("cuda") & row_major("self"),
-        action=Substitute(launch.index_copy, otherwise=Native(), traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        **on_cuda(launch.index_copy, otherwise=Native(), traffic=1.0, when=row_major("self")),
         because="duplicates in index race to write",
     ),
     Row(

@@ -48,38 +48,33 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
 from detmode.rules.index_reduce import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.rule import GPU_TO_GPU, Substitute
 
 RULES = chain(
     "aten::index_reduce",
-    Row(
-        when=on("mps") & argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
-        action=Refuse(),
-        alert="index_reduce_mps",
-        since="2.15",
-        because="duplicates in index are reduced into one row by atomics",
+    on_mps(
+        "index_reduce_mps",
+        "duplicates in index are reduced into one row by atomics",
+        when=argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
     ),
     Row(
         when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
         action=Substitute(launch.index_reduce, traffic=1.6),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="duplicates in index are multiplied into one row by atomics",
     ),
     Row(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", FLOATING),
         action=Substitute(launch.index_reduce, traffic=1.5),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="duplicates in index add to one row by atomicAdd",
     ),
     Row(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", INTEGRAL),
         action=Substitute(launch.mean_of_integers, traffic=3.0),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="integer additions commute, and PyTorch alerts all the same",
     ),
     Row(
@@ -88,8 +83,8 @@ RULES = chain(
         & dtype_in("self", FLOATING + INTEGRAL),
         action=Substitute(launch.index_reduce, traffic=2.0),
         guarantee=GPU_TO_GPU,
-        alert="index_reduce_cuda",
         because="of 0.0 and -0.0 the first to come wins",
     ),
+    alert="index_reduce_cuda",
     otherwise="the CPU reduces a destination's rows in order; CUDA has no other dtypes",
 )

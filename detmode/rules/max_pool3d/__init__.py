@@ -45,39 +45,31 @@ substitute on MPS. The MPS kernels' caller names are read from the binary except
 """
 
 from detmode.rules.max_pool3d import launch
-from detmode.table.chain import Row, chain
-from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 
 RULES = (
     *chain(
         "aten::max_pool3d_with_indices_backward",
         Row(
-            when=on("cuda"),
-            action=Substitute(launch.max_pool3d_with_indices_backward, traffic=1.0),
-            guarantee=GPU_TO_GPU,
+            **on_cuda(launch.max_pool3d_with_indices_backward, traffic=1.0),
             alert=(
                 "max_pool3d_with_indices_backward_cuda",
                 "max_pool3d_with_indices_backward_out_cuda",
             ),
             because="windows that overlap add their gradients with a float atomicAdd",
         ),
-        Row(
-            when=on("mps"),
-            action=Refuse(),
-            alert="max_pool3d_with_indices_backward",
-            since="2.15",
-            because="windows that overlap add their gradients atomically",
+        on_mps(
+            "max_pool3d_with_indices_backward",
+            "windows that overlap add their gradients atomically",
         ),
         otherwise="the CPU kernel walks the windows of a channel in order",
     ),
     *chain(
         "aten::max_pool2d_with_indices_backward",
-        when=on("mps"),
-        action=Refuse(),
-        alert="max_pool2d_with_indices_backward",
-        since="2.15",
-        because="windows that overlap add their gradients atomically",
+        on_mps(
+            "max_pool2d_with_indices_backward",
+            "windows that overlap add their gradients atomically",
+        ),
         otherwise="the CUDA kernel gathers: each input element sums its windows in order",
     ),
 )

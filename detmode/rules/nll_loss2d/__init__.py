@@ -36,15 +36,12 @@ that it need not be.
 """
 
 from detmode.rules.nll_loss2d import launch
-from detmode.table.chain import chain
-from detmode.table.conditions import argument, on
-from detmode.table.rule import GPU_TO_GPU, Substitute
+from detmode.table.chain import chain, on_cuda
+from detmode.table.conditions import argument
 
 RULES = chain(
     "aten::nll_loss2d_forward",
-    when=on("cuda") & argument("reduction", 1, 2),
-    action=Substitute(launch.nll_loss2d_forward, traffic=1.0),
-    guarantee=GPU_TO_GPU,
+    on_cuda(launch.nll_loss2d_forward, traffic=1.0, when=argument("reduction", 1, 2)),
     alert="nll_loss2d_forward_out_cuda_template",
     because="blocks add their partial sums with a float atomicAdd",
     otherwise="without a reduction each pixel is written once, and the CPU adds in order",

@@ -59,38 +59,25 @@ ties of ``topk`` may vary, which no row covers.
 import torch
 
 from detmode.rules.order_statistics import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda
 from detmode.table.conditions import dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 RULES = (
-    *chain(
-        "aten::median.dim",
-        when=on("cuda"),
-        action=Substitute(launch.median, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="median CUDA with indices output",
-        because="the threads that find the median race for its index",
-        otherwise="the CPU kernel selects serially in each row",
-    ),
-    *chain(
-        "aten::nanmedian.dim",
-        when=on("cuda"),
-        action=Substitute(launch.nanmedian, traffic=1.0),
-        guarantee=GPU_TO_GPU,
-        alert="median CUDA with indices output",
-        because="the threads that find the median race for its index",
-        otherwise="the CPU kernel selects serially in each row",
+    *(
+        rule
+        for name, function in (("median", launch.median), ("nanmedian", launch.nanmedian))
+        for rule in chain(
+            f"aten::{name}.dim",
+            on_cuda(function, traffic=1.0),
+            alert="median CUDA with indices output",
+            because="the threads that find the median race for its index",
+            otherwise="the CPU kernel selects serially in each row",
+        )
     ),
     *chain(
         "aten::kthvalue",
-        Row(
-            when=on("cuda"),
-            action=Substitute(launch.kthvalue, traffic=1.0),
-            guarantee=GPU_TO_GPU,
-            alert="kthvalue CUDA",
-            until="2.9",
-        ),
+        Row(**on_cuda(launch.kthvalue, traffic=1.0), alert="kthvalue CUDA", until="2.9"),
         Row(when=on("mps"), action=Refuse(), alert="kthvalue MPS", since="2.15"),
         because="the threads that find the value race for its index",
         otherwise="the smallest index wins on CUDA since 2.10, and the CPU selects serially",

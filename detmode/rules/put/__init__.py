@@ -38,30 +38,24 @@ An index out of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.put import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native, Substitute
 
 RULES = chain(
     "aten::put",
     Row(
-        when=on("cuda") & argument("accumulate", False),
-        action=Substitute(launch.put, traffic=5.2),
-        guarantee=GPU_TO_GPU,
+        **on_cuda(launch.put, traffic=5.2, when=argument("accumulate", False)),
         alert="put_",
         because="sources with the same index race for one element",
     ),
     Row(
-        when=on("cuda") & dtype_in("self", FLOATING + COMPLEX),
-        action=Substitute(launch.put, traffic=5.6),
-        guarantee=GPU_TO_GPU,
+        **on_cuda(launch.put, traffic=5.6, when=dtype_in("self", FLOATING + COMPLEX)),
         alert="put_",
         because="sources with the same index add with a float atomicAdd",
     ),
     Row(
-        when=on("cuda"),
-        action=Substitute(launch.put_integers, launches=False, traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        **on_cuda(launch.put_integers, launches=False, traffic=1.0),
         alert="put_",
         because="integer additions commute, but PyTorch alerts",
     ),

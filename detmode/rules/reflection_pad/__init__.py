@@ -37,16 +37,14 @@ size it pads; here a mismatch raises ``RuntimeError``.
 """
 
 from detmode.rules.reflection_pad import launch
-from detmode.table.chain import chain
+from detmode.table.chain import chain, on_cuda
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native
 
 RULES = (
     *chain(
         "aten::reflection_pad1d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.reflection_pad1d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        on_cuda(launch.reflection_pad1d_backward, traffic=1.0),
         alert="reflection_pad1d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
         otherwise="the CPU kernel walks the outputs of a channel in order",
@@ -61,9 +59,7 @@ RULES = (
     ),
     *chain(
         "aten::reflection_pad3d_backward",
-        when=on("cuda"),
-        action=Substitute(launch.reflection_pad3d_backward, traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        on_cuda(launch.reflection_pad3d_backward, traffic=1.0),
         alert="reflection_pad3d_backward_out_cuda",
         because="mirror images of an element add their gradients with a float atomicAdd",
         otherwise="the CPU kernel walks the outputs of a channel in order",

@@ -38,9 +38,7 @@ far larger than itself (a single pixel spread over a plane) leaves most of the G
 """
 
 from detmode.rules.replication_pad import launch
-from detmode.table.chain import chain
-from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Substitute
+from detmode.table.chain import chain, on_cuda
 
 RULES = tuple(
     rule
@@ -51,9 +49,7 @@ RULES = tuple(
     )
     for rule in chain(
         f"aten::{name}",
-        when=on("cuda"),
-        action=Substitute(function, traffic=1.0),
-        guarantee=GPU_TO_GPU,
+        on_cuda(function, traffic=1.0),
         alert=(f"{name}_cuda", f"{name}_out_cuda") if has_out_alert else f"{name}_cuda",
         because="copies of an edge element add their gradients with a float atomicAdd",
         otherwise="the CPU kernel walks the outputs of a channel in order",

@@ -44,9 +44,9 @@ MPS.
 """
 
 from detmode.rules.roi_pools import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda
 from detmode.table.conditions import on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.rule import Refuse
 
 RULES = tuple(
     rule
@@ -58,11 +58,7 @@ RULES = tuple(
     )
     for rule in chain(
         f"torchvision::_{name}",
-        Row(
-            when=on("cuda"),
-            action=Substitute(function, traffic=traffic),
-            guarantee=GPU_TO_GPU,
-        ),
+        on_cuda(function, traffic=traffic),
         Row(when=on("mps"), action=Refuse()),
         alert=f"{name}_kernel",
         because="regions that overlap add their gradients with a float atomicAdd",

@@ -19,12 +19,7 @@ CHANNELS = 16
 """Channels that a thread of roi_align owns: they share a bin's weights."""
 
 _NAMES = tuple(map(ctype, DTYPES))
-_ON_POOLS = (
-    "roi_pool_observe",
-    "roi_pool_accumulate",
-    "roi_pool_finish",
-    "ps_roi_pool_backward",
-)
+_ON_POOLS = ("roi_pool_scatter", "finish_sums", "ps_roi_pool_backward")
 
 ALIGN = Source(
     __file__,

@@ -6,16 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from detmode.cuda import accumulator_buffers, ctype, empty, headroom, launch
+from detmode.cuda import ctype, empty, sum_to_zeros
 from detmode.cuda.rows.extents import Extents
-from detmode.rules.roi_pools.gather import (
-    ALIGN,
-    CHANNELS,
-    POOL,
-    check,
-    check_mapped,
-    gather,
-)
+from detmode.rules.roi_pools.gather import ALIGN, CHANNELS, POOL, check, check_mapped, gather
 
 
 def roi_align_backward(
@@ -107,19 +100,13 @@ def roi_pool_backward(
     bins = (channels, pooled_height, pooled_width)
     check("roi_pool_backward_kernel", grad, rois, bins, argmax=argmax)
     grad_input = empty((batch_size, channels, height, width), grad.dtype, grad.device)
-    name, n, pixels = ctype(grad.dtype), grad.numel(), height * width
+    pooled = pooled_height * pooled_width
     # Every bin may have chosen the same pixel of its image and channel.
-    bits = headroom(rois.shape[0] * pooled_height * pooled_width)
-    keys, sums = accumulator_buffers(grad_input.numel(), grad.dtype, grad.device)
-    tensors = {"grad": grad.contiguous(), "rois": rois.contiguous(), "argmax": argmax.contiguous()}
-    sizes = {"images": batch_size, "channels": channels, "pixels": pixels, "n": n}
-    chosen = tensors | sizes | {"bins": pooled_height * pooled_width, "keys": keys}
-    launch(POOL, f"roi_pool_observe<{name}>", n, **chosen)
-    launch(POOL, f"roi_pool_accumulate<{name}>", n, sums=sums, headroom=bits, **chosen)
-    elements = grad_input.numel()
-    launch(
-        POOL, f"roi_pool_finish<{name}>", elements,
-        keys=keys, sums=sums, grad_input=grad_input, n=elements, headroom=bits,
+    sum_to_zeros(
+        POOL, f"roi_pool_scatter<{ctype(grad.dtype)}>", grad.numel(),
+        result=grad_input, addends=rois.shape[0] * pooled, grad=grad.contiguous(),
+        rois=rois.contiguous(), argmax=argmax.contiguous(), n=grad.numel(), images=batch_size,
+        channels=channels, pixels=height * width, bins=pooled,
     )  # fmt: skip
     return grad_input
 

@@ -1,7 +1,7 @@
 // Backward of roi_pool, which adds each gradient to the pixel that argmax names, as integers in any
 // order, and of ps_roi_pool, which gathers: a block owns a tile of grad_input, a thread one pixel.
-#include "accumulator.cuh"
 #include "regions.cuh"
+#include "sum_to_zeros.cuh"
 
 // The place in grad_input [images, channels, pixels] that the gradient of bin `i` of
 // [regions, channels, bins] goes to; -1 where the bin was empty.
@@ -17,41 +17,16 @@ static __device__ __forceinline__ int64_t destination_of(int64_t i, const scalar
   return (image_of(rois + 5 * n, images) * channels + plane - n * channels) * pixels + pixel;
 }
 
-// Integer maxima: any order gives the same.
 template <typename scalar_t>
-__global__ void roi_pool_observe(const scalar_t* __restrict__ grad,
+__global__ void roi_pool_scatter(const scalar_t* __restrict__ grad,
                                  const scalar_t* __restrict__ rois,
-                                 const int32_t* __restrict__ argmax, int32_t* __restrict__ keys,
+                                 const int32_t* __restrict__ argmax, int32_t* keys, int64_t* sums,
                                  int64_t n, int64_t images, int64_t channels, int64_t pixels,
-                                 int64_t bins) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t destination = destination_of(i, rois, argmax, images, channels, pixels, bins);
-    if (destination >= 0) accumulator<scalar_t>::observe(keys, destination, to_opmath(grad[i]));
-  }
-}
-
-// Integer additions: any order gives the same.
-template <typename scalar_t>
-__global__ void roi_pool_accumulate(const scalar_t* __restrict__ grad,
-                                    const scalar_t* __restrict__ rois,
-                                    const int32_t* __restrict__ argmax,
-                                    const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
-                                    int64_t n, int64_t images, int64_t channels, int64_t pixels,
-                                    int64_t bins, int64_t headroom) {
+                                 int64_t bins, int64_t headroom) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t destination = destination_of(i, rois, argmax, images, channels, pixels, bins);
     if (destination < 0) continue;
-    accumulator<scalar_t>::add(keys, sums, destination, to_opmath(grad[i]), headroom);
-  }
-}
-
-// torchvision adds to +0.0: no sum is -0.0.
-template <typename scalar_t>
-__global__ void roi_pool_finish(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
-                                scalar_t* __restrict__ grad_input, int64_t n, int64_t headroom) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    scalar_t sum = accumulator<scalar_t>::finish(keys, sums, i, headroom);
-    grad_input[i] = to_opmath(sum) == 0 ? scalar_t(0) : sum;
+    observe_or_add<scalar_t>(keys, sums, destination, to_opmath(grad[i]), headroom);
   }
 }
 

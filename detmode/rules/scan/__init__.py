@@ -78,27 +78,23 @@ RULES = (
         _ON_MPS,
         otherwise=_SEVERAL,
     ),
-    *chain(
-        "aten::cumprod",
-        Row(
-            when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
-            action=Substitute(launch.cumprod, otherwise=Refuse(), traffic=1.0),
-            guarantee=GPU_TO_GPU,
-            because="as for cumsum, and PyTorch has no other path",
-        ),
-        _ON_MPS,
-        otherwise=_SEVERAL,
-    ),
-    *chain(
-        "aten::logcumsumexp",
-        Row(
-            when=on("cuda") & lies_along("self", "dim") & dtype_in("self", _FLOATS),
-            action=Substitute(launch.logcumsumexp, otherwise=Refuse(), traffic=1.0),
-            guarantee=GPU_TO_GPU,
-            because="as for cumsum, and PyTorch has no other path",
-        ),
-        _ON_MPS,
-        otherwise=_SEVERAL,
+    *(
+        rule
+        for op, function, floats in (
+            ("aten::cumprod", launch.cumprod, result_dtype_in("self", _FLOATS)),
+            ("aten::logcumsumexp", launch.logcumsumexp, dtype_in("self", _FLOATS)),
+        )
+        for rule in chain(
+            op,
+            Row(
+                when=on("cuda") & lies_along("self", "dim") & floats,
+                action=Substitute(function, otherwise=Refuse(), traffic=1.0),
+                guarantee=GPU_TO_GPU,
+                because="as for cumsum, and PyTorch has no other path",
+            ),
+            _ON_MPS,
+            otherwise=_SEVERAL,
+        )
     ),
 )
 

@@ -49,7 +49,7 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 import torch
 
 from detmode.rules.scatter import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
@@ -67,35 +67,23 @@ FORWARDS: tuple[str, ...] = ("aten::gather", "aten::cummax", "aten::cummin")
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _ADDS = on("cuda") & argument("reduce", "add")
 _MULTIPLIES = on("cuda") & argument("reduce", "multiply")
-_ADDED = "elements with one destination are added by atomicAdd"
+_ADDED = Row(
+    **on_cuda(launch.scatter, otherwise=Native(), traffic=3.2, when=_SUMS),
+    because="elements with one destination are added by atomicAdd",
+)
 
-_MPS = Row(
-    when=on("mps") & _SUMS & nonempty("index"),
-    action=Refuse(),
-    alert="scatter_reduce_mps",
-    since="2.15",
-    because="PyTorch alerts on MPS whatever is added or multiplied",
+_MPS = on_mps(
+    "scatter_reduce_mps",
+    "PyTorch alerts on MPS whatever is added or multiplied",
+    when=_SUMS & nonempty("index"),
 )
 
 RULES = (
     *chain(
         "aten::scatter_add",
         _MPS,
-        Row(
-            when=on("cuda") & _SUMS,
-            action=Substitute(launch.scatter, otherwise=Native(), traffic=3.2),
-            guarantee=GPU_TO_GPU,
-            alert="scatter_add_cuda_kernel",
-            until="2.10",
-            because=_ADDED,
-        ),
-        Row(
-            when=on("cuda") & _SUMS,
-            action=Substitute(launch.scatter, otherwise=Native(), traffic=3.2),
-            guarantee=GPU_TO_GPU,
-            since="2.11",
-            because=_ADDED,
-        ),
+        _ADDED | Row(alert="scatter_add_cuda_kernel", until="2.10"),
+        _ADDED | Row(since="2.11"),
         otherwise="integer additions commute; the CPU adds along dim in order",
     ),
     *chain(
@@ -107,12 +95,7 @@ RULES = (
             guarantee=GPU_TO_GPU,
             because="without the flag, elements with one destination are added by atomicAdd",
         ),
-        Row(
-            when=_ADDS & _SUMS,
-            action=Substitute(launch.scatter, otherwise=Native(), traffic=3.2),
-            guarantee=GPU_TO_GPU,
-            because=_ADDED,
-        ),
+        _ADDED | Row(when=_ADDS & _SUMS),
         Row(
             when=_ADDS & dtype_in("self", (*INTEGRAL, torch.bool)) & nonempty("index"),
             action=Substitute(launch.add_integers, traffic=1.0),

@@ -14,12 +14,11 @@ from detmode.table.inputs import (
     Arguments,
     factors,
     scattered,
-    scattered_batches,
     scattered_rows,
     special,
 )
 from detmode.table.samples import Maker, Sample, Samples, made_by, sample
-from detmode.table.shared_samples import wrong_scatters
+from detmode.table.shared_samples import scatters, wrong_scatters
 
 SUMS = FLOATING + COMPLEX
 ALL = (*SUMS, *INTEGRAL, torch.bool)
@@ -74,25 +73,12 @@ def _errors(reduce: str) -> tuple[Sample, ...]:
 
 SAMPLES = Samples(
     cases=(
-        _adds("one_destination", lambda m: scattered(m, [4], 0, [1000], spread=1), "collisions"),
+        *scatters(_adds),
         _adds("few_places", lambda m: scattered(m, [4, 20], 0, [300, 20], spread=2), "collisions"),
-        _adds("odd_1", lambda m: scattered(m, [1], 0, [1]), "odd_sizes"),
-        _adds("odd_63", lambda m: scattered(m, [63, 5], 0, [63, 5]), "odd_sizes"),
-        _adds("odd_1000", lambda m: scattered(m, [3, 99], 1, [3, 1000]), "odd_sizes", "collisions"),
-        _adds(
-            "smaller_index",
-            lambda m: scattered(m, [5, 6, 7], 1, [3, 20, 4], [5, 21, 6]),
-            "collisions",
-        ),
-        _adds("negative_dim", lambda m: scattered(m, [4, 5, 6], -2, [4, 9, 6]), "negative_dim"),
         _adds("few_of_many", lambda m: scattered(m, [40, 3000], 1, [40, 1]), dtypes=SUMS[2:5]),
         _adds("expanded", lambda m: scattered_rows(m, [9, 40], 0, 700), "collisions"),
         _adds("expanded_one", lambda m: scattered_rows(m, [3, 33], 0, 5000, 1), dtypes=SUMS[2:4]),
         _adds("expanded_last", lambda m: scattered_rows(m, [5, 9], 1, 50), "collisions"),
-        _adds("expanded_batches", scattered_batches, "collisions"),
-        _adds("empty_index", lambda m: scattered(m, [4, 5], 0, [0, 5]), "empty"),
-        _adds("empty_rows", lambda m: scattered(m, [4, 0], 0, [3, 0]), "empty"),
-        _adds("scalar", lambda m: scattered(m, [], 0, [])),
         _image,
         _adds("row", lambda m: scattered(m, [4], 0, [9]), variants=("int32", "cpu", "mps")),
         _reals("special", lambda m: special(scattered(m, [9], 0, [30]), "src")),

@@ -35,9 +35,9 @@ of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.scatter_assign import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda
 from detmode.table.conditions import nonempty, on, row_major
-from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Substitute
+from detmode.table.rule import RUN_TO_RUN, Native
 
 FORWARDS: tuple[str, ...] = tuple(
     f"aten::{name}"
@@ -47,9 +47,7 @@ FORWARDS: tuple[str, ...] = tuple(
 RULES = chain(
     "aten::scatter.src",
     Row(
-        when=on("cuda") & row_major("self"),
-        action=Substitute(launch.scatter, otherwise=Native(), traffic=2.4),
-        guarantee=GPU_TO_GPU,
+        **on_cuda(launch.scatter, otherwise=Native(), traffic=2.4, when=row_major("self")),
         because="elements of src with one destination race to write it",
     ),
     Row(

@@ -16,11 +16,10 @@ from detmode.table.inputs import (
     channels_last,
     places,
     scattered,
-    scattered_batches,
     scattered_rows,
 )
 from detmode.table.samples import Samples, sample
-from detmode.table.shared_samples import wrong_scatters
+from detmode.table.shared_samples import scatters, wrong_scatters
 
 OP = "aten::scatter.src"
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
@@ -40,25 +39,12 @@ _back: dict[str, Any] = {"index": back_to_front, "src": back_to_front}
 
 SAMPLES = Samples(
     cases=(
-        _case("one_destination", lambda m: scattered(m, [4], 0, [1000], spread=1), "collisions"),
+        *scatters(_case),
         _case("few_places", lambda m: scattered(m, [4, 9], 0, [30, 9], spread=2), "collisions"),
         _every("few_of_many", lambda m: scattered(m, [9, 300], 1, [9, 4], spread=3)),
-        _case("odd_1", lambda m: scattered(m, [1], 0, [1]), "odd_sizes"),
-        _case("odd_63", lambda m: scattered(m, [63, 5], 0, [63, 5]), "odd_sizes"),
-        _case("odd_1000", lambda m: scattered(m, [3, 99], 1, [3, 1000]), "odd_sizes", "collisions"),
-        _case(
-            "smaller_index",
-            lambda m: scattered(m, [5, 6, 7], 1, [3, 20, 4], [5, 21, 6]),
-            "collisions",
-        ),
         _case("smaller_last", lambda m: scattered(m, [5, 6], 1, [3, 20]), "collisions"),
-        _case("negative_dim", lambda m: scattered(m, [4, 5, 6], -2, [4, 9, 6]), "negative_dim"),
         _every("expanded", lambda m: scattered_rows(m, [9, 40], 0, 70), "collisions"),
         _case("expanded_few", lambda m: scattered_rows(m, [900, 5], 0, 30, 4), "collisions"),
-        _case("expanded_batches", scattered_batches, "collisions"),
-        _case("empty_index", lambda m: scattered(m, [4, 5], 0, [0, 5]), "empty"),
-        _case("empty_rows", lambda m: scattered(m, [4, 0], 0, [3, 0]), "empty"),
-        _case("scalar", lambda m: scattered(m, [], 0, [])),
         _row.but("int32_index", index=Tensor.int),
         _image.but("non_contiguous", "non_contiguous", **_back),
         _image.but("channels_last", "channels_last", src=channels_last),

@@ -40,41 +40,34 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 """
 
 from detmode.rules.scatter_reduce import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Native, Refuse, Substitute
+from detmode.table.rule import GPU_TO_GPU, Native, Substitute
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _PRODUCTS = dtype_in("self", FLOATING + INTEGRAL)
-_MPS = on("mps") & _SUMS & nonempty("index")
+_ADDED = Row(
+    **on_cuda(launch.scatter_reduce, otherwise=Native(), traffic=1.5),
+    because="elements with one destination are added by atomicAdd",
+)
 
 RULES = chain(
     "aten::scatter_reduce.two",
-    Row(
-        when=_MPS & argument("reduce", "sum", "mean", "prod"),
-        action=Refuse(),
-        alert="scatter_reduce_mps",
-        since="2.15",
-        because="elements with one destination are reduced by atomics",
+    on_mps(
+        "scatter_reduce_mps",
+        "elements with one destination are reduced by atomics",
+        when=_SUMS & nonempty("index") & argument("reduce", "sum", "mean", "prod"),
     ),
     *(
-        Row(
+        _ADDED
+        | Row(
             when=on("cuda") & argument("reduce", reduce) & _SUMS,
-            action=Substitute(launch.scatter_reduce, otherwise=Native(), traffic=1.5),
-            guarantee=GPU_TO_GPU,
             alert=f"scatter_reduce_cuda_{reduce}_",
             until="2.10",
-            because="elements with one destination are added by atomicAdd",
         )
         for reduce in ("sum", "mean")
     ),
-    Row(
-        when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS,
-        action=Substitute(launch.scatter_reduce, otherwise=Native(), traffic=1.5),
-        guarantee=GPU_TO_GPU,
-        since="2.11",
-        because="elements with one destination are added by atomicAdd",
-    ),
+    _ADDED | Row(when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS, since="2.11"),
     Row(
         when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
         action=Substitute(launch.scatter_reduce, traffic=1.6),

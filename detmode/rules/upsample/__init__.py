@@ -44,9 +44,8 @@ linear 1-D resize from one position to very many sums them in one thread.
 """
 
 from detmode.rules.upsample import launch
-from detmode.table.chain import Row, chain
-from detmode.table.conditions import nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.conditions import nonempty
 
 _ADDED = "output positions that read one input position add to it by atomicAdd"
 
@@ -59,9 +58,7 @@ RULES = (
         )
         for rule in chain(
             f"aten::{name}",
-            when=on("cuda"),
-            action=Substitute(function, traffic=1.0),
-            guarantee=GPU_TO_GPU,
+            on_cuda(function, traffic=1.0),
             alert=f"{name}_out_cuda",
             because=_ADDED,
             otherwise="the CPU adds a channel's output positions in order; PyTorch does not alert "
@@ -70,25 +67,21 @@ RULES = (
     ),
     *(
         rule
-        for name, on_mps, function in (
+        for name, alert, function in (
             ("bicubic2d", "bicubic2d", launch.upsample_bicubic2d_backward),
             ("trilinear3d", "trilinear", launch.upsample_trilinear3d_backward),
         )
         for rule in chain(
             f"aten::upsample_{name}_backward",
             Row(
-                when=on("cuda"),
-                action=Substitute(function, traffic=1.0),
-                guarantee=GPU_TO_GPU,
+                **on_cuda(function, traffic=1.0),
                 alert=f"upsample_{name}_backward_out_cuda",
                 because=_ADDED,
             ),
-            Row(
-                when=on("mps") & nonempty("grad_output"),
-                action=Refuse(),
-                alert=f"upsample_{on_mps}_backward",
-                since="2.15",
-                because="output positions that read one input position add to it atomically",
+            on_mps(
+                f"upsample_{alert}_backward",
+                "output positions that read one input position add to it atomically",
+                when=nonempty("grad_output"),
             ),
             otherwise="the CPU kernel adds a channel's output positions in order",
         )

@@ -37,9 +37,9 @@ only has a CPU kernel; a CUDA kernel would get a warning in detmode's own words.
 """
 
 from detmode.rules.upsample_aa import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import Row, chain, on_cuda, on_mps
 from detmode.table.conditions import nonempty, on
-from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
+from detmode.table.rule import Refuse
 
 _IN_ORDER = "the CPU kernel adds a channel's output positions in order"
 
@@ -53,18 +53,14 @@ RULES = (
         for rule in chain(
             f"aten::_{name}",
             Row(
-                when=on("cuda"),
-                action=Substitute(function, traffic=1.0),
-                guarantee=GPU_TO_GPU,
+                **on_cuda(function, traffic=1.0),
                 alert=f"{name}_out_cuda",
                 because="output positions that read one input position add to it by atomicAdd",
             ),
-            Row(
-                when=on("mps") & nonempty("grad_output"),
-                action=Refuse(),
-                alert=name,
-                since="2.15",
-                because="output positions that read one input position add to it atomically",
+            on_mps(
+                name,
+                "output positions that read one input position add to it atomically",
+                when=nonempty("grad_output"),
             ),
             otherwise=_IN_ORDER,
         )

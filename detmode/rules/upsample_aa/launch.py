@@ -1,10 +1,13 @@
-"""Antialiased interpolation backward: the filters' tables, and the gathers of ``upsample``."""
+"""Antialiased interpolation backward: the filters' tables, and the gathers of ``upsample``.
+
+Each launcher takes its operator's arguments, which are those of ``gather_backward``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -35,27 +38,11 @@ BICUBIC = Interpolation(
 )
 
 
-def upsample_bilinear2d_aa_backward(
-    grad_output: Tensor,
-    output_size: Sequence[int],
-    input_size: Sequence[int],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> Tensor:
+def upsample_bilinear2d_aa_backward(*call: Any, **named: Any) -> Tensor:
     """The gradient of ``aten::_upsample_bilinear2d_aa``, in grad_output's memory format."""
-    scales = (scales_h, scales_w)
-    return gather_backward(BILINEAR, grad_output, input_size, align_corners, scales)
+    return gather_backward(BILINEAR, *call, **named)
 
 
-def upsample_bicubic2d_aa_backward(
-    grad_output: Tensor,
-    output_size: Sequence[int],
-    input_size: Sequence[int],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> Tensor:
+def upsample_bicubic2d_aa_backward(*call: Any, **named: Any) -> Tensor:
     """The gradient of ``aten::_upsample_bicubic2d_aa``; always contiguous, as ATen's."""
-    scales = (scales_h, scales_w)
-    return gather_backward(BICUBIC, grad_output, input_size, align_corners, scales, contiguous=True)
+    return gather_backward(BICUBIC, *call, **named, contiguous=True)

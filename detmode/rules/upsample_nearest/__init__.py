@@ -22,20 +22,19 @@ None: no other kernel runs.
 There is no substitute on MPS: the CUDA kernels do not run there.
 """
 
-from detmode.table.chain import chain
-from detmode.table.conditions import nonempty, on
-from detmode.table.rule import Refuse
+from detmode.table.chain import chain, on_mps
+from detmode.table.conditions import nonempty
 
 RULES = tuple(
     rule
     for prefix, name in (("", "upsample_nearest"), ("_", "upsample_nearest_exact"))
     for rule in chain(
         f"aten::{prefix}{name}3d_backward",
-        when=on("mps") & nonempty("grad_output"),
-        action=Refuse(),
-        alert=f"{name}_3d_backward",
-        since="2.15",
-        because="output positions that read one input position add to it atomically",
+        on_mps(
+            f"{name}_3d_backward",
+            "output positions that read one input position add to it atomically",
+            when=nonempty("grad_output"),
+        ),
         otherwise="on CUDA a thread owns an element of grad_input; the CPU adds in order",
     )
 )
