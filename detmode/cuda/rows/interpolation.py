@@ -37,23 +37,15 @@ MAX_GROUPS = 65535
 def gather_backward(
     interpolation: Interpolation,
     grad_output: Tensor,
-    output_size: Sequence[int],
     input_size: Sequence[int],
     align_corners: bool,
+    scales: Sequence[float | None],
     *,
     contiguous: bool = False,
-    **scales: float | None,
 ) -> Tensor:
     """The gradient of an interpolation of the dimensions after the first two.
 
-    Args:
-        interpolation: its taps and weights.
-        grad_output: (N, C, *output_size), floating point.
-        output_size: already in the shape of ``grad_output``.
-        input_size: (N, C, *size).
-        align_corners: as of the operator.
-        contiguous: makes grad_input contiguous even where grad_output is channels_last.
-        **scales: as of the operator, by the schema's names; left out, as None.
+    ``contiguous`` makes grad_input contiguous even where grad_output is channels_last.
 
     Raises:
         NotImplementedError: a dtype that ATen does not interpolate either.
@@ -72,11 +64,10 @@ def gather_backward(
     grad_output = grad_output.contiguous(memory_format=memory_format)
     # The last dimension first.
     axes = []
-    names = ("scales",) if len(input_size) == 3 else ("scales_w", "scales_h", "scales_d")
-    for size, out, name in zip(input_size[:1:-1], grad_output.shape[:1:-1], names):
+    for size, out, scale in zip(input_size[:1:-1], grad_output.shape[:1:-1], scales[::-1]):
         if max(size, out) >= 1 << 31:
             raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-        ratio = ratio_of(size, out, align_corners, scales.get(name))
+        ratio = ratio_of(size, out, align_corners, scale)
         axes.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
     positions, weights = write_tables(interpolation, axes, align_corners, grad_output)
     batch, channels = input_size[:2]

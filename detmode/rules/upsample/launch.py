@@ -1,11 +1,8 @@
-"""Linear and cubic interpolation backward. grad_input has the memory format that ATen gives it.
-
-Each launcher takes its operator's arguments, which are those of ``gather_backward``.
-"""
+"""Linear and cubic interpolation backward. grad_input has the memory format that ATen gives it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -16,21 +13,53 @@ LINEAR = Interpolation(SOURCE, "upsample_tables<Linear, {}>", lambda size, scale
 CUBIC = Interpolation(SOURCE, "upsample_tables<Cubic, {}>", lambda size, scale: 4, clamps=True)
 
 
-def upsample_linear1d_backward(*call: Any, **named: Any) -> Tensor:
+def upsample_linear1d_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales: float | None = None,
+) -> Tensor:
     """The gradient of ``aten::upsample_linear1d``; always contiguous."""
-    return gather_backward(LINEAR, *call, **named, contiguous=True)
+    return gather_backward(
+        LINEAR, grad_output, input_size, align_corners, (scales,), contiguous=True
+    )
 
 
-def upsample_bilinear2d_backward(*call: Any, **named: Any) -> Tensor:
+def upsample_bilinear2d_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
     """The gradient of ``aten::upsample_bilinear2d``, in grad_output's memory format."""
-    return gather_backward(LINEAR, *call, **named)
+    return gather_backward(LINEAR, grad_output, input_size, align_corners, (scales_h, scales_w))
 
 
-def upsample_bicubic2d_backward(*call: Any, **named: Any) -> Tensor:
+def upsample_bicubic2d_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
     """The gradient of ``aten::upsample_bicubic2d``; always contiguous."""
-    return gather_backward(CUBIC, *call, **named, contiguous=True)
+    scales = (scales_h, scales_w)
+    return gather_backward(CUBIC, grad_output, input_size, align_corners, scales, contiguous=True)
 
 
-def upsample_trilinear3d_backward(*call: Any, **named: Any) -> Tensor:
+def upsample_trilinear3d_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
     """The gradient of ``aten::upsample_trilinear3d``, in grad_output's memory format."""
-    return gather_backward(LINEAR, *call, **named)
+    scales = (scales_d, scales_h, scales_w)
+    return gather_backward(LINEAR, grad_output, input_size, align_corners, scales)

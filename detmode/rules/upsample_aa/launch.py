@@ -1,13 +1,10 @@
-"""Antialiased interpolation backward: the filters' tables, and the gathers of ``upsample``.
-
-Each launcher takes its operator's arguments, which are those of ``gather_backward``.
-"""
+"""Antialiased interpolation backward: the filters' tables, and the gathers of ``upsample``."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -38,11 +35,27 @@ BICUBIC = Interpolation(
 )
 
 
-def upsample_bilinear2d_aa_backward(*call: Any, **named: Any) -> Tensor:
+def upsample_bilinear2d_aa_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
     """The gradient of ``aten::_upsample_bilinear2d_aa``, in grad_output's memory format."""
-    return gather_backward(BILINEAR, *call, **named)
+    scales = (scales_h, scales_w)
+    return gather_backward(BILINEAR, grad_output, input_size, align_corners, scales)
 
 
-def upsample_bicubic2d_aa_backward(*call: Any, **named: Any) -> Tensor:
+def upsample_bicubic2d_aa_backward(
+    grad_output: Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
     """The gradient of ``aten::_upsample_bicubic2d_aa``; always contiguous, as ATen's."""
-    return gather_backward(BICUBIC, *call, **named, contiguous=True)
+    scales = (scales_h, scales_w)
+    return gather_backward(BICUBIC, grad_output, input_size, align_corners, scales, contiguous=True)
