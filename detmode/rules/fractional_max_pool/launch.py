@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,12 +49,18 @@ def fractional_max_pool2d_backward(
     return _gather(2, grad_output, self, kernel_size, output_size, indices)
 
 
-def fractional_max_pool3d_backward(*call: Any, **named: Any) -> Tensor:
+def fractional_max_pool3d_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sequence[int],
+    output_size: Sequence[int],
+    indices: Tensor,
+) -> Tensor:
     """The gradient of ``fractional_max_pool3d`` with respect to its input.
 
     As :func:`fractional_max_pool2d_backward`, with (T, H, W) in the place of (H, W).
     """
-    return _gather(3, *call, **named)
+    return _gather(3, grad_output, self, kernel_size, output_size, indices)
 
 
 def _gather(
