@@ -37,7 +37,7 @@ from detmode import RUN_TO_RUN, DeterministicMode, Rule, Substitute, default_rul
 
 FOLDER = results.FOLDER / "compiled"
 SIDES = ("eager", "compiled", "compiled, in the mode", "eager, in the mode")
-EAGER, COMPILED, OURS, OURS_EAGER = SIDES
+_, COMPILED, OURS, _ = SIDES
 PLAIN = "without the mode"
 RATIO = 1.05
 """The target of compiled in the mode over compiled, where no operator is listed that varies."""
