@@ -316,11 +316,8 @@ MODE = (
         "tests/mode/test_variants.py tests/rules/test_written.py",
         ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
         ("return start < last and first < end", "return start <= first < end"),
-        (
-            "            targets[0].copy_(result)\n        return targets[0]",
-            "        return targets[0]",
-        ),
-        ('arguments = {**arguments, "dtype": targets[0].dtype}', "pass"),
+        ("            target.copy_(result)\n        return target", "        return target"),
+        ('arguments = {**arguments, "dtype": target.dtype}', "pass"),
     ),
     *_of(
         "detmode/mode/decide.py",
