@@ -2,7 +2,8 @@
 
 Cached files are executed, so only this user and root may be able to write the folder and the file.
 Each file has a digest; a truncated or changed file is compiled again. If there is no such folder,
-code is kept in a private one until the process ends.
+code is kept in a private one until the process ends. Of several processes that need a file, one
+compiles it and the others wait.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,10 @@ __all__ = ["Kept", "take"]
 
 _DIGEST = ".digest"
 _REMEDY = "set DETMODE_CACHE to a folder that only you can write"
+_PREBUILT = Path(__file__).parents[2] / "detmode_kernels"
+"""Code that was compiled elsewhere, beside the package: a copy of a cache, only ever read."""
+_PATIENCE = 600
+"""The seconds for which a process waits for another that compiles; a stopped one never ends."""
 _PRIVATE = f"Compiled code is kept in a private folder until this process ends; {_REMEDY}"
 # Do not follow a link in place of a file, and do not block on a pipe.
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -99,11 +104,13 @@ class Kept:
         folder: the folder that holds the file.
         path: the file's path.
         note: the note that was stored with it.
+        is_new: true if it was compiled for this call, and not found.
     """
 
     folder: _Folder
     path: Path
     note: str
+    is_new: bool = False
 
     @property
     def loaded_from(self) -> str:
@@ -114,28 +121,44 @@ class Kept:
 def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
     """Return the file `name` of the cache's folder `kind`, created if the cache does not have it.
 
-    If the cache cannot be read or written, or others may write it, a RuntimeWarning says so once,
-    and the file is kept in a private folder until the process ends.
+    A file beside the package is preferred, unless the user has chosen a cache. If the cache cannot
+    be read or written, or others may write it, a RuntimeWarning says so once, and the file is kept
+    in a private folder until the process ends.
 
     Args:
         kind: `"cuda"` or `"host"`.
         name: the file's name, with a hash of everything that the content depends on.
-        make: returns the content, and a note to store with it.
+        make: returns the content, and a note to store with it. It is called by one process of
+            those that share the cache, while the others wait; if it fails, by the next.
 
     Raises:
         CompileError: no folder can be written, or `make` raises it.
     """
+    found = _found(_prebuilt(kind), name)
+    if found is not None:
+        return found
     shared = _shared(kind)
     private = _private(kind) if _private_root is not None else None
-    for folder in (shared, private):
-        note = None if folder is None else folder.find(name)
-        if folder is not None and note is not None:
-            return Kept(folder, folder.path / name, note)
+    found = _found(shared, name) or _found(private, name)
+    if found is not None:
+        return found
+    with _locked(shared, name):
+        return _found(shared, name) or _made(shared, kind, name, make)
+
+
+def _found(folder: _Folder | None, name: str) -> Kept | None:
+    note = None if folder is None else folder.find(name)
+    return None if folder is None or note is None else Kept(folder, folder.path / name, note)
+
+
+def _made(
+    shared: _Folder | None, kind: str, name: str, make: Callable[[], tuple[bytes, str]]
+) -> Kept:
     content, note = make()
     if shared is not None:
         try:
             shared.keep(name, content, note)
-            return Kept(shared, shared.path / name, note)
+            return Kept(shared, shared.path / name, note, is_new=True)
         except OSError as error:
             _warn(f"the cache {shared.path} cannot be written: {error.strerror}. {_PRIVATE}")
     try:
@@ -145,7 +168,50 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
         raise CompileError(
             f"compiled kernels cannot be kept anywhere ({error}); {_REMEDY}"
         ) from None
-    return Kept(private, private.path / name, note)
+    return Kept(private, private.path / name, note, is_new=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: _Folder | None, name: str) -> Iterator[None]:
+    """Hold a file's lock, which the system releases if this process dies.
+
+    Without a folder that can be written, and after waiting in vain, the block runs without it:
+    then the file is only compiled more often.
+    """
+    if folder is None:
+        yield
+        return
+    from filelock import FileLock  # imported with the first compilation
+
+    lock = FileLock(folder.at(f"{name}.lock"), timeout=_PATIENCE, mode=0o644)
+    try:
+        lock.acquire()
+    except OSError:  # among others Timeout
+        yield
+        return
+    try:
+        yield
+    finally:
+        # Who still waits on the removed file finds what was kept.
+        with contextlib.suppress(OSError):
+            os.unlink(lock.lock_file)
+        lock.release()
+
+
+def _prebuilt(kind: str) -> _Folder | None:
+    """Return the folder beside the package, or None if there is none or it cannot be used.
+
+    A cache that the user has chosen is the only one.
+    """
+    if os.environ.get("DETMODE_CACHE"):
+        return None
+    try:
+        return _Folder(_PREBUILT / kind)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn(f"the prebuilt kernels cannot be used: {error}")
+        return None
 
 
 def _shared(kind: str) -> _Folder | None:

@@ -181,10 +181,97 @@ def test_what_was_verified_is_what_is_loaded(folder: Path) -> None:
     assert content(kept) == Made()()[0]
 
 
+def test_code_beside_the_package_is_found(tmp_path: Path, monkeypatch) -> None:
+    """It is taken without a cache, if nobody else may write it; a chosen cache is the only one."""
+    beside = tmp_path / "beside" / "host"
+    beside.mkdir(parents=True)
+    plant(beside)
+    monkeypatch.setattr(cache, "_PREBUILT", beside.parent)
+    assert content(cache.take("host", NAME, Made())) == Made()()[0]
+    monkeypatch.delenv("DETMODE_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    kept = cache.take("host", NAME, Made())
+    assert (content(kept), kept.is_new) == (b"planted", False)
+    assert not (tmp_path / "home").exists()
+    beside.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="prebuilt kernels cannot be used: .* others may write"):
+        kept = cache.take("host", NAME, Made())
+    assert (content(kept), kept.is_new) == (Made()()[0], True)
+
+
+# Three processes need a file. Each tells that it compiles, and then waits until it may go on.
+COMPETITORS = """
+import os, signal, time
+from detmode.cuda import cache
+
+os.setpgid(0, 0)
+
+def start(name):
+    tell, go = os.pipe(), os.pipe()
+    def make():
+        os.write(tell[1], b"!")
+        os.read(go[0], 1)
+        return name.encode(), ""
+    process = os.fork()
+    if process == 0:
+        kept = cache.take("host", "code", make)
+        os.write(1, f"{name} {kept.is_new} {open(kept.loaded_from).read()}\\n".encode())
+        os._exit(0)
+    return process, tell[0], go[1]
+
+def begins(competitor):
+    os.read(competitor[1], 1)
+
+def waits(competitor):
+    time.sleep(0.4)
+    os.set_blocking(competitor[1], False)
+    try:
+        os.read(competitor[1], 1)
+    except BlockingIOError:
+        pass
+    else:
+        os.write(2, b"it compiles what another compiles")
+        os.killpg(0, signal.SIGKILL)
+    os.set_blocking(competitor[1], True)
+
+first = start("first")
+begins(first)
+second = start("second")
+waits(second)
+os.kill(first[0], signal.SIGKILL)
+begins(second)
+third = start("third")
+waits(third)
+os.write(second[2], b"!")
+for process, _, _ in (first, second, third):
+    os.waitpid(process, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_one_process_compiles(folder: Path, run_python: Callable[..., Any]) -> None:
+    """The others wait for its file, or compile it after its death, which leaves no lock."""
+    run = run_python("-c", COMPETITORS)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert sorted(run.stdout.splitlines()) == ["second True second", "third False second"]
+    assert not list(folder.glob("*.lock"))
+
+
+def test_a_lock_that_cannot_be_had_stops_nobody(folder: Path, monkeypatch) -> None:
+    """After a while a process compiles beside another that never ends."""
+    monkeypatch.setattr(cache, "_PATIENCE", 0.1)
+    made = Made()
+    with cache._locked(cache._Folder(folder), "other"):
+        kept = cache.take("host", "other", made)
+    assert (content(kept), made.times) == (made()[0], 1)
+
+
 # What a user without rights meets. Root may write everything, and becomes a user without a home.
 SCRIPT = """
 import json, os, sys, tempfile, warnings
 from pathlib import Path
+import filelock  # while this user can read the standard library, which may be in root's home
 from detmode.cuda import cache
 
 root = Path(sys.argv[1])
