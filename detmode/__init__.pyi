@@ -21,6 +21,7 @@ from .mode.torch_api import (
     set_deterministic_debug_mode,
     use_deterministic_algorithms,
 )
+from .mode.warm import warm
 from .reports.report import Record, Report, ReportRow
 from .rules import default_rules
 from .runs.comparison import Comparison
@@ -78,4 +79,5 @@ __all__ = [
     "set_deterministic_debug_mode",
     "set_rng_state",
     "use_deterministic_algorithms",
+    "warm",
 ]

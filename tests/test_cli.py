@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from detmode import cuda, verify
+from detmode.mode import warm
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -153,6 +154,34 @@ print(x.view(torch.int32).tolist())
     assert re.search("^1 .*aten::index_add.default.* substitute ", first.stderr, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("options", "environment", "place"),
+    [
+        pytest.param((), {}, "cuda", id="alone"),
+        pytest.param((), {"LOCAL_RANK": "1"}, "cuda:1", id="rank"),
+        pytest.param((), {"LOCAL_RANK": "2"}, "cuda", id="rank with a GPU of its own"),
+        pytest.param(("--simulate", "cuda"), {"LOCAL_RANK": "1"}, "cpu", id="simulated"),
+    ],
+)
+def test_kernels_are_warm_when_the_program_starts(
+    options: tuple[str, ...],
+    environment: dict[str, str],
+    place: str,
+    run_command: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the device that the process will use; a note tells what was done, unless it is quiet."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cuda, "unavailable", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(warm, "warm", lambda device: print(device) or "Warm.")
+    for quiet in ((), ("--quiet",)):
+        ours = run_command("run", "--warm", *options, *quiet, "-c", "print('started')")
+        assert (ours.returncode, ours.stdout) == (0, f"{place}\nstarted\n"), ours.stderr
+        assert ("detmode: note: Warm." in lines_of(ours.stderr)) is not bool(quiet)
+
+
 def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and the script runs under the mode without simulation.
 
@@ -163,6 +192,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
     add = "torch.zeros(1).index_add(0, torch.tensor([0]), torch.ones(1))"
     for options, said in (
         (("--simulate", "cuda"), "not simulating CUDA: CXX is '/nowhere/g++'"),
+        (("--warm", "--quiet"), "no kernels are compiled in advance: PyTorch "),
         ((), "PyTorch sees no GPU here"),
     ):
         ours = run_command("run", *options, "-c", f"import torch; print({add})")
@@ -184,6 +214,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("run", "--override", "aten::histc=ignore", __file__), "ignore"),
         (("audit", "--override", "aten::histc=ignore", __file__), "ignore"),
         (("run", "--schedule-seed", "3", "x.py"), "--simulate"),
+        (("run", "--warm", "--no-substitute", "x.py"), "leave one of them out"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
         (("run", "--html", "/", "x.py"), "is a folder"),
         (("run", "--epochs", "3", "x.py"), "after its name); see 'detmode run --help'"),

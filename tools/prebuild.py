@@ -3,7 +3,7 @@
 NVRTC needs no GPU. The cache is keyed by the text, the options and NVRTC's version, so the kernels
 are made with the version that the other machine has: fetched from the package index into
 ``build/``, or taken from a folder. Kernels of the tests are among them. Does nothing again that the
-cache has.
+cache has. A copy of the cache named ``detmode_kernels`` beside the package is found, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import ctypes
 import importlib
 import multiprocessing
 import os
-import pkgutil
 import shutil
 import subprocess
 import sys
@@ -77,18 +76,15 @@ def fetched(version: str) -> Path:
 def sources() -> dict[str, Source]:
     """All sources of the package and of the tests that a GPU runs, by file."""
     import detmode.cuda
-    import detmode.rules
+    from detmode.cuda import digest
+    from detmode.mode.warm import kernels
 
-    names = [
-        module.name
-        for package in (detmode.cuda, detmode.rules)
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    ]
     for folder in (TESTS, TESTS.parent):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-    names += [path.stem for path in sorted(TESTS.glob("*.py")) if "Source(" in path.read_text()]
-    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    names = [path.stem for path in sorted(TESTS.glob("*.py")) if "Source(" in path.read_text()]
+    tests = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    values = [*kernels(detmode.default_rules()), digest.SOURCE, *tests]
     # Of a file with several sources each has its entries: they are joined.
     found: dict[str, Source] = {}
     for source in values:

@@ -99,6 +99,7 @@ _MODE = (
     ),
 )
 _DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
+_WARM = _flag("--warm", "compile and load the kernels before the program starts")
 _SIMULATION = (
     _option(
         "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
@@ -189,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
                 place.add_argument(*names, **settings)
 
     about = "run an unchanged script or module under the mode"
-    add(programs.run, about, *_MODE, *_SIMULATION, _SHOWN, _REPORT, *_FILES, *_PROGRAM)
+    add(programs.run, about, *_MODE, _WARM, *_SIMULATION, _SHOWN, _REPORT, *_FILES, *_PROGRAM)
     about = "run a script on the CPU and report what would happen on CUDA"
     add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)
     about = "run a script and record every call, for diff"

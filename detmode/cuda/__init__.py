@@ -12,10 +12,11 @@ from detmode.cuda.launch import (
     index_ctype,
     launch,
     launch_blocks,
+    load,
     magic_numbers,
     unavailable,
 )
-from detmode.cuda.source import CompileError, Source, compile_for
+from detmode.cuda.source import CompileError, Source, compile_for, sources_of
 
 __all__ = [
     "CompileError",
@@ -30,7 +31,9 @@ __all__ = [
     "index_ctype",
     "launch",
     "launch_blocks",
+    "load",
     "magic_numbers",
+    "sources_of",
     "sum_to_zeros",
     "unavailable",
 ]

@@ -121,6 +121,7 @@ class _Kernel:
         # RawModule keeps the machine code loaded for as long as this object lives.
         self.raw = cupy.RawModule(path=kept.loaded_from).get_function(kept.note)
         self.function: int = self.raw.kernel.ptr
+        self.is_new = kept.is_new
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
         self.signature = source.signature(entry)
         self.slots = _Slots(self.signature)
@@ -185,6 +186,22 @@ def launch_blocks(
     kernel.launch(grid, block, bound, shared, stream)
 
 
+def load(source: Source, entry: str, device: torch.device) -> bool:
+    """Load an entry as its first launch on `device` would; true if that compiled it.
+
+    Raises:
+        RuntimeError: as `launch_blocks`.
+        CompileError: NVRTC rejects the file.
+    """
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    if (id(source), entry, index) in _kernels:
+        return False
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            return load(source, entry, device)
+    return _load(source, entry, index)[1].is_new
+
+
 def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
     problem = unavailable()
     if problem is not None:
@@ -192,7 +209,8 @@ def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             f"{source.path.name}: {entry} is launched for the first time inside a CUDA graph "
-            "capture, where no code can be loaded; run the captured code once before the capture"
+            "capture, where no code can be loaded; run the captured code once before the capture, "
+            "or call detmode.warm"
         )
     return _lock.run(_load_once, source, entry, index)
 

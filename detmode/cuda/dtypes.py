@@ -27,3 +27,6 @@ CTYPES = {
     torch.uint64: "uint64_t",
 }
 """The names of dtypes in CUDA code."""
+
+OPMATH = {dtype: torch.float32 for dtype in REDUCED}
+"""The dtypes that others are computed in."""

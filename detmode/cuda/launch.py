@@ -22,6 +22,7 @@ __all__ = [
     "index_ctype",
     "launch",
     "launch_blocks",
+    "load",
     "magic_numbers",
     "unavailable",
 ]
@@ -175,6 +176,27 @@ def _launch(
         gpu.launch_blocks(source, entry, grid, block, bound, shared, device)
     else:
         raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
+
+
+def load(source: Source, entries: Sequence[str], device: torch.device) -> tuple[str, ...]:
+    """Compile and load entries, as their first launches on `device` would.
+
+    Args:
+        source: the `.cu` file.
+        entries: some of `source.entries`; the host runner has all of them in one library.
+        device: `"cuda"` or `"cpu"`, for the host runner.
+
+    Returns:
+        Those of `entries` that were compiled, and neither loaded before nor found in the cache.
+
+    Raises:
+        RuntimeError: launching is impossible here (see `unavailable`), or a CUDA graph capture is
+            under way.
+        CompileError: the file does not compile.
+    """
+    if device.type == "cpu":
+        return tuple(entries) if host.load(source) else ()
+    return tuple(entry for entry in entries if gpu.load(source, entry, device))
 
 
 def _poison(tensor: Tensor) -> Tensor:

@@ -9,16 +9,23 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import torch
+
+from detmode.cuda.dtypes import COMPLEX, CTYPES, FLOATING, INTEGRAL, OPMATH, REDUCED
 from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
 
-__all__ = ["CompileError", "Source", "compile_for"]
+__all__ = ["CompileError", "Source", "compile_for", "sources_of"]
 
 INCLUDE_DIRECTORY = Path(__file__).parent / "include"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<name>"[^"]+"|<[^>]+>)')
+_TYPE = re.compile(rf"\b(?:{'|'.join(CTYPES.values())})(?!\w)")
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 # Denormals stay, and division and square root round correctly, as in ATen's CUDA kernels: these are
@@ -69,6 +76,11 @@ class Source:
     def __repr__(self) -> str:
         return f"Source({str(self.path)!r}, {len(self.entries)} entries)"
 
+    @property
+    def name(self) -> str:
+        """The file and its folder, such as `"rows/sums.cu"`."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
     @functools.cached_property
     def text(self) -> str:
         """The file with its includes expanded, each at most once, and the sizes of what it takes.
@@ -106,6 +118,24 @@ class Source:
             known = self.signatures[entry] = KernelSignature(where, self.kernels[kernel])
         return known
 
+    def entries_for(self, dtype: torch.dtype) -> tuple[str, ...]:
+        """The entries that a launch with a result of `dtype` may choose, whatever its sizes.
+
+        Of a kernel with an entry for float32, those that name the dtype, or, where none does, the
+        type that it is computed in. Other kernels go by an index, or by words of bits.
+        """
+        kernels: dict[str, dict[str, set[str]]] = {}
+        for entry in self.entries:
+            kernels.setdefault(entry.partition("<")[0], {})[entry] = _types(entry)
+        chosen: list[str] = []
+        for types in kernels.values():
+            named = set().union(*types.values())
+            wanted = CTYPES[dtype]
+            if wanted not in named and dtype in OPMATH:
+                wanted = CTYPES[OPMATH[dtype]]
+            chosen += [entry for entry in types if "float" not in named or wanted in types[entry]]
+        return tuple(chosen)
+
     def position(self, entry: str) -> int:
         """The place of `entry` in `entries`.
 
@@ -120,6 +150,39 @@ class Source:
                 f"{self.path.name} has no entry {entry!r}; add it to the entries of its Source "
                 f"({known})"
             ) from None
+
+
+def _types(entry: str) -> set[str]:
+    """The types of the dtype that an entry is for.
+
+    A type beside a reduced one is that of sums, and an integer beside a float that of positions.
+    """
+    named = set(_TYPE.findall(entry))
+    for group in (REDUCED, FLOATING + COMPLEX, INTEGRAL):
+        found = named & {CTYPES[dtype] for dtype in group}
+        if found:
+            return found
+    return set()
+
+
+def sources_of(function: Callable[..., Any]) -> tuple[Source, ...]:
+    """The sources that a function may launch: those in its module, and in modules that it imports.
+
+    Only modules of the function's own package and of this one are searched.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    packages = {name.partition(".")[0] for name in (function.__module__, __name__)}
+    found: dict[Source, None] = {}
+    modules = [function.__module__]
+    for module in modules:
+        for value in vars(sys.modules[module]).values():
+            if isinstance(value, Source):
+                found[value] = None
+            name = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", "")
+            if name in sys.modules and name not in modules and name.partition(".")[0] in packages:
+                modules.append(name)
+    return tuple(found)
 
 
 def expand(path: Path) -> str:

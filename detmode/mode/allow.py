@@ -7,9 +7,9 @@ from types import TracebackType
 
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.environment.dispatch import untraced
-from detmode.mode.options import check_operator
+from detmode.mode.options import operator_names
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.names import Operator, text_of
+from detmode.table.names import Operator
 
 
 class allow(ContextDecorator):
@@ -33,14 +33,7 @@ class allow(ContextDecorator):
     def __init__(self, *operators: Operator) -> None:
         if not operators:
             raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
-        names = tuple(map(text_of, operators))
-        for operator in names:
-            if not isinstance(operator, str):
-                raise TypeError(f"allow() takes operators, got {type(operator).__name__}")
-            if "::" not in operator and operator != "*":
-                raise ValueError(f'allow(): write {operator!r} with its namespace, "aten::histc"')
-            check_operator("allow()", operator)
-        self._operators: tuple[str, ...] = names
+        self._operators = operator_names("allow()", operators)
 
     @untraced
     def __enter__(self) -> allow:

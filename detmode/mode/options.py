@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from detmode.table import names
-from detmode.table.names import Overrides
+from detmode.table.names import Operator, Overrides
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 
 ACTIONS = ("allow", "warn", "error", "native", "substitute")
 """Actions that an override can ask for."""
@@ -100,6 +100,23 @@ def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, 
     return dict(sorted(named.items(), key=lambda item: is_glob(item[0])))
 
 
+def operator_names(where: str, operators: Iterable[Operator]) -> tuple[str, ...]:
+    """Return operators by name; raise TypeError or ValueError for one that there is not.
+
+    Args:
+        where: the function that takes them, for the message.
+        operators: names or globs, or objects of ``torch.ops``.
+    """
+    named = tuple(map(names.text_of, operators))
+    for name in named:
+        if not isinstance(name, str):
+            raise TypeError(f"{where} takes operators, got {type(name).__name__}")
+        if "::" not in name and name != "*":
+            raise ValueError(f'{where}: write {name!r} with its namespace, "aten::histc"')
+        check_operator(where, name)
+    return named
+
+
 def means_unlisted(name: str) -> bool:
     """Return whether an override covers operators without a rule; the table knows all of aten's."""
     return not is_glob(name) or not fnmatchcase("aten", name.split("::")[0])
@@ -170,13 +187,19 @@ def _is_taken_apart(base: str, overload: str) -> bool:
         return False  # TorchScript's alone
 
 
-def _check_substitute(name: str, table: RuleTable) -> None:
+def rows_of(name: str, table: RuleTable) -> list[FamilyRule]:
+    """Return the rows of an operator, an overload or a variant, or of those that a glob matches."""
     base, _, overload = name.partition(".")
-    rows = [row for row in table if name in (row.rule.op, row.rule.op.partition(".")[0])]
+    ops = ((row, row.rule.op) for row in table)
+    rows = [row for row, op in ops if names.matches((op, op.partition(".")[0]), [name])]
     for known in [overload] if overload else names.overloads_of(name):
         func = resolve(f"{base}.{known}")
         rows += table.get(func) if func is not None else ()
-    if not any(isinstance(row.rule.action, Substitute) for row in rows):
+    return rows
+
+
+def _check_substitute(name: str, table: RuleTable) -> None:
+    if not any(isinstance(row.rule.action, Substitute) for row in rows_of(name, table)):
         raise ValueError(f"overrides: no rule has a substitute for {name!r}")
 
 

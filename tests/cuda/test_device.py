@@ -10,6 +10,8 @@ import pytest
 import torch
 from cuda_sources import FAULTS, KERNELS
 
+import detmode
+from detmode import cuda
 from detmode.cuda import device
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -148,6 +150,29 @@ def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
     for driver.capturing in (False, True):
         launch_forget()
     assert len(driver.launched) == 2
+
+
+def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels of an operator and a dtype are loaded, also those of sizes that were not met.
+
+    Another process with the same cache compiles none.
+    """
+    monkeypatch.setattr(cuda, "unavailable", lambda device: None)
+    warmed = detmode.warm("aten::nll_loss2d_forward", [torch.bfloat16])
+    kernels = tuple(f"nll_loss2d/kernels.cu: nll_loss2d_{k}<bfloat16>" for k in ("finish", "sum"))
+    assert (warmed.device, warmed.compiled, warmed.found) == (GPU, kernels, ())
+    assert len(driver.loaded) == 2
+    driver.capturing = True
+    again = detmode.warm("aten::nll_loss2d_forward", [torch.bfloat16])
+    assert (again.compiled, again.found, len(driver.loaded)) == ((), kernels, 2)
+    with pytest.raises(RuntimeError, match=r"<half> is launched for .* or call detmode\.warm$"):
+        detmode.warm("aten::nll_loss2d_forward", [torch.float16])
+
+    driver.capturing = False
+    monkeypatch.setattr(device, "_kernels", {})
+    monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", None)
+    other = detmode.warm("aten::nll_loss2d_forward", [torch.bfloat16])
+    assert (other.compiled, other.found, len(driver.loaded)) == ((), kernels, 4)
 
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:

@@ -1,6 +1,7 @@
 """A source is one text with its includes, found and read late."""
 
 import pytest
+import torch
 
 from detmode.cuda import CompileError, Source
 
@@ -62,3 +63,27 @@ def test_entries_are_checked() -> None:
             Source(__file__, "x.cu", entries)
     with pytest.raises(ValueError, match="no entry 'g'; add it"):
         Source(__file__, "x.cu", ("f",)).position("g")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"),
+    [
+        (torch.float32, "sum<float>, sum<float, int64_t>, opmath<float>, words<int16_t>, always"),
+        (torch.float16, "sum<half>, sum<half, float>, opmath<float>, words<int16_t>, always"),
+        (torch.complex64, "sum<complex<float>, 2>, words<int16_t>, always"),
+        (torch.float64, "sum<double>, words<int16_t>, always"),
+        (torch.int64, "sum<int64_t>, words<int16_t>, always"),
+        (torch.bool, "words<int16_t>, always"),
+    ],
+    ids=str,
+)
+def test_entries_for_a_dtype(dtype: torch.dtype, wanted: str) -> None:
+    """Those that name the dtype, or what it is computed in; all of a kernel that goes by no dtype.
+
+    A type beside a smaller one is that of sums, and an integer beside a float that of positions.
+    """
+    entries = (
+        *("sum<half>", "sum<float>", "sum<half, float>", "sum<double>", "sum<complex<float>, 2>"),
+        *("sum<float, int64_t>", "sum<int64_t>", "opmath<float>", "words<int16_t>", "always"),
+    )
+    assert ", ".join(Source(__file__, "x.cu", entries).entries_for(dtype)) == wanted

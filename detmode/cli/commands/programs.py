@@ -38,8 +38,12 @@ ENVIRONMENT = {
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program under the mode, and report what was intercepted."""
     policy = _policy(options)
+    if options.warm and options.no_substitute:
+        raise UsageError("--warm compiles what --no-substitute never calls; leave one of them out")
     program = _prepared(options, arguments)
     mode = _mode(options, **policy)
+    if options.warm:
+        _warm(options)
     failure = _execute(program, mode)
     report = mode.report()
     note = None if options.quiet else _about_the_device(options)
@@ -144,6 +148,27 @@ def _about_the_device(options: argparse.Namespace) -> str | None:
         "PyTorch sees no GPU here, and most rules are for CUDA tensors; "
         "--simulate cuda treats CPU tensors as such"
     )
+
+
+def _warm(options: argparse.Namespace) -> None:
+    """Make the kernels ready where this process will run them, or say why that cannot be."""
+    import torch
+
+    from detmode import cuda
+    from detmode.mode.warm import warm
+
+    device = "cpu" if options.simulate else "cuda"
+    reason = cuda.unavailable(device)
+    if reason is not None:
+        _note(f"no kernels are compiled in advance: {reason}")
+        return
+    # Of a node's processes each has its GPU, which the program chooses only later.
+    rank = os.environ.get("LOCAL_RANK", "")
+    if device == "cuda" and rank.isdecimal() and int(rank) < torch.cuda.device_count():
+        device = f"cuda:{int(rank)}"
+    warmed = warm(device=device)
+    if not options.quiet:
+        _note(str(warmed))
 
 
 @contextmanager

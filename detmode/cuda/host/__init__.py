@@ -24,6 +24,7 @@ from detmode.cuda.host.library import (
     compile,
     compiler,
     default_build,
+    load,
     sanitizer_environment,
     unavailable,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "compiler",
     "launch_blocks",
     "launches",
+    "load",
     "sanitizer_environment",
     "schedule",
     "unavailable",

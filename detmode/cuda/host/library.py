@@ -22,7 +22,15 @@ from detmode.cuda.cache import Kept, take
 from detmode.cuda.source import CompileError, Source
 from detmode.cuda.undo import Lock
 
-__all__ = ["Build", "Library", "compile", "compiler", "default_build", "sanitizer_environment"]
+__all__ = [
+    "Build",
+    "Library",
+    "compile",
+    "compiler",
+    "default_build",
+    "load",
+    "sanitizer_environment",
+]
 
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 _RUNNER = tuple(header.name for header in HEADERS)
@@ -247,6 +255,7 @@ class Library:
     def __init__(self, kept: Kept) -> None:
         self._kept = kept  # its path leads there while this lives
         self.path = kept.path
+        self.is_new = kept.is_new
         try:
             self._library = ctypes.CDLL(kept.loaded_from, mode=getattr(os, "RTLD_LOCAL", 0))
         except OSError as error:
@@ -335,6 +344,16 @@ def compile(source: Source, build: Build = Build.PLAIN) -> Library:
     if known is not None:
         return known[1]
     return _compile_lock.run(_load, source, build)
+
+
+def load(source: Source) -> bool:
+    """Load a source as its first launch would; true if that compiled it.
+
+    Raises:
+        CompileError: as `compile`.
+    """
+    build = default_build()
+    return (id(source), build) not in _loaded and compile(source, build).is_new
 
 
 def _load(source: Source, build: Build) -> Library:

@@ -1,0 +1,173 @@
+"""``detmode.warm``: what it compiles is all that a later call can launch."""
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import needs
+import pytest
+import selection
+import torch
+
+import detmode
+from detmode import cuda
+from detmode.cuda import host
+from detmode.mode import warm as warming
+from detmode.mode.options import rows_of
+from detmode.verify.cases import Case, run_substituted
+
+LAUNCH = importlib.import_module("detmode.cuda.launch")
+LIBRARY = importlib.import_module("detmode.cuda.host.library")
+NLL = "aten::nll_loss2d_forward"
+"""An operator of few kernels, in one file."""
+
+
+@pytest.mark.parametrize("group", selection.grouped(selection.cases()), ids=str)
+def test_nothing_else_is_launched(group: selection.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels for the dtype of a sample's result are all that the sample launches."""
+    launched: dict[str, str] = {}
+
+    def record(source: cuda.Source, entry: str, *_: object) -> None:
+        launched[entry] = source.name
+
+    monkeypatch.setattr(LAUNCH, "_launch", record)
+    # Nothing is computed: what is read afterwards is zeros.
+    monkeypatch.setattr(LAUNCH, "_poison", torch.Tensor.zero_)
+
+    def check(case: Case) -> None:
+        launched.clear()
+        (result, *_) = run_substituted(case.sample, case.dtype)
+        rows = rows_of(case.sample.op, detmode.default_rules())
+        warmed = {
+            (source.name, entry)
+            for source, entries in warming.kernels(rows, [result.dtype]).items()
+            for entry in entries
+        }
+        assert {(name, entry) for entry, name in launched.items()} - warmed == set()
+
+    selection.check_each(group, check)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty cache, in a process that has loaded no library."""
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(LIBRARY, "_loaded", {})
+    return tmp_path / "cache"
+
+
+@needs.compiler
+def test_a_call_after_warming_compiles_nothing(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does a second warming; each says what it did."""
+    caplog.set_level("INFO", "detmode")
+    first = detmode.warm(NLL, device="cpu")
+    assert first.device == torch.device("cpu")
+    assert (first.found, len(first.compiled)) == ((), 8)
+    assert "nll_loss2d/kernels.cu: nll_loss2d_sum<float>" in first.compiled
+    assert caplog.messages == [str(first)]
+    assert str(first).startswith("8 kernels are ready on cpu after ")
+    assert str(first).endswith(" s: 8 compiled, 0 found")
+
+    monkeypatch.setattr(LIBRARY, "_compiled", None)
+    input, target = torch.rand(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64)
+    with detmode.DeterministicMode(simulate="cuda") as mode:
+        torch.nn.functional.nll_loss(input, target)
+    assert [row.action for row in mode.records] == ["substitute"]
+    for loaded in (LIBRARY._loaded, {}):
+        monkeypatch.setattr(LIBRARY, "_loaded", loaded)
+        again = detmode.warm(torch.ops.aten.nll_loss2d_forward, device="cpu")
+        assert (again.compiled, again.found) == ((), first.compiled)
+
+
+TOGETHER = """
+import os
+import detmode
+
+detmode.default_rules()
+processes = []
+for _ in range(3):
+    process = os.fork()
+    if process == 0:
+        warmed = detmode.warm(["aten::nll_loss2d_forward", "aten::cumsum"], device="cpu")
+        os.write(1, f"{len(warmed.compiled)} {len(warmed.found)}\\n".encode())
+        os._exit(0)
+    processes.append(process)
+for process in processes:
+    os.waitpid(process, 0)
+"""
+
+
+@needs.compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_processes_that_start_together_share_the_work(
+    fresh: Path, run_python: Callable[..., Any]
+) -> None:
+    """Each library is compiled by one of them, and found by the others."""
+    compiler = fresh.parent / "compiler"
+    log = fresh.parent / "log"
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in *" -c "*) echo compiles >> {log};; esac\n'
+        f'exec {host.compiler()} "$@"\n'
+    )
+    compiler.chmod(0o755)
+    run = run_python("-c", TOGETHER, CXX=str(compiler))
+    assert run.returncode == 0, run.stderr
+    counts = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
+    (kernels,) = {compiled + found for compiled, found in counts}
+    assert len(counts) == 3
+    assert sum(compiled for compiled, _ in counts) == kernels
+    assert log.read_text().splitlines() == ["compiles"] * len(list(fresh.rglob("*.so")))
+
+
+def test_what_needs_no_kernel_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unlisted operator, a native one and one without launches load nothing."""
+    monkeypatch.setattr(warming.cuda, "unavailable", lambda device: None)
+    monkeypatch.setattr(host, "load", None)
+    warmed = detmode.warm([torch.ops.aten.add.Tensor, "aten::mm", "aten::resize_"], device="cpu")
+    assert (warmed.compiled, warmed.found) == ((), ())
+
+
+def test_names_of_operators() -> None:
+    """Overloads, in-place variants and globs have the rows of their operator."""
+    table = detmode.default_rules()
+    (sums,) = {source.name for source in warming.kernels(rows_of("aten::scatter_add", table))}
+    for name in ("aten::scatter_add_", "aten::scatter_add.out", "aten::scatter_ad*"):
+        assert {s.name for s in warming.kernels(rows_of(name, table))} == {sums}, name
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"operators": "aten::hstc"}, ValueError, "did you mean 'aten::histc'"),
+        ({"operators": ["histc"]}, ValueError, "write 'histc' with its namespace"),
+        ({"operators": 3}, TypeError, "takes operators or a RuleTable, got int"),
+        ({"operators": [3]}, TypeError, "takes operators, got int"),
+        ({"dtypes": torch.float32}, TypeError, r"such as \[torch.float32\]"),
+        ({"dtypes": ["float32"]}, TypeError, "got 'float32'"),
+        ({"dtypes": [torch.float8_e5m2]}, ValueError, "float8_e5m2; dtypes are float16, bfloat16"),
+        ({"device": "gpu"}, ValueError, "'cuda', a GPU such as 'cuda:1', or 'cpu'"),
+        ({"device": "mps"}, ValueError, "'cuda', a GPU such as 'cuda:1', or 'cpu'"),
+        ({"device": "cuda:9"}, ValueError, "there is no cuda:9; PyTorch sees 2 GPUs"),
+    ],
+)
+def test_wrong_arguments(
+    given: dict[str, Any], error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anything but operators, dtypes and devices is refused before any work, with a remedy."""
+    monkeypatch.setattr(warming.cuda, "load", None)
+    monkeypatch.setattr(warming.cuda, "unavailable", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(error, match=rf"warm\(\).*{words}"):
+        detmode.warm(**given)
+
+
+@pytest.mark.parametrize("place", ["cuda", "cpu"])
+def test_what_is_missing_is_said(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU or a compiler, in the words of ``unavailable``."""
+    monkeypatch.setattr(warming.cuda, "unavailable", lambda device: f"No {device}; get one.")
+    with pytest.raises(RuntimeError, match=f"no kernel can run on {place}. No {place}; get one."):
+        detmode.warm(device=place)
