@@ -184,18 +184,16 @@ def _locked(folder: _Folder | None, name: str) -> Iterator[None]:
     from filelock import FileLock  # imported with the first compilation
 
     lock = FileLock(folder.at(f"{name}.lock"), timeout=_PATIENCE, mode=0o644)
-    try:
+    with contextlib.suppress(OSError):  # among others Timeout
         lock.acquire()
-    except OSError:  # among others Timeout
-        yield
-        return
     try:
         yield
     finally:
-        # Who still waits on the removed file finds what was kept.
-        with contextlib.suppress(OSError):
-            os.unlink(lock.lock_file)
-        lock.release()
+        if lock.is_locked:
+            # A process that still waits on the removed file finds what was kept.
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_file)
+            lock.release()
 
 
 def _prebuilt(kind: str) -> _Folder | None:

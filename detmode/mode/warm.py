@@ -42,8 +42,8 @@ class Warmed:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.compiled) + len(self.found)} kernels are ready on {self.device} after "
-            f"{self.seconds:.1f} s: {len(self.compiled)} compiled, {len(self.found)} found"
+            f"kernels ready on {self.device}: {len(self.compiled)} compiled, "
+            f"{len(self.found)} found, in {self.seconds:.1f} s"
         )
 
 
@@ -68,7 +68,7 @@ def warm(
             runner (``simulate="cuda"``), whose libraries have the kernels of all dtypes.
 
     Raises:
-        TypeError: an operator or a dtype is none.
+        TypeError: an operator or a dtype is of another type.
         ValueError: no library or row has the operator, no kernel has the dtype, or there is no such
             device.
         RuntimeError: kernels cannot run on the device, with the remedy; or a CUDA graph is being
