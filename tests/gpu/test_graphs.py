@@ -4,6 +4,7 @@ import pytest
 import torch
 from gpu_calls import CHOSEN, arguments_of, held_up, substituted, tensors_in
 
+import detmode
 from detmode.cuda import device
 from detmode.verify.cases import Case
 from detmode.verify.claims import same_bits
@@ -90,6 +91,21 @@ def test_a_training_step_in_a_graph() -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert same_bits([captured], [expected])
+
+
+@pytest.mark.parametrize("case", CAPTURED, ids=str)
+def test_a_first_launch_after_warming(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the substitute's kernels a capture needs none that was not loaded by warming."""
+    arguments = arguments_of(case)
+    expected = substituted(case, arguments)  # loads ATen's kernels, too
+    monkeypatch.setattr(device, "_kernels", {})
+    detmode.warm(case.sample.op, [expected[0].dtype])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = substituted(case, arguments)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert same_bits(results, expected)
 
 
 @pytest.mark.parametrize("case", CAPTURED[:3], ids=str)
