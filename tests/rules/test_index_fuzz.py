@@ -1,5 +1,6 @@
 """Sums, products, means, extrema and assignments by index, over shapes, strides and dtypes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import exact_reductions
@@ -18,12 +19,14 @@ from strategies import (
     in_place_and_not,
     in_schedules,
     places,
+    same_bits,
     tensors,
 )
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda.rows import assign, shapes, sums
+from detmode.cuda import host
+from detmode.cuda.rows import assign, positions, shapes, sums
 from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
@@ -132,6 +135,43 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
 
     assert sorts(2**31 - 1)
     assert not sorts(2**31)
+
+
+SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "sum": lambda self, index, rows: launch.index_add(self, 0, index, rows),
+    "product": lambda self, index, rows: index_reduce(self, 0, index, rows, "prod"),
+    "mean": lambda self, index, rows: index_reduce(self, 0, index, rows, "mean"),
+    "copy": lambda self, index, rows: index_copy(self, 0, index, rows),
+}
+
+
+@pytest.mark.parametrize("name", SORTING)
+def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of 16, 32 and 64 bits lead to the same bits, over several levels of carries."""
+    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
+    monkeypatch.setattr(assign, "elects", lambda *shapes: False)
+    maker = Maker(torch.float32, seed=1)
+    self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
+    found = []
+    for dtype in (torch.int16, torch.int32, torch.int64):
+        monkeypatch.setattr(positions, "sort_dtype", lambda size, dtype=dtype: dtype)
+        found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
+    assert same_bits(found[0], found[1])
+    assert same_bits(found[0], found[2])
+
+
+@pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
+@pytest.mark.parametrize("name", SORTING)
+def test_an_index_is_checked_before_rows_are_moved(
+    name: str, position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is out of range traps as it is narrowed for the sort, and passes for no other."""
+    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
+    monkeypatch.setattr(assign, "elects", lambda *shapes: False)
+    monkeypatch.setattr("detmode.cuda.rows.indexed.check_on_host", lambda *arguments: None)
+    index = torch.tensor([4, position, 0])
+    with pytest.raises(host.DeviceAssert, match=r"sums\.cu.*`position >= 0 && position < size`"):
+        SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("include_self", [True, False])

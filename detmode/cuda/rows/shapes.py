@@ -12,13 +12,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
+
+KEYS = ("int32_t", "int64_t")
+"""The types of sorted positions in CUDA code."""
 
 MOST_SORTED = 2**31 - 1
 """The most elements of a dimension that PyTorch sorts on a GPU; the CPU has no such limit."""
@@ -67,8 +69,8 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
     if sorted_rows.rows > MOST_SORTED:
         return False
     key = sort_dtype(sorted_rows.size).itemsize
-    # A pass of the radix sort takes 8 bits, reads and writes keys and 64-bit positions; then the
-    # keys as int64 and the positions are read once, and each row where it lies.
+    # The index is read once and written as keys; a pass of the radix sort takes 8 bits, reads and
+    # writes keys and 64-bit positions; then both are read once, and each row where it lies.
     sort = sorted_rows.rows * (2 * key * (key + 8) + 24)
     gather = sorted_rows.outer * sorted_rows.rows * touched(sorted_rows.inner, dtype.itemsize)
     carries = sorted_rows.addends * 4 // PIECE * 8 * components * words
@@ -96,9 +98,3 @@ def sort_dtype(size: int) -> torch.dtype:
         if size - 1 <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
-
-
-def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The positions of ``index``, all below ``size``, sorted stably as int64; and their order."""
-    found, order = torch.sort(index.view(-1).to(sort_dtype(size)), stable=True)
-    return found.to(torch.int64), order
