@@ -55,21 +55,19 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
 template <typename T>
 static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* totals, int64_t node,
                                                     T total) {
-  volatile int32_t* mark = marks + node;
-  SCAN_HOST_ASSERT(*mark == 0);
+  SCAN_HOST_ASSERT(load_relaxed(marks + node) == 0);
   words_of<T> words;
   words.value = total;
   int32_t* to = totals + node * words_of<T>::count;
 #pragma unroll
   for (int w = 0; w < words_of<T>::count; ++w) to[w] = words.word[w];
   __threadfence();
-  *mark = 1;
+  store_relaxed(marks + node, 1);
 }
 template <typename T>
 static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, int64_t node) {
-  volatile int32_t* mark = marks + node;
-  SCAN_HOST_ASSERT(*mark == 1);
-  while (*mark == 0) {
+  SCAN_HOST_ASSERT(load_relaxed(marks + node) == 1);
+  while (load_relaxed(marks + node) == 0) {
   }
   __threadfence();
   words_of<T> words;
