@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
-from detmode.cuda.rows.shapes import Rows, sort_dtype
+from detmode.cuda.rows.shapes import SMALL_SORT, Rows, sort_dtype
 from detmode.cuda.rows.source import SOURCE
 
 
@@ -102,7 +102,10 @@ def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
         index: contiguous int64; on a GPU the launch traps for one that is not in ``[0, size)``.
         size: of the dimension.
     """
-    dtype, n = sort_dtype(size), index.numel()
+    n, dtype = index.numel(), sort_dtype(size)
+    if n <= SMALL_SORT and dtype is torch.int16:
+        # Fewer bits would save nothing here, and cost a launch that widens them.
+        dtype = torch.int32
     keys = empty((n,), dtype, index.device)
     launch(SOURCE, f"narrow_index<{ctype(dtype)}>", n, index=index, keys=keys, n=n, size=size)
     found, order = torch.sort(keys, stable=True)

@@ -38,5 +38,6 @@ SOURCE = Source(
             for row in _SORTED
             for key in KEYS
         ),
+        *(f"few_rows<{row}>" for row in _SORTED),
     ),
 )

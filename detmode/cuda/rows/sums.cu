@@ -2,8 +2,8 @@
 // scatter_add, scatter_reduce.
 //
 // Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish), and
-// rows sorted by destination and added up piece by piece (sorted_rows, sorted_carries). Products go
-// the second way.
+// rows sorted by destination and added up piece by piece (sorted_rows, sorted_carries; few_rows
+// where there is one piece). Products go the second way.
 #include "accumulator.cuh"
 #include "compensated_sum.cuh"
 #include "product.cuh"
@@ -216,9 +216,13 @@ struct row_store {
   }
   __device__ __forceinline__ void operator()(int64_t key,
                                              const neighbours<row_t, width>& runs) const {
-    int64_t outer = quick_div(column, inner), count = 1;
+    put(key, runs, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
+  }
+  // `rows`: by how many to divide, the initial value not among them; 0 but for means.
+  __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
+                                      int64_t rows) const {
+    int64_t outer = quick_div(column, inner), count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
     auto* target = out + (outer * size + key) * inner + (column - outer * inner);
-    if (counted != nullptr) count = place_of(key + 1) - place_of(key) + (include_self ? 1 : 0);
     for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
   }
 };
@@ -292,5 +296,63 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
           if (column == 0) carry_keys[slot] = key;
           carried[slot * groups + group] = runs;
         });
+  }
+}
+
+// Rows of one piece, in the order of `sorted_rows` and so with its bits, without a sort: each
+// thread reads the index, and that of a destination's first row adds up its others. Who writes has
+// checked all of the index.
+template <typename row_t, int width>
+__global__ void few_rows(const int64_t* __restrict__ index,
+                         const typename row_t::scalar_t* __restrict__ source,
+                         typename row_t::scalar_t* __restrict__ out, bool by_row, row_shape shape,
+                         bool include_self, bool mean, bool scaled, double re, double im) {
+  using runs_t = neighbours<row_t, width>;
+  using pack_t = pack_of<typename row_t::scalar_t, width>;
+  constexpr int batch = 8;
+  int64_t outers = shape.outer, rows = shape.rows, inner = shape.inner, size = shape.size;
+  if (!by_row) {
+    // Every element is a row.
+    rows *= outers * inner;
+    size *= outers * inner;
+    outers = inner = 1;
+  }
+  int64_t groups = outers * inner / width;
+  for (int64_t i = thread_index(); i < rows * groups; i += thread_count()) {
+    int64_t row = quick_div(i, groups), column = (i - row * groups) * width;
+    int64_t outer = quick_div(column, inner);
+    auto* first = source + outer * rows * inner + (column - outer * inner);
+    auto key = [&](int64_t j) {
+      return by_row ? index[j] : placed_by(index, j, false, shape).destination;
+    };
+    int64_t own = key(row), met = 0;
+    bool in_range = true, leads = true;
+    runs_t runs = runs_t::nothing();
+    for (int64_t base = 0; base < rows && leads; base += batch) {
+      pack_t loaded[batch];
+      bool same[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        int64_t j = min_index(base + b, rows - 1), other = key(j);
+        in_range = in_range && other >= 0 && other < size;
+        same[b] = base + b < rows && other == own;
+        leads = leads && !(same[b] && j < row);
+        if (same[b]) loaded[b] = *reinterpret_cast<const pack_t*>(first + j * inner);
+      }
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        if (!same[b]) continue;
+        runs_t value;
+        for (int k = 0; k < width; ++k) {
+          value.lane[k] = row_t::read(loaded[b].lane[k], scaled, re, im);
+        }
+        runs = met == 0 ? value : runs.plus(value);
+        ++met;
+      }
+    }
+    if (!leads) continue;
+    DETMODE_ASSERT(in_range);
+    row_store<row_t, width, int64_t>{out, nullptr, 0, 0, column, inner, size, include_self}.put(
+        own, runs, mean ? met : 0);
   }
 }

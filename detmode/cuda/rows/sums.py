@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
 from detmode.cuda.rows.positions import of_elements, sorted_positions
-from detmode.cuda.rows.shapes import PIECE, Rows, flat, parts_of, sorts_rows
+from detmode.cuda.rows.shapes import PIECE, Rows, are_few, flat, parts_of, sorts_rows
 from detmode.cuda.rows.source import SOURCE, widths
 
 
@@ -110,11 +110,21 @@ def _reduce_sorted(
     mean: bool = False,
 ) -> None:
     """Launch for up to ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
-    if index.numel() != shape.rows:
-        index, shape = of_elements(index, shape), flat(shape)
+    by_row = index.numel() == shape.rows
+    named = shape if by_row else flat(shape)
     # Reading several columns at once needs aligned rows, and does not change the bits.
-    if shape.inner % width or source.data_ptr() % (width * source.itemsize):
+    if named.inner % width or source.data_ptr() % (width * source.itemsize):
         width = 1
+    addends = {"source": source, "include_self": include_self, "mean": mean}
+    addends |= {"scaled": alpha != 1, "re": float(alpha.real), "im": float(alpha.imag)}
+    if are_few(named):
+        launch(
+            SOURCE, f"few_rows<{row}, {width}>", named.addends // width,
+            index=index, out=out, by_row=by_row, shape=shape, **addends,
+        )  # fmt: skip
+        return
+    if not by_row:
+        index, shape = of_elements(index, shape), named
     columns = shape.outer * shape.inner
     keys, order = sorted_positions(index, shape.size)
     kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
@@ -131,9 +141,8 @@ def _reduce_sorted(
     threads, carry_keys, carries = slots(shape.rows)
     launch(
         SOURCE, f"sorted_rows{kernel}", threads,
-        keys=keys, order=order, source=source, out=out, carry_keys=carry_keys, carries=carries,
-        shape=shape, include_self=include_self, mean=mean, scaled=alpha != 1,
-        re=float(alpha.real), im=float(alpha.imag),
+        keys=keys, order=order, out=out, carry_keys=carry_keys, carries=carries, shape=shape,
+        **addends,
     )  # fmt: skip
     while carry_keys is not None:
         read_keys, read, n = carry_keys, carries, carry_keys.numel()

@@ -19,8 +19,9 @@ the bytes that each moves. Narrow rows: a maximum of exponents per destination, 
 addends as integers of that scale; integer additions give the same bits in any order, and the sum is
 rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows
 of one column in float64 (float64 itself in pairs of float64), and what pieces share goes through
-the same launch again, so that no thread walks over a long run of duplicates. All roundings are
-explicit and the choice depends on the shapes alone: any GPU gives the same bits.
+the same launch again, so that no thread walks over a long run of duplicates. Up to 64 rows are
+added in the same way by one launch, without the sort. All roundings are explicit and the choice
+depends on the shapes alone: any GPU gives the same bits.
 
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
 by an integer maximum of the positions of its sources, or, where there are more than four
