@@ -196,7 +196,7 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
 def test_an_index_is_checked_before_rows_are_moved(
     name: str, few: bool, position: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is out of range traps before a thread writes, and passes for no other position."""
+    """A position out of range traps before a thread writes, and passes for no other."""
     monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
     monkeypatch.setattr(assign, "elects", lambda *shapes: False)
     monkeypatch.setattr("detmode.cuda.rows.indexed.check_on_host", lambda *arguments: None)
