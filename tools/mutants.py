@@ -54,8 +54,8 @@ KERNELS = (
         _ROWS + "assign.cu",
         _FUZZ("index"),
         (
-            "if (place + 1 < rows && sorted[place + 1] == position) continue;",
-            "if (place > 0 && sorted[place - 1] == position) continue;",
+            "if (place + 1 < rows && keys[place + 1] == position) continue;",
+            "if (place > 0 && keys[place - 1] == position) continue;",
         ),
         (
             "placed_by(index, i, false, shape).destination, i);",

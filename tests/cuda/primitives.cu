@@ -55,7 +55,8 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
     int64_t column = i % columns;
     segment_piece<piece>(
         i / columns, n, [=](int64_t j) { return keys[j]; },
-        [=](int64_t j) { return values[j * columns + column]; }, sum_op<scalar_t>(),
+        [=](int64_t j) { return values[j * columns + column]; },
+        [](scalar_t value) { return value; }, sum_op<scalar_t>(),
         static_cast<scalar_t>(sum_op<scalar_t>::identity()),
         [=](int64_t key, scalar_t value) { output[key * columns + column] = value; },
         [=](int64_t slot, int64_t key, scalar_t value) {

@@ -5,7 +5,7 @@ import re
 import struct
 
 import pytest
-from cuda_sources import ALL, EXPONENTIAL, KERNELS, source_in
+from cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, SCANS, source_in
 
 from detmode.cuda import CompileError, Source, compile_for, device
 
@@ -82,6 +82,25 @@ def test_no_float_atomics() -> None:
     lines = [line for line in text.splitlines() if re.search(r"\b(atom|red)\.", line)]
     assert lines
     assert not [line for line in lines if ".f32" in line or ".f64" in line or ".f16" in line]
+
+
+@pytest.mark.parametrize(
+    ("source", "entry", "atomics"),
+    [
+        (KERNELS, "accumulate_keys<float>", {"ld"}),
+        (PRIMITIVES, "elect", {"ld"}),
+        (REDUCTIONS, "extremum_observe<double>", {"ld"}),
+        (SCANS, "scan<runs, 32, 1, 1>", {"ld", "st"}),
+    ],
+    ids=lambda value: value.path.stem if isinstance(value, Source) else None,
+)
+def test_what_other_blocks_write_is_read_in_the_scope_of_a_gpu(
+    source: Source, entry: str, atomics: set[str]
+) -> None:
+    """A volatile access would have that of the system: all GPUs and the CPU."""
+    text = compile_for(source, "compute_75", (entry,)).decode()
+    assert set(re.findall(r"\b(ld|st)\.relaxed\.gpu\.global\.", text)) == atomics
+    assert ".volatile" not in text
 
 
 def test_cache_on_disk(tmp_path, monkeypatch) -> None:

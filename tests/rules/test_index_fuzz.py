@@ -1,5 +1,6 @@
 """Sums, products, means, extrema and assignments by index, over shapes, strides and dtypes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import exact_reductions
@@ -18,15 +19,18 @@ from strategies import (
     in_place_and_not,
     in_schedules,
     places,
+    same_bits,
     tensors,
 )
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda.rows import assign, shapes, sums
+from detmode.cuda import host
+from detmode.cuda.rows import assign, positions, shapes, sums
 from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
+from detmode.rules.scatter.launch import scatter
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 
@@ -111,6 +115,35 @@ def test_accumulating_index_put(
     exact_sums.assert_exact(got, self, to, values.expand(to.shape))
 
 
+@given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
+def test_few_rows_are_added_as_sorted_ones(
+    data: st.DataObject, dtype: torch.dtype, seed: int
+) -> None:
+    """Rows of one piece have the bits of the sort, in one launch: sums, means and products."""
+    *arguments, source, _ = data.draw(rows(tensors, dtype))
+    ways: list[Callable[[], Tensor]] = [
+        lambda: launch.index_add(*arguments, source),
+        lambda: scatter(*arguments[:2], _of_elements(*arguments[1:], source), source),
+    ]
+    if not dtype.is_complex:
+        how = data.draw(st.sampled_from(["mean", "prod"]))
+        ways += [lambda: index_reduce(*arguments, source, how)]
+    for way in ways:
+        found = []
+        for few in (True, False):
+            with chosen(sums, "sorts_rows", True), chosen(sums, "are_few", few):
+                found.append(in_schedules(way, seed))
+        assert same_bits(*found)
+
+
+def _of_elements(dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """The index of rows for each element of them."""
+    if not source.dim():
+        return index.long().reshape(())
+    shape = [-1 if d == dim % source.dim() else 1 for d in range(source.dim())]
+    return index.long().view(shape).expand(source.shape).contiguous()
+
+
 @given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]))
 def test_both_ways_meet(seed: int, dtype: torch.dtype, spread: int) -> None:
     """Long runs of duplicates: several levels of carries, and the integers beside them."""
@@ -132,6 +165,46 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
 
     assert sorts(2**31 - 1)
     assert not sorts(2**31)
+
+
+SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "sum": lambda self, index, rows: launch.index_add(self, 0, index, rows),
+    "product": lambda self, index, rows: index_reduce(self, 0, index, rows, "prod"),
+    "mean": lambda self, index, rows: index_reduce(self, 0, index, rows, "mean"),
+    "copy": lambda self, index, rows: index_copy(self, 0, index, rows),
+}
+
+
+@pytest.mark.parametrize("name", SORTING)
+def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of 16, 32 and 64 bits lead to the same bits, over several levels of carries."""
+    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
+    monkeypatch.setattr(assign, "elects", lambda *shapes: False)
+    maker = Maker(torch.float32, seed=1)
+    self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
+    found = []
+    for dtype in (torch.int16, torch.int32, torch.int64):
+        monkeypatch.setattr(positions, "sort_dtype", lambda size, dtype=dtype: dtype)
+        found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
+    assert same_bits(found[0], found[1])
+    assert same_bits(found[0], found[2])
+
+
+@pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("name", SORTING)
+def test_an_index_is_checked_before_rows_are_moved(
+    name: str, few: bool, position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A position out of range traps before a thread writes, and passes for no other."""
+    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
+    monkeypatch.setattr(assign, "elects", lambda *shapes: False)
+    monkeypatch.setattr("detmode.cuda.rows.indexed.check_on_host", lambda *arguments: None)
+    monkeypatch.setattr(sums, "are_few", lambda *shapes: few)
+    index = torch.tensor([4, position, 0])
+    checks = "in_range" if few and name != "copy" else "position >= 0 && position < size"
+    with pytest.raises(host.DeviceAssert, match=rf"sums\.cu.*`{checks}` failed"):
+        SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("include_self", [True, False])

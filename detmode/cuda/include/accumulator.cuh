@@ -131,7 +131,7 @@ struct component {
     int32_t own = key_of(addend);
     // A stale read only costs an atomic that changes nothing; most addends of a crowded destination
     // need none.
-    if (*static_cast<volatile int32_t*>(key) < own) atomicMax(key, own);
+    if (load_relaxed(key) < own) atomicMax(key, own);
   }
 
   static __device__ __forceinline__ void atomic_limb(int64_t* limb, bool negative, uint64_t value) {

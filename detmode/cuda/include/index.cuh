@@ -47,6 +47,46 @@ static __device__ __forceinline__ int64_t quick_div(int64_t value, int64_t divis
   return value / divisor;
 }
 
+// Reads and writes of an integer in global memory that other blocks write or read meanwhile: they
+// order nothing. `volatile`, which does on the host, would on a GPU mean all GPUs and the CPU.
+#ifdef __CUDA_ARCH__
+static __device__ __forceinline__ uint64_t global_address(const void* generic) {
+  uint64_t address;
+  asm("cvta.to.global.u64 %0, %1;" : "=l"(address) : "l"(generic));
+  return address;
+}
+static __device__ __forceinline__ int32_t load_relaxed(const int32_t* from) {
+  int32_t value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
+               : "=r"(value)
+               : "l"(global_address(from))
+               : "memory");
+  return value;
+}
+static __device__ __forceinline__ int64_t load_relaxed(const int64_t* from) {
+  int64_t value;
+  asm volatile("ld.relaxed.gpu.global.s64 %0, [%1];"
+               : "=l"(value)
+               : "l"(global_address(from))
+               : "memory");
+  return value;
+}
+static __device__ __forceinline__ void store_relaxed(int32_t* to, int32_t value) {
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;"
+               :
+               : "l"(global_address(to)), "r"(value)
+               : "memory");
+}
+#else
+template <typename T>
+static __forceinline__ T load_relaxed(const T* from) {
+  return *static_cast<const volatile T*>(from);
+}
+static __forceinline__ void store_relaxed(int32_t* to, int32_t value) {
+  *static_cast<volatile int32_t*>(to) = value;
+}
+#endif
+
 // 64-bit integer atomics under one name; CUDA declares most of them for unsigned types only.
 static __device__ __forceinline__ int64_t atomic_add(int64_t* address, int64_t value) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(address),

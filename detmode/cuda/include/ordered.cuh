@@ -97,7 +97,7 @@ struct extremum {
                                                  bool largest) {
     key_t own = key_of(value, largest);
     // A stale read only costs an atomic that changes nothing.
-    if (*static_cast<volatile key_t*>(keys + destination) < own) {
+    if (load_relaxed(keys + destination) < own) {
       atomic_max(keys + destination, own);
     }
   }

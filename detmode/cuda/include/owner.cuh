@@ -10,7 +10,7 @@
 static __device__ __forceinline__ void elect_last(int64_t* owners, int64_t destination,
                                                   int64_t position) {
   // A stale read only costs an atomic that changes nothing.
-  if (*static_cast<volatile int64_t*>(owners + destination) < position) {
+  if (load_relaxed(owners + destination) < position) {
     atomic_max(owners + destination, position);
   }
 }

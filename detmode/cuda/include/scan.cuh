@@ -55,21 +55,19 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
 template <typename T>
 static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* totals, int64_t node,
                                                     T total) {
-  volatile int32_t* mark = marks + node;
-  SCAN_HOST_ASSERT(*mark == 0);
+  SCAN_HOST_ASSERT(load_relaxed(marks + node) == 0);
   words_of<T> words;
   words.value = total;
   int32_t* to = totals + node * words_of<T>::count;
 #pragma unroll
   for (int w = 0; w < words_of<T>::count; ++w) to[w] = words.word[w];
   __threadfence();
-  *mark = 1;
+  store_relaxed(marks + node, 1);
 }
 template <typename T>
 static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, int64_t node) {
-  volatile int32_t* mark = marks + node;
-  SCAN_HOST_ASSERT(*mark == 1);
-  while (*mark == 0) {
+  SCAN_HOST_ASSERT(load_relaxed(marks + node) == 1);
+  while (load_relaxed(marks + node) == 0) {
   }
   __threadfence();
   words_of<T> words;
@@ -106,43 +104,26 @@ static __device__ __forceinline__ typename scan_t::state_t scan_before_tile(
   }
 }
 
-// Scans the `n` elements of `input`, `stride` apart, into `output`. One block of `threads` threads
-// for each tile. `marks`: one for each node of the tree and the counter behind them, all 0;
-// `totals`: a state for each node; neither is read where there is one tile.
-//
-// scan_t:
-//   input_t, state_t            what is read and written; what is joined, of whole 32-bit words
-//   of(x)                       the state of one element
-//   identity()                  join(identity, x) and join(x, identity) are x
-//   join(earlier, later)        called with the operands in the order of the row
-//   result(state)               the output that the state stands for
-template <typename scan_t, int threads, int rows, int vec>
-static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t* input,
-                                                 typename scan_t::input_t* output, int32_t* marks,
-                                                 int32_t* totals, int64_t nodes, int64_t n,
-                                                 int64_t stride) {
-  using input_t = typename scan_t::input_t;
+// Scans one tile. `full`: all of its elements are there, which then need no comparison each.
+// `of_warp`: shared memory for a state of each warp and one more.
+template <typename scan_t, int threads, int rows, int vec, bool full>
+static __device__ __forceinline__ void scan_drawn_tile(const typename scan_t::input_t* input,
+                                                       typename scan_t::input_t* output,
+                                                       int32_t* marks, int32_t* totals, int64_t n,
+                                                       int64_t stride, int64_t tile,
+                                                       typename scan_t::state_t* of_warp) {
   using state_t = typename scan_t::state_t;
-  using pack_t = pack_of<input_t, vec>;
-  static_assert(threads % 32 == 0 && threads <= 1024, "whole warps, at most 1024 threads");
+  using pack_t = pack_of<typename scan_t::input_t, vec>;
   constexpr int warps = threads / 32;
-  // Bytes, because a shared variable must not have a constructor.
-  __shared__ __align__(16) unsigned char storage[(warps + 1) * sizeof(state_t)];
-  __shared__ int32_t drawn;
-  state_t* of_warp = reinterpret_cast<state_t*>(storage);
   auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  int64_t tiles = gridDim.x, tile = 0;
-  if (tiles > 1) {
-    if (threadIdx.x == 0) drawn = atomicAdd(marks + nodes, 1);
-    __syncthreads();
-    tile = drawn;
-  }
+  int64_t tiles = gridDim.x;
   int64_t begin = ((tile * warps + warp) * rows * 32 + lane) * vec;
   bool packed = stride == 1 && reinterpret_cast<uint64_t>(input) % sizeof(pack_t) == 0;
 
   // How many of a row's elements this thread has.
   auto count = [&](int row) {
+    if (full) return vec;
     return static_cast<int>(clamp_index(n - begin - row * 32 * vec, 0, vec));
   };
   pack_t values[rows];
@@ -215,5 +196,42 @@ static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t*
         if (k < count(row)) output[first + k] = values[row].lane[k];
       }
     }
+  }
+}
+
+// Scans the `n` elements of `input`, `stride` apart, into `output`. One block of `threads` threads
+// for each tile. `marks`: one for each node of the tree and the counter behind them, all 0;
+// `totals`: a state for each node; neither is read where there is one tile.
+//
+// scan_t:
+//   input_t, state_t            what is read and written; what is joined, of whole 32-bit words
+//   of(x)                       the state of one element
+//   identity()                  join(identity, x) and join(x, identity) are x
+//   join(earlier, later)        called with the operands in the order of the row
+//   result(state)               the output that the state stands for
+template <typename scan_t, int threads, int rows, int vec>
+static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t* input,
+                                                 typename scan_t::input_t* output, int32_t* marks,
+                                                 int32_t* totals, int64_t nodes, int64_t n,
+                                                 int64_t stride) {
+  using state_t = typename scan_t::state_t;
+  static_assert(threads % 32 == 0 && threads <= 1024, "whole warps, at most 1024 threads");
+  constexpr int warps = threads / 32;
+  // Bytes, because a shared variable must not have a constructor.
+  __shared__ __align__(16) unsigned char storage[(warps + 1) * sizeof(state_t)];
+  __shared__ int32_t drawn;
+  state_t* of_warp = reinterpret_cast<state_t*>(storage);
+  int64_t tile = 0;
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) drawn = atomicAdd(marks + nodes, 1);
+    __syncthreads();
+    tile = drawn;
+  }
+  if ((tile + 1) * threads * rows * vec <= n) {
+    scan_drawn_tile<scan_t, threads, rows, vec, true>(input, output, marks, totals, n, stride, tile,
+                                                      of_warp);
+  } else {
+    scan_drawn_tile<scan_t, threads, rows, vec, false>(input, output, marks, totals, n, stride,
+                                                       tile, of_warp);
   }
 }

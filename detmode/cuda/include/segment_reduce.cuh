@@ -18,36 +18,37 @@ static __device__ __forceinline__ int64_t segment_pieces(int64_t n) {
 }
 
 // Walks piece `p` of the `n` elements.
-//   key(i)                the key of element i, ascending; int64_t
-//   load(i)               the value of element i
+//   key(i)                the key of element i, ascending; an integer
+//   load(i)               element i as it lies in memory; loads alone, to be in flight together
+//   of(loaded)            its value
 //   op(earlier, later)    called with the running value first, in the order of i
 //   identity              op(x, identity) is x: -0.0 for a sum
 //   store(key, value)     a complete run
 //   carry(slot, key, value)   a run that the next launch finishes; not called when n <= piece
-template <int piece, typename value_t, typename Key, typename Load, typename Op, typename Store,
-          typename Carry>
+template <int piece, typename value_t, typename Key, typename Load, typename Of, typename Op,
+          typename Store, typename Carry>
 static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key key, Load load,
-                                                     Op op, value_t identity, Store store,
+                                                     Of of, Op op, value_t identity, Store store,
                                                      Carry carry) {
   static_assert(piece > 2, "a piece of two elements carries as many as it reads");
   // Loads of one batch do not wait for one another; the walk over their values is serial.
-  constexpr int batch = 4;
+  constexpr int batch = 8;
   static_assert(piece % batch == 0, "a piece has whole batches");
   int64_t begin = p * piece;
   int64_t end = min_index(begin + piece, n);
   bool last_launch = n <= piece;
   bool first_run = true;
-  int64_t run_key = key(begin);
+  auto run_key = key(begin);
   value_t run = identity;
   bool run_empty = true;
   for (int64_t base = begin; base < end; base += batch) {
-    value_t values[batch];
-    int64_t keys[batch];
+    decltype(load(begin)) loaded[batch];
+    decltype(run_key) keys[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       int64_t i = min_index(base + b, end - 1);
       keys[b] = key(i);
-      values[b] = load(i);
+      loaded[b] = load(i);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -62,7 +63,8 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
         run_key = keys[b];
         run_empty = true;
       }
-      run = run_empty ? values[b] : op(run, values[b]);
+      value_t value = of(loaded[b]);
+      run = run_empty ? value : op(run, value);
       run_empty = false;
     }
   }

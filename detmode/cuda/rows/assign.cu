@@ -28,19 +28,17 @@ __global__ void assign_owned(const int64_t* __restrict__ index, const int64_t* _
   }
 }
 
-// The rows sorted by destination, stably: the last of a run of equal ones writes. `sorted` may come
-// from narrow integers, so the bounds are those of `index`.
-template <typename word_t>
-__global__ void assign_sorted(const int64_t* __restrict__ index, const int64_t* __restrict__ sorted,
-                              const int64_t* __restrict__ order, const word_t* __restrict__ source,
-                              word_t* __restrict__ out, int64_t n, row_shape shape) {
+// The rows sorted by destination, stably: the last of a run of equal ones writes.
+template <typename word_t, typename key_t>
+__global__ void assign_sorted(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
+                              const word_t* __restrict__ source, word_t* __restrict__ out,
+                              int64_t n, row_shape shape) {
   int64_t rows = shape.rows, inner = shape.inner, size = shape.size;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t row = quick_div(i, inner), outer = quick_div(row, rows);
     int64_t place = row - outer * rows, column = i - row * inner;
-    DETMODE_ASSERT(index[place] >= 0 && index[place] < size);
-    int64_t position = sorted[place];
-    if (place + 1 < rows && sorted[place + 1] == position) continue;
+    int64_t position = keys[place];
+    if (place + 1 < rows && keys[place + 1] == position) continue;
     out[(outer * size + position) * inner + column] =
         source[(outer * rows + order[place]) * inner + column];
   }

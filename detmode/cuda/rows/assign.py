@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, ctype, launch
-from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import Rows, elects, flat, sorted_positions
+from detmode.cuda.rows.positions import of_elements, sorted_positions
+from detmode.cuda.rows.shapes import KEYS, Rows, elects, flat
 
 WORDS = {
     16: torch.complex128,
@@ -27,7 +27,8 @@ SOURCE = Source(
     "assign.cu",
     entries=(
         "assign_elect",
-        *(f"assign_{way}<{ctype(w)}>" for way in ("owned", "sorted") for w in WORDS.values()),
+        *(f"assign_owned<{ctype(word)}>" for word in WORDS.values()),
+        *(f"assign_sorted<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
     ),
 )
 
@@ -60,12 +61,10 @@ def assign_rows(
             shape=_in_words(shape, out, word),
         )  # fmt: skip
         return
-    keys = index if by_row else of_elements(index, shape)
-    found, order = sorted_positions(keys, named.size)
+    keys, order = sorted_positions(index if by_row else of_elements(index, shape), named.size)
     launch(
-        SOURCE, f"assign_sorted<{ctype(word)}>", n,
-        index=keys, sorted=found, order=order, source=words, out=to, n=n,
-        shape=_in_words(named, out, word),
+        SOURCE, f"assign_sorted<{ctype(word)}, {ctype(keys.dtype)}>", n,
+        keys=keys, order=order, source=words, out=to, n=n, shape=_in_words(named, out, word),
     )  # fmt: skip
 
 

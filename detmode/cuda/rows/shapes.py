@@ -1,10 +1,11 @@
-"""The layout of rows, and the choice of the way to add them that moves fewer bytes.
+"""The layout of rows, and the choice of the way to add them: fewer launches, then fewer bytes.
 
 * *integers*: per destination the largest exponent, then the addends as integers of that scale.
   Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
   20) of scratch per destination.
 * *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
+* *few rows*: one piece of these without the sort, in one launch instead of five or more.
 """
 
 from __future__ import annotations
@@ -12,13 +13,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
+
+MOST_OF_FEW = 1 << 16
+"""The most elements of which each is added by a thread that reads the whole index."""
+
+SMALL_SORT = 4096
+"""The most elements that torch.sort sorts in one launch on a GPU, whatever their bits."""
+
+KEYS = ("int32_t", "int64_t")
+"""The types of sorted positions in CUDA code."""
 
 MOST_SORTED = 2**31 - 1
 """The most elements of a dimension that PyTorch sorts on a GPU; the CPU has no such limit."""
@@ -54,7 +63,7 @@ def flat(shape: Rows) -> Rows:
 
 
 def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
-    """Return whether to sort rows: if they can be sorted and fewer bytes move.
+    """Return whether to sort rows: if they can be sorted and fewer bytes move, or if they are few.
 
     ``by_row``: one index for a whole row.
     """
@@ -64,11 +73,13 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
 
     components, words = parts_of(dtype)
     sorted_rows = shape if by_row else flat(shape)
+    if are_few(sorted_rows):
+        return True
     if sorted_rows.rows > MOST_SORTED:
         return False
     key = sort_dtype(sorted_rows.size).itemsize
-    # A pass of the radix sort takes 8 bits, reads and writes keys and 64-bit positions; then the
-    # keys as int64 and the positions are read once, and each row where it lies.
+    # The index is read once and written as keys; a pass of the radix sort takes 8 bits, reads and
+    # writes keys and 64-bit positions; then both are read once, and each row where it lies.
     sort = sorted_rows.rows * (2 * key * (key + 8) + 24)
     gather = sorted_rows.outer * sorted_rows.rows * touched(sorted_rows.inner, dtype.itemsize)
     carries = sorted_rows.addends * 4 // PIECE * 8 * components * words
@@ -79,6 +90,14 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
     scratch = 3 * shape.destinations * components * (4 + 8 * words)
     integers = 2 * shape.addends * dtype.itemsize + runs * (16 + atomics) + scratch
     return sort + gather + carries < integers
+
+
+def are_few(shape: Rows) -> bool:
+    """Return whether one launch adds the rows up: a thread finds those of its destination itself.
+
+    Such rows are one piece, so the bits are those of sorted rows.
+    """
+    return shape.rows <= PIECE and shape.addends <= MOST_OF_FEW
 
 
 def elects(shape: Rows) -> bool:
@@ -96,9 +115,3 @@ def sort_dtype(size: int) -> torch.dtype:
         if size - 1 <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
-
-
-def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The positions of ``index``, all below ``size``, sorted stably as int64; and their order."""
-    found, order = torch.sort(index.view(-1).to(sort_dtype(size)), stable=True)
-    return found.to(torch.int64), order

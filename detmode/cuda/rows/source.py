@@ -6,6 +6,7 @@ import torch
 
 from detmode.cuda import Source, ctype
 from detmode.cuda.dtypes import COMPLEX, FLOATING, INTEGRAL
+from detmode.cuda.rows.shapes import KEYS
 
 _ELEMENTS = ("observe", "admit_self", "accumulate", "finish")
 
@@ -25,11 +26,18 @@ SOURCE = Source(
     "sums.cu",
     entries=(
         "index_put_linearize",
+        *(f"narrow_index<{ctype(dtype)}>" for dtype in INTEGRAL[2:]),
         *(
             f"index_add_{kernel}<{ctype(dtype)}>"
             for kernel in _ELEMENTS
             for dtype in FLOATING + COMPLEX
         ),
-        *(f"sorted_{items}<{row}>" for items in ("rows", "carries") for row in _SORTED),
+        *(
+            f"sorted_{items}<{row}, {key}>"
+            for items in ("rows", "carries")
+            for row in _SORTED
+            for key in KEYS
+        ),
+        *(f"few_rows<{row}>" for row in _SORTED),
     ),
 )

@@ -2,8 +2,8 @@
 // scatter_add, scatter_reduce.
 //
 // Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish), and
-// rows sorted by destination and added up piece by piece (sorted_rows, sorted_carries). Products go
-// the second way.
+// rows sorted by destination and added up piece by piece (sorted_rows, sorted_carries; few_rows
+// where there is one piece). Products go the second way.
 #include "accumulator.cuh"
 #include "compensated_sum.cuh"
 #include "product.cuh"
@@ -35,6 +35,18 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
     if (wraps && position < 0) position += size;
     DETMODE_ASSERT(position >= 0 && position < size);
     keys[i] = keys[i] * size + position;
+  }
+}
+
+// An index as keys to sort, of the fewest bits that the positions below `size` need. All of them
+// are checked here, where neighbouring threads read neighbours: no launch reads the index again.
+template <typename key_t>
+__global__ void narrow_index(const int64_t* __restrict__ index, key_t* __restrict__ keys, int64_t n,
+                             int64_t size) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t position = index[i];
+    DETMODE_ASSERT(position >= 0 && position < size);
+    keys[i] = static_cast<key_t>(position);
   }
 }
 
@@ -184,11 +196,11 @@ struct neighbours {
 };
 
 // Puts a destination's runs onto its initial values.
-template <typename row_t, int width>
+template <typename row_t, int width, typename key_t>
 struct row_store {
   typename row_t::scalar_t* out;
-  const int64_t* counted;  // the sorted index, to count a destination's rows in; null but for means
-  int64_t begin, end;      // where in it they are
+  const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
+  int64_t begin, end;    // where in it they are
   int64_t column, inner, size;
   bool include_self;
   // The first place in `counted` that holds `bound` or more.
@@ -204,9 +216,13 @@ struct row_store {
   }
   __device__ __forceinline__ void operator()(int64_t key,
                                              const neighbours<row_t, width>& runs) const {
-    int64_t outer = quick_div(column, inner), count = 1;
+    put(key, runs, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
+  }
+  // `rows`: by how many to divide, the initial value not among them; 0 but for means.
+  __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
+                                      int64_t rows) const {
+    int64_t outer = quick_div(column, inner), count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
     auto* target = out + (outer * size + key) * inner + (column - outer * inner);
-    if (counted != nullptr) count = place_of(key + 1) - place_of(key) + (include_self ? 1 : 0);
     for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
   }
 };
@@ -215,45 +231,39 @@ struct row_store {
 // in the same way. A thread takes one piece of `width` columns.
 constexpr int PIECE = 64;
 
-// The first launch: the rows themselves. `order` is the stable sort of `index`, `keys` its values.
-template <typename row_t, int width>
-__global__ void sorted_rows(const int64_t* __restrict__ index, const int64_t* __restrict__ keys,
-                            const int64_t* __restrict__ order,
+// The first launch: the rows themselves. `order` is the stable sort of the index, `keys` its
+// values.
+template <typename row_t, int width, typename key_t>
+__global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
                             const typename row_t::scalar_t* __restrict__ source,
                             typename row_t::scalar_t* __restrict__ out,
-                            int64_t* __restrict__ carry_keys, double* __restrict__ carries,
+                            key_t* __restrict__ carry_keys, double* __restrict__ carries,
                             row_shape shape, bool include_self, bool mean, bool scaled, double re,
                             double im) {
   using runs_t = neighbours<row_t, width>;
+  using pack_t = pack_of<typename row_t::scalar_t, width>;
   runs_t* carried = reinterpret_cast<runs_t*>(carries);
-  int64_t rows = shape.rows, inner = shape.inner, size = shape.size;
+  int64_t rows = shape.rows, inner = shape.inner;
   int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     int64_t outer = quick_div(column, inner);
     auto* first = source + outer * rows * inner + (column - outer * inner);
     segment_piece<PIECE>(
-        piece, rows,
-        [&](int64_t row) {
-          int64_t key = keys[row];
-          // The sort saw a narrower dtype: an index out of range must not pass for another.
-          DETMODE_ASSERT(key >= 0 && key < size && (column != 0 || index[order[row]] == key));
-          return key;
-        },
-        [&](int64_t row) {
-          using pack_t = pack_of<typename row_t::scalar_t, width>;
-          auto read = *reinterpret_cast<const pack_t*>(first + order[row] * inner);
+        piece, rows, [&](int64_t row) { return keys[row]; },
+        [&](int64_t row) { return *reinterpret_cast<const pack_t*>(first + order[row] * inner); },
+        [&](const pack_t& pack) {
           runs_t runs;
-          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(read.lane[k], scaled, re, im);
+          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(pack.lane[k], scaled, re, im);
           return runs;
         },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
         // A run that is complete here lies in this piece.
-        row_store<row_t, width>{out, mean ? keys : nullptr, piece * PIECE,
-                                min_index(rows, (piece + 1) * PIECE), column, inner, size,
-                                include_self},
-        [&](int64_t slot, int64_t key, const runs_t& runs) {
+        row_store<row_t, width, key_t>{out, mean ? keys : nullptr, piece * PIECE,
+                                       min_index(rows, (piece + 1) * PIECE), column, inner,
+                                       shape.size, include_self},
+        [&](int64_t slot, key_t key, const runs_t& runs) {
           if (column == 0) carry_keys[slot] = key;
           carried[slot * groups + group] = runs;
         });
@@ -261,12 +271,12 @@ __global__ void sorted_rows(const int64_t* __restrict__ index, const int64_t* __
 }
 
 // The launches after it: `n` carries, until one piece holds them all.
-template <typename row_t, int width>
-__global__ void sorted_carries(const int64_t* __restrict__ keys,
+template <typename row_t, int width, typename key_t>
+__global__ void sorted_carries(const key_t* __restrict__ keys,
                                const double* __restrict__ carries_read,
-                               const int64_t* __restrict__ counted,
+                               const key_t* __restrict__ counted,
                                typename row_t::scalar_t* __restrict__ out,
-                               int64_t* __restrict__ carry_keys, double* __restrict__ carries,
+                               key_t* __restrict__ carry_keys, double* __restrict__ carries,
                                int64_t n, row_shape shape, bool include_self) {
   using runs_t = neighbours<row_t, width>;
   const runs_t* read = reinterpret_cast<const runs_t*>(carries_read);
@@ -277,13 +287,72 @@ __global__ void sorted_carries(const int64_t* __restrict__ keys,
     segment_piece<PIECE>(
         piece, n, [&](int64_t slot) { return keys[slot]; },
         [&](int64_t slot) { return read[slot * groups + group]; },
+        [](const runs_t& runs) { return runs; },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
-        row_store<row_t, width>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
-                                include_self},
-        [&](int64_t slot, int64_t key, const runs_t& runs) {
+        row_store<row_t, width, key_t>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
+                                       include_self},
+        [&](int64_t slot, key_t key, const runs_t& runs) {
           if (column == 0) carry_keys[slot] = key;
           carried[slot * groups + group] = runs;
         });
+  }
+}
+
+// Rows of one piece, in the order of `sorted_rows` and so with its bits, without a sort: each
+// thread reads the index, and that of a destination's first row adds up its others. Who writes has
+// checked all of the index.
+template <typename row_t, int width>
+__global__ void few_rows(const int64_t* __restrict__ index,
+                         const typename row_t::scalar_t* __restrict__ source,
+                         typename row_t::scalar_t* __restrict__ out, bool by_row, row_shape shape,
+                         bool include_self, bool mean, bool scaled, double re, double im) {
+  using runs_t = neighbours<row_t, width>;
+  using pack_t = pack_of<typename row_t::scalar_t, width>;
+  constexpr int batch = 8;
+  int64_t outers = shape.outer, rows = shape.rows, inner = shape.inner, size = shape.size;
+  if (!by_row) {
+    // Every element is a row.
+    rows *= outers * inner;
+    size *= outers * inner;
+    outers = inner = 1;
+  }
+  int64_t groups = outers * inner / width;
+  for (int64_t i = thread_index(); i < rows * groups; i += thread_count()) {
+    int64_t row = quick_div(i, groups), column = (i - row * groups) * width;
+    int64_t outer = quick_div(column, inner);
+    auto* first = source + outer * rows * inner + (column - outer * inner);
+    auto key = [&](int64_t j) {
+      return by_row ? index[j] : placed_by(index, j, false, shape).destination;
+    };
+    int64_t own = key(row), met = 0;
+    bool in_range = true, leads = true;
+    runs_t runs = runs_t::nothing();
+    for (int64_t base = 0; base < rows && leads; base += batch) {
+      pack_t loaded[batch];
+      bool same[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        int64_t j = min_index(base + b, rows - 1), other = key(j);
+        in_range = in_range && other >= 0 && other < size;
+        same[b] = base + b < rows && other == own;
+        leads = leads && !(same[b] && j < row);
+        if (same[b]) loaded[b] = *reinterpret_cast<const pack_t*>(first + j * inner);
+      }
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        if (!same[b]) continue;
+        runs_t value;
+        for (int k = 0; k < width; ++k) {
+          value.lane[k] = row_t::read(loaded[b].lane[k], scaled, re, im);
+        }
+        runs = met == 0 ? value : runs.plus(value);
+        ++met;
+      }
+    }
+    if (!leads) continue;
+    DETMODE_ASSERT(in_range);
+    row_store<row_t, width, int64_t>{out, nullptr, 0, 0, column, inner, size, include_self}.put(
+        own, runs, mean ? met : 0);
   }
 }

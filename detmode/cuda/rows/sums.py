@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
-from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import PIECE, Rows, flat, parts_of, sorted_positions, sorts_rows
+from detmode.cuda.rows.positions import of_elements, sorted_positions
+from detmode.cuda.rows.shapes import PIECE, Rows, are_few, flat, parts_of, sorts_rows
 from detmode.cuda.rows.source import SOURCE, widths
 
 
@@ -110,35 +110,45 @@ def _reduce_sorted(
     mean: bool = False,
 ) -> None:
     """Launch for up to ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
-    if index.numel() != shape.rows:
-        index, shape = of_elements(index, shape), flat(shape)
+    by_row = index.numel() == shape.rows
+    named = shape if by_row else flat(shape)
     # Reading several columns at once needs aligned rows, and does not change the bits.
-    if shape.inner % width or source.data_ptr() % (width * source.itemsize):
+    if named.inner % width or source.data_ptr() % (width * source.itemsize):
         width = 1
+    addends = {"source": source, "include_self": include_self, "mean": mean}
+    addends |= {"scaled": alpha != 1, "re": float(alpha.real), "im": float(alpha.imag)}
+    if are_few(named):
+        launch(
+            SOURCE, f"few_rows<{row}, {width}>", named.addends // width,
+            index=index, out=out, by_row=by_row, shape=shape, **addends,
+        )  # fmt: skip
+        return
+    if not by_row:
+        index, shape = of_elements(index, shape), named
     columns = shape.outer * shape.inner
     keys, order = sorted_positions(index, shape.size)
+    kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
 
     def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
         """Threads for n items, and where their pieces' carries go; the last launch has none."""
         pieces = -(-n // PIECE)
         if pieces == 1:
             return columns // width, None, None
-        carry_keys = empty((2 * pieces,), torch.int64, out.device)
+        carry_keys = empty((2 * pieces,), keys.dtype, out.device)
         carries = empty((2 * pieces * columns * words,), torch.float64, out.device)
         return pieces * columns // width, carry_keys, carries
 
     threads, carry_keys, carries = slots(shape.rows)
     launch(
-        SOURCE, f"sorted_rows<{row}, {width}>", threads,
-        index=index, keys=keys, order=order, source=source, out=out, carry_keys=carry_keys,
-        carries=carries, shape=shape, include_self=include_self, mean=mean, scaled=alpha != 1,
-        re=float(alpha.real), im=float(alpha.imag),
+        SOURCE, f"sorted_rows{kernel}", threads,
+        keys=keys, order=order, out=out, carry_keys=carry_keys, carries=carries, shape=shape,
+        **addends,
     )  # fmt: skip
     while carry_keys is not None:
         read_keys, read, n = carry_keys, carries, carry_keys.numel()
         threads, carry_keys, carries = slots(n)
         launch(
-            SOURCE, f"sorted_carries<{row}, {width}>", threads,
+            SOURCE, f"sorted_carries{kernel}", threads,
             keys=read_keys, carries_read=read, counted=keys if mean else None, out=out,
             carry_keys=carry_keys, carries=carries, n=n, shape=shape, include_self=include_self,
         )  # fmt: skip

@@ -24,8 +24,8 @@ With ``substitute=False`` the flag selects ATen's sorted kernel. On MPS PyTorch'
 ## Cost
 
 The floor is ``grad_output`` and ``indices`` read and the gradient of the weight written once. Wide
-rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 64 bytes for
-each position up to 32768 rows of weight, 120 up to 2**31, else 280; and for every 64 positions two
+rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 68 bytes for
+each position up to 32768 rows of weight, 120 up to 2**31, else 288; and for every 64 positions two
 rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost what
 the family ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
 sorted kernel, and their row is zeroed in the end.

@@ -19,8 +19,9 @@ the bytes that each moves. Narrow rows: a maximum of exponents per destination, 
 addends as integers of that scale; integer additions give the same bits in any order, and the sum is
 rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows
 of one column in float64 (float64 itself in pairs of float64), and what pieces share goes through
-the same launch again, so that no thread walks over a long run of duplicates. All roundings are
-explicit and the choice depends on the shapes alone: any GPU gives the same bits.
+the same launch again, so that no thread walks over a long run of duplicates. Up to 64 rows are
+added in the same way by one launch, without the sort. All roundings are explicit and the choice
+depends on the shapes alone: any GPU gives the same bits.
 
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
 by an integer maximum of the positions of its sources, or, where there are more than four
@@ -36,13 +37,13 @@ The floor is ``source`` and the index read once and the destinations read and wr
 rows read ``source`` and index twice, and use 12 bytes of scratch per destination (float64: 20,
 complex twice that), zeroed, written and read, with an integer maximum and an integer addition per
 addend.
-Wide rows read ``source`` once; the sort moves 64 bytes per row up to 32768 destinations, 120 up to
-2**31, else 280; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
+Wide rows read ``source`` once; the sort moves 68 bytes per row up to 32768 destinations, 120 up to
+2**31, else 288; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
 A sum into a view that is not contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Each index adds 24 bytes to become a position. Positions are read twice, and each destination adds 8
-bytes and each source an atomic and a read; or a sort moves 64 bytes for each source up to 32768
+bytes and each source an atomic and a read; or a sort moves 68 bytes for each source up to 32768
 destinations, 120 up to 2**31.
 
 In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put``

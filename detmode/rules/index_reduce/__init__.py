@@ -28,8 +28,8 @@ All roundings are explicit: any GPU gives the same bits.
 ## Cost
 
 The floor is ``source`` and the index read once and the destinations read and written once. A
-product reads ``source`` once; the sort moves 64 bytes per row up to 32768 destinations, 120 up to
-2**31, else 280; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8)
+product reads ``source`` once; the sort moves 68 bytes per row up to 32768 destinations, 120 up to
+2**31, else 288; and for every 64 rows two rows of 16 bytes an element (float64: 24, integers: 8)
 are written and read. Maxima and minima read ``source`` once, with at most one integer atomic an
 element, and use 4 bytes of scratch per destination (8-byte dtypes: 8), written and read; int32 and
 int64 without ``include_self`` write the destinations once more. Means cost what ``index_add``

@@ -266,11 +266,10 @@ __global__ void select_index(const scalar_t* __restrict__ input, const int64_t* 
   using key = radix_key<scalar_t>;
   int64_t row = blockIdx.x / chunks, chunk = blockIdx.x - row * chunks;
   auto wanted = key::merged(static_cast<typename key::type>(found[row]));
-  volatile int64_t* smallest = indices + row;
   int64_t step = chunks * blockDim.x;
   for (int64_t i = chunk * blockDim.x + threadIdx.x; i < n; i += BATCH * step) {
     // A stale read only costs a step: what comes is larger still.
-    if (i >= *smallest) break;
+    if (i >= load_relaxed(indices + row)) break;
     int64_t match = n;
 #pragma unroll
     for (int b = BATCH - 1; b >= 0; --b) {
