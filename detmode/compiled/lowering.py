@@ -150,7 +150,9 @@ def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
             namespace, _, name = func._schema.name.partition("::")
             packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
             if own := inplaceable_ops.get(func):
-                check = partial(is_alone, own.extra_check)
+                # What takes the place of ``_unsafe_index_put`` is Inductor's own, and has no twin.
+                has_twin = mode.overload_info(own.inplace_op) is not None
+                check = partial(is_alone, own.extra_check if has_twin else lambda _: False)
                 found[func] = InplaceableOp(own.inplace_op, 0, check)
             elif packet is not None:
                 check = partial(is_alone, partial(may_be_met, mode))
