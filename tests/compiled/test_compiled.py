@@ -162,7 +162,7 @@ def test_a_function_is_reported_as_in_eager(name, backend):
 @COMPILED
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_only_generated_operators_differ_from_eager(name):
-    """Where bits differ, one operator that Inductor generates is why: called whole, none do."""
+    """Called whole, the one operator in whose generated code the bits differ gives eager's."""
     function, make = FUNCTIONS[name]
     arguments, equal = make(), []
     for overrides in ({}, {UNEQUAL[name]: "allow"}):
