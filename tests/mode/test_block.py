@@ -1,5 +1,6 @@
 """The block: entering, leaving, nesting, and what is restored."""
 
+import gc
 import itertools
 import statistics
 import sys
@@ -17,6 +18,7 @@ from torch.utils import _python_dispatch as dispatch
 from detmode import DeterministicMode, RuleTable
 from detmode.compiled.current import thread
 from detmode.environment.settings import deterministic_flag, no_memory_fill
+from detmode.mode import deterministic_mode
 from detmode.mode.deterministic_mode import current_mode
 from detmode.mode.row_counter import RowCounter
 
@@ -228,6 +230,18 @@ def test_one_mode_in_two_threads(mode):
     with Other(work), made:
         cumsum()
     assert sum(record.count for record in made.records) == 3
+
+
+def test_a_block_keeps_and_frees_nothing(mode):
+    """Blocks leave as many references to the thread's list of modes as there were."""
+    made = mode()
+    counts = []
+    for _ in range(3):
+        with made:
+            pass
+        gc.collect()
+        counts.append((sys.getrefcount(deterministic_mode._stack()), sys.getrefcount(made)))
+    assert counts == counts[:1] * 3
 
 
 class Scan(torch.nn.Module):
