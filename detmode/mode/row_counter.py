@@ -76,7 +76,7 @@ class RowCounter:
         if repetition.now:
             return is_new
         # Autograd's threads count at the same time. Each of these statements calls nothing between
-        # reading and writing, so that Python switches to no other thread there.
+        # reading and writing, so that Python, with its GIL, switches to no other thread there.
         record.count += 1
         if module is not None:
             record.modules.setdefault(module, 0)
