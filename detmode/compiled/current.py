@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.table.rule_table import TORCH_VERSION
 
 _MODES = "detmode.compiled"
+
+_TAKES_OVER = TORCH_VERSION < (2, 12)
+"""Up to PyTorch 2.11 the thread's storage gives back a reference that it has not taken."""
 
 
 class _Thread:
@@ -32,6 +38,8 @@ class _Thread:
 
     def follow(self, modes: list[DeterministicMode]) -> None:
         """Compile the thread's graphs for the last of ``modes``, which changes with its blocks."""
+        if _TAKES_OVER:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(modes))
         torch._C._stash_obj_in_tls(_MODES, modes)
 
 

@@ -131,7 +131,8 @@ def _put_twins(
 def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
     """Return the listed operators that Inductor may call in place, where ``self`` is used no more.
 
-    Its own table of them has ``index_put`` alone, and does not ask what the other arguments read.
+    Its own table of them has ``index_put``, and ``_unsafe_index_put`` as an operator of its own. It
+    does not ask what the other arguments read.
     """
     from torch._inductor.fx_passes.reinplace import InplaceableOp, inplaceable_ops
     from torch._inductor.fx_utils import get_node_storage
@@ -149,12 +150,14 @@ def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
         if func is not None and isinstance(action, Substitute) and action.takes_out:
             namespace, _, name = func._schema.name.partition("::")
             packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
-            if own := inplaceable_ops.get(func):
-                check = partial(is_alone, own.extra_check)
-                found[func] = InplaceableOp(own.inplace_op, 0, check)
-            elif packet is not None:
-                check = partial(is_alone, partial(may_be_met, mode))
+            own = inplaceable_ops.get(func)
+            if packet is not None:
+                further = own.extra_check if own else partial(may_be_met, mode)
+                check = partial(is_alone, further)
                 found[func] = InplaceableOp(getattr(packet, func._overloadname), 0, check)
+            elif own is not None:
+                # That operator has no twin.
+                found[func] = InplaceableOp(own.inplace_op, 0, lambda _: False)
     return found
 
 

@@ -23,7 +23,7 @@ _FIRST_CALLS = 10_000
 
 
 class RowCounter:
-    """The rows of one mode.
+    """The rows of one mode, in which several threads may count at the same time.
 
     Args:
         logger: gets a DEBUG line for each call, up to ten for each row.
@@ -41,9 +41,11 @@ class RowCounter:
 
     def report(self) -> Report:
         """Return a copy of the rows so far, in the order of their first calls."""
+        # Before the rows: other threads may begin new ones meanwhile.
+        first_calls = list(self._first_calls)
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
-        calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
+        calls = [(positions[id(record)], module) for record, module in first_calls]
         return Report(map(replace, rows), calls)
 
     def count(self, call: InterceptedCall, decision: Decision) -> bool:
@@ -55,7 +57,7 @@ class RowCounter:
         is_new = record is None
         if record is None:
             rule = call.row.rule if call.row else None
-            record = self._rows[line] = ReportRow(
+            made = ReportRow(
                 overload=call.name,
                 family=call.row.family if call.row else None,
                 action=action,
@@ -68,11 +70,17 @@ class RowCounter:
                 remedy=remedy_for(call, decision),
                 outer_site=outer_site(site, self.paths),
             )
+            # Another thread may have begun the row meanwhile.
+            record = self._rows.setdefault(line, made)
+            is_new = record is made
         if repetition.now:
             return is_new
+        # Autograd's threads count at the same time. Each of these statements calls nothing between
+        # reading and writing, so that Python, with its GIL, switches to no other thread there.
         record.count += 1
         if module is not None:
-            record.modules[module] = record.modules.get(module, 0) + 1
+            record.modules.setdefault(module, 0)
+            record.modules[module] += 1
         if len(self._first_calls) < _FIRST_CALLS:
             self._first_calls.append((record, module))
         self._calls += 1

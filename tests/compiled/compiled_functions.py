@@ -149,6 +149,13 @@ add("getitem-mask", lambda x, i, v: x.repeat(2, 1)[: len(i)][i[:16] > 3], _rows)
 add("getitem-two", lambda x, i, v: x[i, i % 5], _rows)
 add("index_put", lambda x, i, v: x.index_put((i,), v, accumulate=True), _rows)
 add("index_put-last", lambda x, i, v: x.index_put((i,), v), _rows)
+add("unsafe_index", lambda x, i, v: torch._unsafe_index(x, [i]) * v, _rows)
+add("unsafe_index_put-last", lambda x, i, v: torch._unsafe_index_put(x * 2, [i], v), _rows)
+add(
+    "unsafe_masked_index",
+    lambda x, i, v: torch._unsafe_masked_index(x, v > 0, [i], 0.0) * v,
+    _rows,
+)
 add("index_add", lambda x, i, v: x.index_add(0, i, v), _rows)
 add("index_copy", lambda x, i, v: x.index_copy(0, i[:8], v[:8]), _rows)
 add("index_select", lambda x, i, v: x.index_select(0, i) * v, _rows)
@@ -173,6 +180,16 @@ add("scatter-transposed", lambda x, i, v: x.t().scatter(1, i.t(), v.t()), _eleme
 add("index_put-integers", lambda x, i, v: x.index_put((i,), v, accumulate=True), _integers(_rows))
 add("index_copy-transposed", lambda x, i, v: x.t().index_copy(1, i[:8], v[:8].t()), _rows)
 add("index_reduce-integers", lambda x, i, v: x.index_reduce(0, i, v, "mean"), _integers(_rows))
+add(
+    "unsafe_index_put-integers",
+    lambda x, i, v: torch._unsafe_index_put(x, [i], v, accumulate=True),
+    _integers(_rows),
+)
+add(
+    "unsafe_masked_index_put-integers",
+    lambda x, i, v: torch._unsafe_masked_index_put_accumulate(x, v > 0, [i], v),
+    _integers(_rows),
+)
 add("put-integers", lambda x, i, v: x.put(i, v, accumulate=True), _integers(_elements))
 for reduce in ("mean", "amax", "amin", "prod"):
     add(

@@ -28,7 +28,6 @@ NOT_REACHED = {
     "aten::_efficient_attention_backward *": "its kernels are CUDA's alone",
     "aten::_convolution*": "autograd calls it below aten::convolution",
     "aten::_index_put_impl *": "aten::index_put calls it",
-    "aten::_unsafe_*": "only decompositions call it",
     "aten::adaptive_avg_pool3d_backward.grad_input *": "autograd calls the functional one",
     "aten::_embedding_bag_dense_backward *": "aten::_embedding_bag_backward calls it",
     "*cublas_workspace_unset*": "PyTorch 2.8 and 2.9 in a process without the variable",

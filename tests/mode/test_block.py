@@ -1,8 +1,12 @@
 """The block: entering, leaving, nesting, and what is restored."""
 
+import gc
 import itertools
 import statistics
+import sys
 import timeit
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -14,7 +18,9 @@ from torch.utils import _python_dispatch as dispatch
 from detmode import DeterministicMode, RuleTable
 from detmode.compiled.current import thread
 from detmode.environment.settings import deterministic_flag, no_memory_fill
+from detmode.mode import deterministic_mode
 from detmode.mode.deterministic_mode import current_mode
+from detmode.mode.row_counter import RowCounter
 
 x = torch.ones(4)
 SCAN = ("aten::cumsum.default", "native", 1)
@@ -224,6 +230,55 @@ def test_one_mode_in_two_threads(mode):
     with Other(work), made:
         cumsum()
     assert sum(record.count for record in made.records) == 3
+
+
+def test_a_block_keeps_and_frees_nothing(mode):
+    """Blocks leave as many references to the thread's list of modes as there were."""
+    made = mode()
+    counts = []
+    for _ in range(3):
+        with made:
+            pass
+        gc.collect()
+        counts.append((sys.getrefcount(deterministic_mode._stack()), sys.getrefcount(made)))
+    assert counts == counts[:1] * 3
+
+
+class Scan(torch.nn.Module):
+    def forward(self, x):
+        return x.cumsum(0)
+
+
+@pytest.fixture
+def hasty():
+    """Python switches between threads as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_threads_count_each_call(mode, hasty, monkeypatch):
+    """A call that threads make at the same time is in one row, each time, under its module."""
+    given = []
+    with mode() as made, monkeypatch.context() as patch:
+        patch.setattr(RowCounter, "count", lambda _, *arguments: given.append(arguments))
+        Scan()(x)
+    threads, calls = 4, 2000
+
+    def work(counter, start):
+        start.wait()
+        for _ in range(calls):
+            counter.count(*given[0])
+
+    for _ in range(20):
+        counter, start = RowCounter(made._logger), Barrier(threads)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, [counter] * threads, [start] * threads))
+        total = threads * calls
+        assert [(row.count, row.modules) for row in counter.report().records] == [
+            (total, {"Scan": total})
+        ]
 
 
 @pytest.mark.parametrize("order", ["first in first out", "last in first out"])
