@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def checks_all(launcher: F) -> F:
+    """Mark a launcher that raises, before it launches or writes, where PyTorch refuses a call.
+
+    It need not know the words: PyTorch's shape functions are then asked for them. Of another
+    launcher's call they are asked first, which takes longer than the rest of a call whose shapes
+    are new.
+    """
+    launcher.checks_all = True  # type: ignore[attr-defined]  # functions have no such field
+    return launcher
 
 
 def check_implemented(name: str, tensor: Tensor, dtypes: Collection[torch.dtype]) -> None:

@@ -37,6 +37,7 @@ MAX_GROUPS = 65535
 def gather_backward(
     interpolation: Interpolation,
     grad_output: Tensor,
+    output_size: Sequence[int],
     input_size: Sequence[int],
     align_corners: bool,
     scales: Sequence[float | None],
@@ -48,11 +49,22 @@ def gather_backward(
     ``contiguous`` makes grad_input contiguous even where grad_output is channels_last.
 
     Raises:
+        RuntimeError: sizes that do not go together.
         NotImplementedError: a dtype that ATen does not interpolate either.
         ValueError: a dimension has 2**31 positions or more.
     """
     if grad_output.dtype not in FLOATING:
         raise NotImplementedError(f"interpolation is not implemented for {grad_output.dtype}")
+    batch, channels, *sizes = input_size
+    if (
+        not len(sizes) == len(output_size) == len(scales)
+        or grad_output.shape != (batch, channels, *output_size)
+        or min(*sizes, *output_size) <= 0
+    ):
+        raise RuntimeError(
+            f"grad_output, {list(grad_output.shape)}, does not have the sizes of an interpolation "
+            f"from {list(input_size)} to {list(output_size)}"
+        )
     memory_format = suggest_memory_format(grad_output)
     if contiguous:
         memory_format = torch.contiguous_format
@@ -70,7 +82,6 @@ def gather_backward(
         ratio = ratio_of(size, out, align_corners, scale)
         axes.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
     positions, weights = write_tables(interpolation, axes, align_corners, grad_output)
-    batch, channels = input_size[:2]
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
     last, leading, row = axes[:1], axes[1:], axes[0].out * inner

@@ -97,8 +97,12 @@ def _check(
             f"{where}(): Expected grad_output to have the shape "
             f"{[*self.shape[:-spatial], *expected]}, but got {list(grad_output.shape)}"
         )
-    # Beyond that an image of an image would be needed. A tensor without elements has none.
-    if reflect and any(max(pad) >= size for size, pad in zip(sizes, pads)) and self.numel():
+    # Beyond that an image of an image would be needed. ATen does not ask a volume without elements.
+    if (
+        reflect
+        and any(max(pad) >= size for size, pad in zip(sizes, pads))
+        and (spatial == 1 or self.numel())
+    ):
         raise RuntimeError(
             "Padding size should be less than the corresponding input dimension, but got: padding "
             f"{list(padding)} for input {list(self.shape)}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.rows.positions import (
+    axis_of,
     check_on_host,
     copy_if_overlapping,
     in_contiguous,
@@ -40,8 +41,9 @@ def reduce_scattered(
         options: of the reduction.
 
     Raises:
-        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+        IndexError, RuntimeError: as :func:`check`; on the CPU, an index is out of range.
     """
+    check(self, dim, index, src)
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
     if index.numel() == 0:
@@ -49,11 +51,36 @@ def reduce_scattered(
     target, dim, index, source = laid_out(out, dim, index, src)
     # Only what lies under the index takes part.
     for other, length in enumerate(index.shape):
-        if other != dim:
+        if other != dim and target.shape[other] != length:
             target = target.narrow(other, 0, length)
     positions, shape = rows_of(index, dim, target.shape[dim])
     in_contiguous(target, reduce_rows, positions, source.contiguous(), shape, **options)
     return out
+
+
+def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
+    """Refuse what ATen's ``scatter`` refuses, whatever the indices are.
+
+    Raises:
+        IndexError: ``dim`` is out of range.
+        RuntimeError: sizes or dtypes that do not go together.
+    """
+    axis = axis_of(self, dim)
+    if src.dtype != self.dtype:
+        raise RuntimeError(f"scatter(): self is {self.dtype}, but src is {src.dtype}")
+    if index.numel() == 0:
+        return
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(f"scatter(): index should be int64 or int32, but got {index.dtype}")
+    own, named, given = (each.shape or (1,) for each in (self, index, src))
+    if not len(own) == len(named) == len(given) or any(
+        size > taken or (size > to and other != axis)
+        for other, (to, size, taken) in enumerate(zip(own, named, given))
+    ):
+        raise RuntimeError(
+            f"scatter(): index, {list(named)}, should be no larger than src, {list(given)}, nor "
+            f"than self, {list(own)}, apart from dimension {axis}"
+        )
 
 
 def laid_out(
@@ -73,7 +100,8 @@ def laid_out(
     dim = dim % target.dim()
     check_on_host(index, target.shape[dim], dim, RuntimeError)
     for other, length in enumerate(index.shape):
-        source = source.narrow(other, 0, length)
+        if source.shape[other] != length:
+            source = source.narrow(other, 0, length)
     return target, dim, index.to(torch.int64), source
 
 

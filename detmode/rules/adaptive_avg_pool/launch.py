@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
-from detmode.cuda.checks import check_devices, check_implemented
+from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
 from detmode.table.conditions import FLOATING
 
@@ -21,6 +21,7 @@ OutMagics = namedtuple("OutMagics", "t h w")
 """The magic numbers of the sizes out."""
 
 
+@checks_all
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool2d`` with respect to its input.
 
@@ -40,6 +41,7 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     return _gather(grad_output, self, 2, last)
 
 
+@checks_all
 def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool3d`` with respect to its input.
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
-from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
-from detmode.cuda.rows.pooling import pooling, triple
+from detmode.cuda.rows.pooling import pooled_size, pooling, triple
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
@@ -19,6 +19,7 @@ QUICK = 2**20
 SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
 
 
+@checks_all
 def avg_pool3d_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -51,7 +52,7 @@ def avg_pool3d_backward(
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
-    _check(grad_output, self, kernel, strides, pads, divisor_override)
+    _check(grad_output, self, kernel, strides, pads, ceil_mode, divisor_override)
     axes = list(zip(self.shape[-3:], grad_output.shape[-3:], kernel, strides, pads))
     divisor = divisor_override or 0
     if divisor == 0 and all(_windows_alike(*axis, count_include_pad) for axis in axes):
@@ -90,6 +91,7 @@ def _check(
     kernel: tuple[int, int, int],
     stride: tuple[int, int, int],
     padding: tuple[int, int, int],
+    ceil_mode: bool,
     divisor_override: int | None,
 ) -> None:
     if self.dim() not in (4, 5):
@@ -105,6 +107,14 @@ def _check(
         raise RuntimeError(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {stride} and {padding}"
+        )
+    pooled = [
+        pooled_size(*axis, ceil_mode) for axis in zip(self.shape[-3:], kernel, stride, padding)
+    ]
+    if 0 in self.shape[-4:] or None in pooled or list(grad_output.shape[-3:]) != pooled:
+        raise RuntimeError(
+            f"avg_pool3d_backward(): windows of {kernel}, {stride} apart, with padding {padding} "
+            f"do not make {list(grad_output.shape)} of {list(self.shape)}"
         )
     check_scalar_type(self.dtype, grad_output)
     check_devices("avg_pool3d_backward", grad_output, self)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source
-from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
 from detmode.cuda.rows.pooling import pooling, triple
 from detmode.table.conditions import FLOATING
@@ -17,6 +17,7 @@ from detmode.table.conditions import FLOATING
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
 
 
+@checks_all
 def max_pool3d_with_indices_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -54,6 +55,13 @@ def max_pool3d_with_indices_backward(
     check(name, grad_output, self, indices, 3)
     check_scalar_type(self.dtype, grad_output)
     check_implemented(f"{name}_out_frame", self, FLOATING)
+    if 0 in (*self.shape[-4:], *grad_output.shape[-3:]):
+        raise RuntimeError(
+            f"{name}(): Expected no size of 0 behind the batch, but got {list(self.shape)} and "
+            f"{list(grad_output.shape)}"
+        )
+    if any(2 * pad > size for pad, size in zip(pads, kernel)):
+        raise RuntimeError(f"{name}(): padding {pads} is more than half of the kernel, {kernel}")
     if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
         raise RuntimeError(
             f"{name}(): kernel size, stride and dilation should be "
