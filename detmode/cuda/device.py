@@ -170,8 +170,11 @@ def launch_blocks(
             launch is inside a CUDA graph capture.
         CompileError: NVRTC rejects the file.
     """
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    if index != torch.cuda.current_device():
+    # PyTorch's own functions, below what it does in Python: its tensors are there, so CUDA is
+    # initialized, and a Stream object takes longer than a launch.
+    current = torch._C._cuda_getDevice()
+    index = device.index if device.index is not None else current
+    if index != current:
         with torch.cuda.device(index):
             launch_blocks(source, entry, grid, block, bound, shared, device)
         return
@@ -181,8 +184,7 @@ def launch_blocks(
     kernel = known[1]
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
-    stream = torch.cuda.current_stream(index).cuda_stream
-    kernel.launch(grid, block, bound, shared, stream)
+    kernel.launch(grid, block, bound, shared, torch._C._cuda_getCurrentRawStream(index))
 
 
 def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
