@@ -43,9 +43,11 @@ def check_scalar_type(dtype: torch.dtype, *tensors: Tensor | None) -> None:
 
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise RuntimeError unless the tensors of a call of ``name`` are on one device."""
-    *devices, last = (tensor.device for tensor in tensors)
-    if any(device != last for device in devices):
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got "
-            f"{', '.join(map(str, devices))} and {last}"
-        )
+    expected = tensors[0].device
+    for tensor in tensors:
+        if tensor.device != expected:
+            *devices, last = (tensor.device for tensor in tensors)
+            raise RuntimeError(
+                f"{name}(): Expected all tensors to be on the same device, but got "
+                f"{', '.join(map(str, devices))} and {last}"
+            )
