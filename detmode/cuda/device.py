@@ -127,21 +127,8 @@ class _Kernel:
         self.set_device: Any = cupy.cuda.runtime.setDevice
         self.launch_kernel: Any = cupy.cuda.driver.launchKernel
 
-    def launch(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        bound: Bound,
-        shared: int,
-        stream: int,
-    ) -> None:
-        slots = self.slots
-        self.signature.pack_into(slots.values, bound)
-        if shared > self.shared:
-            _lock.run(self._raise_limit, shared)
-        self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
-
-    def _raise_limit(self, shared: int) -> None:
+    def raise_limit(self, shared: int) -> None:
+        """Let a block have so much shared memory."""
         # Another thread may have raised the limit further by now; it must not be lowered.
         if shared > self.shared:
             self.raw.max_dynamic_shared_size_bytes = shared
@@ -184,7 +171,12 @@ def launch_blocks(
     kernel = known[1]
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
-    kernel.launch(grid, block, bound, shared, torch._C._cuda_getCurrentRawStream(index))
+    slots = kernel.slots
+    kernel.signature.pack_into(slots.values, bound)
+    if shared > kernel.shared:
+        _lock.run(kernel.raise_limit, shared)
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    kernel.launch_kernel(kernel.function, *grid, *block, shared, stream, slots.address, 0)
 
 
 def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
