@@ -1,10 +1,11 @@
 """The host's time of a whole substituted call, up to its launches, which are left out.
 
 ``again`` is the same call again and again, ``new shape`` what a call with shapes that are new takes
-more than with shapes that were called once. The tensors are on the CPU, with the mode's ``simulate="cuda"``: what a
-launch does for a GPU is done, up to the driver's call, and what is done for CPU tensors alone is
-not. ATen's own operators are included as the CPU runs them, on a few elements each. Times are of
-one thread, each the shortest of many rounds: a busy machine takes turns, and its clock changes.
+more than one with shapes that were called once. The tensors are on the CPU, and the mode's
+``simulate`` is "cuda": what a launch does for a GPU is done, up to the driver's call, and what is
+done for CPU tensors alone is not. ATen's own operators are included as the CPU runs them, on a few
+elements each. Times are of one thread, each the shortest of many rounds: a busy machine takes
+turns, and its clock changes.
 """
 
 from __future__ import annotations

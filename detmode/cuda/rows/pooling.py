@@ -30,7 +30,6 @@ def pooling(
     return Pooling(size, size_magic, out, stride, stride_magic, padding, dilation, step, *parts)
 
 
-@lru_cache(maxsize=4096)
 def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
     """The windows along an axis, without those that begin behind it and its first padding.
 
