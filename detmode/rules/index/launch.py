@@ -56,12 +56,14 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
             f"index_add_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    own, other = list(self.shape), list(source.shape)
-    if len(own) != len(other) or [*own[:dim], *own[dim + 1 :]] != [*other[:dim], *other[dim + 1 :]]:
+    own, other = self.shape, source.shape
+    if len(own) != len(other) or own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {own} source.shape = {other}"
+            f"Got self.shape = {list(own)} source.shape = {list(other)}"
         )
+    if alpha == 1:
+        return
     largest = torch.finfo(self.dtype).max
     if (alpha.imag and not self.is_complex()) or any(
         largest < abs(part) < float("inf") for part in (alpha.real, alpha.imag)

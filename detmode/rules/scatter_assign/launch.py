@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import linearize
+from detmode.cuda.rows.positions import copy_if_overlapping, linearize
 from detmode.cuda.rows.scattered import check, laid_out, rows_of
 from detmode.cuda.rows.shapes import Rows
 
@@ -35,6 +35,8 @@ def scatter(
     check(self, dim, index, src)
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
+    else:
+        index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
     if index.numel() == 0:
         return out
     target, dim, index, source = laid_out(out, dim, index, src)
