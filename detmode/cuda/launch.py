@@ -53,18 +53,20 @@ def index_ctype(*counts: int) -> str:
     return "int32_t" if max(counts) <= SHORT else "int64_t"
 
 
-@functools.lru_cache(maxsize=4096)
 def magic_numbers(*divisors: int) -> tuple[int, ...]:
     """The magic number of each of ``divisors``, the second argument of `divisor<index_t>`.
 
     The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0,
     the size of an empty tensor, has some number that no thread uses.
     """
-    shifts = [max(divisor, 1).bit_length() - 1 for divisor in divisors]
-    return tuple(
-        ((1 << 32 + shift) - 1) // max(divisor, 1) | shift << 32
-        for divisor, shift in zip(divisors, shifts)
-    )
+    return tuple(map(_magic_number, divisors))
+
+
+@functools.lru_cache(maxsize=4096)
+def _magic_number(divisor: int) -> int:
+    divisor = max(divisor, 1)
+    shift = divisor.bit_length() - 1
+    return ((1 << 32 + shift) - 1) // divisor | shift << 32
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:

@@ -35,6 +35,7 @@ SOURCE = Source(
 
 PaddedAxis = namedtuple("PaddedAxis", "size out padding")
 """One axis: its inputs, its outputs, and how many of those are before the first input."""
+_ABSENT = PaddedAxis(1, 1, 0)
 
 
 def gather_backward(
@@ -86,7 +87,7 @@ def _plan(
     reflect = where.startswith("reflection")
     _check(where, out_shape, shape, padding, spatial, reflect)
     axes = map(PaddedAxis, shape[::-1], out_shape[::-1], map(int, padding[::2]))
-    w, h, d = (*axes, *[PaddedAxis(1, 1, 0)] * (3 - spatial))
+    w, h, d = (*axes, *[_ABSENT] * (3 - spatial))
     planes, positions = shape[:-spatial].numel(), shape[-spatial:].numel()
     many = planes >= PER_THREAD and shape.numel() >= MANY
     per_thread = PER_THREAD if many else 1
