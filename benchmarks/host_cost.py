@@ -2,8 +2,8 @@
 
 ``dispatch`` is PyTorch's: what an empty TorchDispatchMode adds. The others are detmode's: to find
 what is known of the overload (``look up``), to bind the arguments and find the row (``bind``), of
-which the conditions are ``match``, to count the call (``record``), and to put one CUDA kernel on the
-stream (``launch``). Of the launch, ``launch, bound`` is what the driver's call takes when the
+which the conditions are ``match``, to count the call (``record``), and to put one CUDA kernel on
+the stream (``launch``). Of the launch, ``launch, bound`` is what the driver's call takes when the
 arguments lie ready, and ``launch, RawKernel`` is what CuPy's own call would take. Each is timed
 alone, on the smallest arguments; ``host_calls.py`` times whole calls.
 """
