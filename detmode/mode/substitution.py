@@ -131,9 +131,13 @@ def run_validated(action: Substitute, overload: OverloadInfo, arguments: dict[st
         return run_substitute(action, overload, arguments)
     except Exception as error:
         refused = error
-    # Of what both refuse, ATen's words are known.
-    validate(overload.func, arguments)
-    raise refused
+    try:
+        # Of what both refuse, the words are ATen's.
+        validate(overload.func, arguments)
+        raise refused
+    finally:
+        # The error has this frame, which would keep it and its tensors alive.
+        del refused
 
 
 def run_substitute(
