@@ -10,7 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 
@@ -75,7 +75,7 @@ def gather_chosen(
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
-    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
+    grad_input = empty_like(self, memory_format=memory_format)
     flat = memory_format is torch.contiguous_format
     options, threads, shape = _plan(grad_output.shape, self.shape, spatial, flat, tuple(counts))
     launch(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
@@ -66,7 +66,7 @@ def gather_backward(
     check_implemented(where, self, DTYPES)
     shapes = grad_output.shape, self.shape
     entry, threads, sizes = _plan(where, spatial, *shapes, tuple(padding), self.dtype)
-    grad_input = empty(self.shape, self.dtype, self.device)
+    grad_input = empty_like(self, memory_format=torch.contiguous_format)
     launch(
         SOURCE, entry, threads,
         grad_output=grad_output.contiguous(), grad_input=grad_input, **sizes,

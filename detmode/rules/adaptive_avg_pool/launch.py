@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
 from detmode.table.conditions import FLOATING
@@ -69,7 +69,7 @@ def _gather(
 ) -> Tensor:
     last = memory_format is torch.channels_last
     entry, threads, sizes = _plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
-    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
+    grad_input = empty_like(self, memory_format=memory_format)
     grad_output = grad_output.contiguous(memory_format=memory_format)
     launch(SOURCE, entry, threads, grad_output=grad_output, grad_input=grad_input, **sizes)
     return grad_input

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
 from detmode.cuda.rows.pooling import pooled_size, pooling, triple
@@ -60,7 +60,7 @@ def avg_pool3d_backward(
         *(tuple(kernel_size), tuple(stride), tuple(padding)),
         *(ceil_mode, count_include_pad, divisor_override),
     )
-    grad_input = empty(self.shape, self.dtype, self.device)
+    grad_input = empty_like(self, memory_format=torch.contiguous_format)
     grad_output = grad_output.contiguous()
     launch(SOURCE, entry, threads, grad_output=grad_output, grad_input=grad_input, **sizes)
     return grad_input

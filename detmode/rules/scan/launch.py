@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.cuda import Source, ctype, empty, empty_like, launch_blocks
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -67,7 +67,7 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
-    out = empty(self.shape, self.dtype, self.device)
+    out = empty_like(self, memory_format=torch.contiguous_format)
     n = self.numel()
     pack = min(16 // self.itemsize, 4)
     tiles = -(-n // (THREADS * ROWS * pack))
