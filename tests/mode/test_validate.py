@@ -38,7 +38,7 @@ def test_errors_are_of_the_types_of_aten(func, given):
     "values", [torch.ones(3, 2), torch.ones(2, 3)], ids=["PyTorch", "launcher"]
 )
 def test_errors_keep_nothing_alive(values, monkeypatch):
-    """What a refused call was given is freed with the error, whoever has refused it."""
+    """The tensors of a refused call are freed with its error, whoever has refused it."""
     func, given = torch.ops.aten.index_add.default, [torch.ones(3, 3), 0, INDEX, values.clone()]
 
     def without_memory(*_):
