@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def checks_all(launcher: F) -> F:
+    """Mark a launcher that raises, before it launches or writes, where PyTorch refuses a call.
+
+    It need not know the words: PyTorch's shape functions are then asked for them. Of another
+    launcher's call they are asked first, which takes longer than the rest of a call whose shapes
+    are new.
+    """
+    launcher.checks_all = True  # type: ignore[attr-defined]  # functions have no such field
+    return launcher
 
 
 def check_implemented(name: str, tensor: Tensor, dtypes: Collection[torch.dtype]) -> None:
@@ -29,9 +43,11 @@ def check_scalar_type(dtype: torch.dtype, *tensors: Tensor | None) -> None:
 
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise RuntimeError unless the tensors of a call of ``name`` are on one device."""
-    *devices, last = (tensor.device for tensor in tensors)
-    if any(device != last for device in devices):
-        raise RuntimeError(
-            f"{name}(): Expected all tensors to be on the same device, but got "
-            f"{', '.join(map(str, devices))} and {last}"
-        )
+    expected = tensors[0].device
+    for tensor in tensors:
+        if tensor.device != expected:
+            *devices, last = (tensor.device for tensor in tensors)
+            raise RuntimeError(
+                f"{name}(): Expected all tensors to be on the same device, but got "
+                f"{', '.join(map(str, devices))} and {last}"
+            )

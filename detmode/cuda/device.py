@@ -128,21 +128,8 @@ class _Kernel:
         self.set_device: Any = cupy.cuda.runtime.setDevice
         self.launch_kernel: Any = cupy.cuda.driver.launchKernel
 
-    def launch(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        bound: Bound,
-        shared: int,
-        stream: int,
-    ) -> None:
-        slots = self.slots
-        self.signature.pack_into(slots.values, bound)
-        if shared > self.shared:
-            _lock.run(self._raise_limit, shared)
-        self.launch_kernel(self.function, *grid, *block, shared, stream, slots.address, 0)
-
-    def _raise_limit(self, shared: int) -> None:
+    def raise_limit(self, shared: int) -> None:
+        """Let a block have so much shared memory."""
         # Another thread may have raised the limit further by now; it must not be lowered.
         if shared > self.shared:
             self.raw.max_dynamic_shared_size_bytes = shared
@@ -171,8 +158,11 @@ def launch_blocks(
             launch is inside a CUDA graph capture.
         CompileError: NVRTC rejects the file.
     """
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    if index != torch.cuda.current_device():
+    # PyTorch's own functions, below what it does in Python: its tensors are there, so CUDA is
+    # initialized, and a Stream object takes longer than a launch.
+    current = torch._C._cuda_getDevice()
+    index = device.index if device.index is not None else current
+    if index != current:
         with torch.cuda.device(index):
             launch_blocks(source, entry, grid, block, bound, shared, device)
         return
@@ -182,8 +172,12 @@ def launch_blocks(
     kernel = known[1]
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
-    stream = torch.cuda.current_stream(index).cuda_stream
-    kernel.launch(grid, block, bound, shared, stream)
+    slots = kernel.slots
+    kernel.signature.pack_into(slots.values, bound)
+    if shared > kernel.shared:
+        _lock.run(kernel.raise_limit, shared)
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    kernel.launch_kernel(kernel.function, *grid, *block, shared, stream, slots.address, 0)
 
 
 def load(source: Source, entry: str, device: torch.device) -> bool:

@@ -54,25 +54,27 @@ def index_ctype(*counts: int) -> str:
     return "int32_t" if max(counts) <= SHORT else "int64_t"
 
 
-@functools.lru_cache(maxsize=4096)
 def magic_numbers(*divisors: int) -> tuple[int, ...]:
     """The magic number of each of ``divisors``, the second argument of `divisor<index_t>`.
 
     The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0,
     the size of an empty tensor, has some number that no thread uses.
     """
-    shifts = [max(divisor, 1).bit_length() - 1 for divisor in divisors]
-    return tuple(
-        ((1 << 32 + shift) - 1) // max(divisor, 1) | shift << 32
-        for divisor, shift in zip(divisors, shifts)
-    )
+    return tuple(map(_magic_number, divisors))
+
+
+@functools.lru_cache(maxsize=4096)
+def _magic_number(divisor: int) -> int:
+    divisor = max(divisor, 1)
+    shift = divisor.bit_length() - 1
+    return ((1 << 32 + shift) - 1) // divisor | shift << 32
 
 
 def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = (value,) if isinstance(value, int) else tuple(value)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"launch_blocks(): {name} must have 1 to 3 sizes, but got {sizes}")
-    if any(size < 0 for size in sizes):
+    if min(sizes) < 0:
         raise ValueError(f"launch_blocks(): {name} must not be negative, but got {sizes}")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
@@ -83,7 +85,7 @@ def _device(bound: Bound) -> torch.device:
     if not tensors:
         raise ValueError("a launch needs at least one tensor: its device decides where it runs")
     found: torch.device = values[tensors[0]].device
-    for i in tensors:
+    for i in tensors[1:]:
         if values[i].device != found:
             raise ValueError(
                 f"all tensors of a launch must be on one device, but got {found} and "
@@ -170,10 +172,12 @@ def _launch(
     if 0 in grid:
         return
     device = _device(bound)
-    if device.type == "cpu":
-        host.launch_blocks(source, entry, grid, block, bound, shared)
-    elif device.type == "cuda":
+    # The properties of a tensor are quicker than device.type.
+    first = bound[0][bound[1][0]]
+    if first.is_cuda:
         gpu.launch_blocks(source, entry, grid, block, bound, shared, device)
+    elif first.is_cpu:
+        host.launch_blocks(source, entry, grid, block, bound, shared)
     else:
         raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
 
@@ -200,7 +204,7 @@ def load(source: Source, entries: Sequence[str], device: torch.device) -> tuple[
 
 
 def _poison(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu" and type(tensor) is Tensor and tensor.numel() > 0:
+    if tensor.is_cpu and type(tensor) is Tensor and tensor.numel() > 0:
         # By address: a dispatch mode that the caller works under must not see a fill.
         if tensor.is_floating_point() or tensor.is_complex():
             byte = 0xFF

@@ -129,9 +129,10 @@ class KernelSignature:
             self._refuse_names(arguments)
         # Types that were checked once need no second look.
         types = tuple(map(type, values))
-        if types not in self._accepted:
-            self._accepted[types] = self._check(values)
-        return values, *self._accepted[types]
+        accepted = self._accepted.get(types)
+        if accepted is None:
+            accepted = self._accepted[types] = self._check(values)
+        return values, accepted[0], accepted[1]
 
     def pack_into(self, words: Any, bound: Bound) -> None:
         """Write arguments to a buffer of 8-byte words: addresses, numbers, structs' members.

@@ -27,7 +27,7 @@ from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
 from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter, remedy_for
-from detmode.mode.substitution import run_substitute, validate
+from detmode.mode.substitution import run_substitute, run_validated, validate
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
@@ -283,12 +283,14 @@ class Interception(CompiledInside):
                 assert isinstance(action, Substitute)
                 is_traced = call.overload.twin is not None
                 with no_memory_fill():
-                    if not is_traced:
-                        validate(call.func, call.arguments)
                     # Without an outer mode there is no observer.
                     seen_by = observer() if _count_modes() else None
                     if seen_by is None:
-                        return run_substitute(action, call.func, call.arguments, is_traced)
+                        if is_traced:
+                            return run_substitute(action, call.overload, call.arguments, is_traced)
+                        return run_validated(action, call.overload, call.arguments)
+                    if not is_traced:
+                        validate(call.func, call.arguments)
                     run = functools.partial(_substitute, call.overload, action)
                     return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
@@ -370,7 +372,7 @@ class _acting(Undo):
 
 def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(action, overload.func, overload.signature.bind(args, kwargs))
+    return run_substitute(action, overload, overload.signature.bind(args, kwargs))
 
 
 def _warn_at(message: str, site: Site) -> None:

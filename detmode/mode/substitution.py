@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.cuda.undo import Calls
 from detmode.environment.settings import deterministic_flag
 from detmode.table.call import SCALARS
+from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.variants import out_names, variant_of
 
@@ -114,18 +115,43 @@ def _to_meta(value: Any, is_output: bool = False) -> Any:
     return value
 
 
+def run_validated(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:
+    """Call a substitute as :func:`run_substitute` does, for arguments that ATen accepts.
+
+    Raises:
+        Exception: ATen's, with its own type and words, for others.
+    """
+    # A result that is delivered afterwards may not fit: there the launcher comes too early.
+    if not action.checks or not (
+        overload.variant == "functional" or (overload.variant == "inplace" and action.takes_out)
+    ):
+        validate(overload.func, arguments)
+        return run_substitute(action, overload, arguments)
+    try:
+        return run_substitute(action, overload, arguments)
+    except Exception as error:
+        refused = error
+    try:
+        # Of what both refuse, the words are ATen's.
+        validate(overload.func, arguments)
+        raise refused
+    finally:
+        # The error has this frame, which would keep it and its tensors alive.
+        del refused
+
+
 def run_substitute(
     action: Substitute,
-    func: torch._ops.OpOverload,
+    overload: OverloadInfo,
     arguments: dict[str, Any],
     is_traced: bool = False,
 ) -> Any:
-    """Call a substitute for ``func`` and deliver the result as the variant does.
+    """Call a substitute for an overload and deliver the result as the variant does.
 
     Args:
         action: the substitute; its function takes the functional operator's arguments and writes to
             ``out`` if it has that keyword.
-        func: the overload that was called.
+        overload: the overload that was called.
         arguments: the arguments by schema name, including ``out`` arguments.
         is_traced: true for a call of compiled code, which writes in place only where no input
             shares the memory; shapes and dtypes were checked as it was traced, as
@@ -135,9 +161,10 @@ def run_substitute(
         RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory
             with an input, or has elements that share memory, where the value that stays would vary.
     """
-    function, variant = action.function, variant_of(func)
+    function, variant = action.function, overload.variant
     if variant == "functional":
         return function(**arguments)
+    func = overload.func
     names = out_names(func) or ("self",)
     target = arguments[names[0]]
     if arguments.get("dtype", ...) is None:

@@ -59,11 +59,12 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
 
     Args:
         innermost: of the modules, the last one is enough, which may be called below or above the
-            user's line; the stack is read no further.
+            user's line; the stack is read no further. It begins two callers further out.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
-    frame: FrameType | None = sys._getframe(1)
+    # Python makes an object of each frame that is looked at: of these there is no need.
+    frame: FrameType | None = sys._getframe(3 if innermost else 1)
     while frame is not None and not (innermost and user and modules):
         code = frame.f_code
         if code is _MODULE_CALL:

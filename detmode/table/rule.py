@@ -104,6 +104,11 @@ class Substitute(Action):
         """True if the function has an argument ``out``."""
         return "out" in inspect.signature(self.function).parameters
 
+    @cached_property
+    def checks(self) -> bool:
+        """True if the function is marked as one that :func:`~detmode.cuda.checks.checks_all`."""
+        return getattr(self.function, "checks_all", False)
+
 
 @dataclass(frozen=True)
 class Allow(Action):

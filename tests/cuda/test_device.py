@@ -34,11 +34,11 @@ class Driver:
         monkeypatch.setattr(cupy, "RawModule", self.module)
         monkeypatch.setattr(cupy.cuda.runtime, "setDevice", self.devices.append)
         monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(
-            torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=1234)
+            torch._C, "_cuda_getCurrentRawStream", lambda index: 1234 + index, raising=False
         )
 
     def module(self, *, path: str) -> SimpleNamespace:
@@ -178,6 +178,6 @@ def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.Monke
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
     """Launching raises RuntimeError with the sentence if launches cannot work."""
     monkeypatch.setattr(device, "unavailable", lambda: "No driver.")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):
         launch_forget()

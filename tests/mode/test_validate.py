@@ -1,6 +1,9 @@
 """Arguments are validated by PyTorch's shape rules; their Python forms fail in their own ways."""
 
+import contextlib
+import gc
 import re
+import weakref
 
 import pytest
 import torch
@@ -29,6 +32,28 @@ def test_errors_are_of_the_types_of_aten(func, given):
         func(*given)
     with DeterministicMode(simulate="cuda"), pytest.raises(by_aten.type):
         func(*given)
+
+
+@pytest.mark.parametrize(
+    "values", [torch.ones(3, 2), torch.ones(2, 3)], ids=["PyTorch", "launcher"]
+)
+def test_errors_keep_nothing_alive(values, monkeypatch):
+    """The tensors of a refused call are freed with its error, whoever has refused it."""
+    func, given = torch.ops.aten.index_add.default, [torch.ones(3, 3), 0, INDEX, values.clone()]
+
+    def without_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("detmode.rules.index.launch.indexed_rows", without_memory)
+    alive = weakref.ref(given[-1])
+    gc.disable()
+    try:
+        with DeterministicMode(simulate="cuda"), contextlib.suppress(RuntimeError, MemoryError):
+            func(*given)
+        given.clear()
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 RAISED = [

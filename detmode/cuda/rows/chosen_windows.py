@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 
@@ -74,27 +75,34 @@ def gather_chosen(
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
-    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
-    outer, inner = self.shape[:-spatial].numel(), 1
-    if memory_format is not torch.contiguous_format:
-        outer, inner = self.shape[0], self.shape[1]
-    shared = inner if inner > 1 else outer
-    many = shared >= 4 * PER_THREAD and grad_input.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = index_ctype(self.numel(), grad_output.numel(), *counts)
-    missing = (1,) * (3 - spatial)
-    shares = -(-shared // per_thread)
-    threads = grad_input.numel() // max(shared, 1) * shares
-    sizes_in, sizes_out = ((*missing, *each.shape[-spatial:]) for each in (self, grad_output))
-    work, lanes = (threads, outer, inner), shares if inner > 1 else 1
-    shape = pooled_shape(work, sizes_in, sizes_out, lanes)
+    grad_input = empty_like(self, memory_format=memory_format)
+    flat = memory_format is torch.contiguous_format
+    options, threads, shape = _plan(grad_output.shape, self.shape, spatial, flat, tuple(counts))
     launch(
-        source, f"{kernel}<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
+        source, f"{kernel}<{ctype(self.dtype)}, {options}>", threads,
         grad_output=grad_output.contiguous(memory_format=memory_format),
         indices=indices.contiguous(memory_format=memory_format), grad_input=grad_input, shape=shape,
         **window,
     )  # fmt: skip
     return grad_input
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    out_shape: torch.Size, in_shape: torch.Size, spatial: int, flat: bool, counts: tuple[int, ...]
+) -> tuple[str, int, PooledShape]:
+    """The template's arguments behind the dtype, the threads, and the kernel's shape."""
+    outer, inner = (in_shape[:-spatial].numel(), 1) if flat else in_shape[:2]
+    shared = inner if inner > 1 else outer
+    many = shared >= 4 * PER_THREAD and in_shape.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    index = index_ctype(in_shape.numel(), out_shape.numel(), *counts)
+    missing = (1,) * (3 - spatial)
+    shares = -(-shared // per_thread)
+    threads = in_shape.numel() // max(shared, 1) * shares
+    sizes_in, sizes_out = ((*missing, *each[-spatial:]) for each in (in_shape, out_shape))
+    work, lanes = (threads, outer, inner), shares if inner > 1 else 1
+    return f"{per_thread}, {index}", threads, pooled_shape(work, sizes_in, sizes_out, lanes)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -59,11 +59,13 @@ def indexed_rows(
     """
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
+    else:
+        index, source = copy_if_overlapping(out, index), copy_if_overlapping(out, source)
     target = out if out.dim() else out.view(1)
     dim = dim % target.dim()
     if source.numel():
         check_on_host(index, target.shape[dim], dim, error)
     shape = list(target.shape)
     shape[dim] = index.numel()
-    positions = copy_if_overlapping(out, index).reshape(-1).to(torch.int64).contiguous()
-    return IndexedRows(out, target, dim, positions, copy_if_overlapping(out, source).reshape(shape))
+    positions = index.reshape(-1).to(torch.int64).contiguous()
+    return IndexedRows(out, target, dim, positions, source.reshape(shape))

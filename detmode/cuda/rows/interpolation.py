@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from detmode.cuda.rows.interpolation_tables import (
     WIDTH,
     Axis,
     Interpolation,
-    by_name,
+    Tables,
     ratio_of,
     write_tables,
 )
@@ -37,6 +38,7 @@ MAX_GROUPS = 65535
 def gather_backward(
     interpolation: Interpolation,
     grad_output: Tensor,
+    output_size: Sequence[int],
     input_size: Sequence[int],
     align_corners: bool,
     scales: Sequence[float | None],
@@ -48,43 +50,77 @@ def gather_backward(
     ``contiguous`` makes grad_input contiguous even where grad_output is channels_last.
 
     Raises:
+        RuntimeError: sizes that do not go together.
         NotImplementedError: a dtype that ATen does not interpolate either.
         ValueError: a dimension has 2**31 positions or more.
     """
     if grad_output.dtype not in FLOATING:
         raise NotImplementedError(f"interpolation is not implemented for {grad_output.dtype}")
-    memory_format = suggest_memory_format(grad_output)
-    if contiguous:
-        memory_format = torch.contiguous_format
+    memory_format = torch.contiguous_format
+    # Channels last, an element is at least as far from the next in a row as from the next channel.
+    if not contiguous and grad_output.stride(-1) >= grad_output.stride(1):
+        memory_format = suggest_memory_format(grad_output)
+    tables, outer, inner, alone = _plan(
+        *(interpolation, grad_output.shape, memory_format),
+        *(tuple(output_size), tuple(input_size), align_corners, tuple(scales)),
+    )
     grad_input = empty(input_size, grad_output.dtype, grad_output.device, memory_format)
     if grad_output.shape == grad_input.shape:
         return grad_input.copy_(grad_output)
     if grad_input.numel() == 0:
         return grad_input
     grad_output = grad_output.contiguous(memory_format=memory_format)
-    # The last dimension first.
-    axes = []
-    for size, out, scale in zip(input_size[:1:-1], grad_output.shape[:1:-1], scales[::-1]):
-        if max(size, out) >= 1 << 31:
-            raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-        ratio = ratio_of(size, out, align_corners, scale)
-        axes.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
-    positions, weights = write_tables(interpolation, axes, align_corners, grad_output)
-    batch, channels = input_size[:2]
-    flat = memory_format is torch.contiguous_format
-    outer, inner = (batch * channels, 1) if flat else (batch, channels)
-    last, leading, row = axes[:1], axes[1:], axes[0].out * inner
-    reads = math.prod(-(-axis.out * axis.taps // axis.size) for axis in axes)
-    alone = reads <= MAX_READS or (inner == 1 and grad_input.numel() >= MANY)
-    if alone or not leading or row == 1:
-        _gather(grad_output, positions, weights, grad_input, outer, inner, axes, interpolation)
+    positions, weights = write_tables(interpolation, tables, align_corners, grad_output)
+    if alone:
+        _gather(grad_output, positions, weights, grad_input, outer, inner, tables, interpolation)
         return grad_input
-    outer_last = outer * math.prod(axis.size for axis in leading)
+    axes = tables.axes
+    last, leading, row = Tables.of(axes[:1]), Tables.of(axes[1:]), axes[0].out * inner
+    outer_last = outer * math.prod(axis.size for axis in axes[1:])
     sums = empty((outer_last, row), weights.dtype, weights.device)
     rest = positions[axes[0].positions :], weights[axes[0].out * axes[0].taps :]
     _gather(grad_output, *rest, sums, outer, row, leading, interpolation)
     _gather(sums, positions, weights, grad_input, outer_last, inner, last, interpolation)
     return grad_input
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    interpolation: Interpolation,
+    shape: torch.Size,
+    memory_format: torch.memory_format,
+    output_size: tuple[int, ...],
+    input_size: tuple[int, ...],
+    align_corners: bool,
+    scales: tuple[float | None, ...],
+) -> tuple[Tables, int, int, bool]:
+    """The tables of the axes, and how many elements are before and behind those.
+
+    At the end, whether one launch gathers over all axes.
+    """
+    batch, channels, *sizes = input_size
+    if (
+        not len(sizes) == len(output_size) == len(scales)
+        or shape != (batch, channels, *output_size)
+        or min(*sizes, *output_size) <= 0
+    ):
+        raise RuntimeError(
+            f"grad_output, {list(shape)}, does not have the sizes of an interpolation from "
+            f"{list(input_size)} to {list(output_size)}"
+        )
+    is_gathered = shape != input_size and 0 not in input_size
+    axes = []
+    for size, out, scale in zip(sizes[::-1], output_size[::-1], scales[::-1]):
+        if is_gathered and max(size, out) >= 1 << 31:
+            raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+        ratio = ratio_of(size, out, align_corners, scale)
+        axes.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
+    flat = memory_format is torch.contiguous_format
+    outer, inner = (batch * channels, 1) if flat else (batch, channels)
+    reads = math.prod(-(-axis.out * axis.taps // axis.size) for axis in axes)
+    is_one_row = len(axes) == 1 or axes[0].out * inner == 1
+    many = inner == 1 and math.prod(input_size) >= MANY
+    return Tables.of(axes), outer, inner, is_one_row or reads <= MAX_READS or many
 
 
 def _gather(
@@ -94,10 +130,11 @@ def _gather(
     result: Tensor,
     outer: int,
     inner: int,
-    axes: Sequence[Axis],
+    tables: Tables,
     interpolation: Interpolation,
 ) -> None:
-    """``source`` is [outer, ..., inner] in memory, the dimensions of ``axes`` reversed between."""
+    """``source`` is [outer, ..., inner] in memory, the axes of ``tables`` reversed between."""
+    axes = tables.axes
     template = f"{ctype(source.dtype)}, {ctype(result.dtype)}, {len(axes)}"
     arguments = {
         "grad_output": source,
@@ -105,7 +142,7 @@ def _gather(
         "weights": weights,
         "grad_input": result,
         "outer": outer,
-        **by_name(axes),
+        **tables.named,
         "clamps": interpolation.clamps,
     }
     if inner > 1:
@@ -121,16 +158,22 @@ def _gather(
         threads = result.numel() // inner * -(-inner // step)
         launch(SOURCE, entry, threads, inner=inner, **arguments)
         return
-    width = axes[0].size
+    grid, block, rows = _grid_of_rows(axes[0].size, axes[1].size if axes[1:] else 0, result.numel())
+    launch_blocks(
+        SOURCE, f"upsample_gather_rows<{template}, {rows}>", grid, block,
+        shared=2 * rows * block[0] * block[1] * weights.itemsize, **arguments,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _grid_of_rows(
+    width: int, height: int, numel: int
+) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """Grid, block and the rows that a thread serves, for planes or, without ``height``, rows."""
     x = min(256, max(32, 1 << (width - 1).bit_length()))
     y = 256 // x
-    rows = ROWS if result.numel() >= SEVERAL * ROWS else 1
-    lines = result.numel() // width
-    height = axes[1].size if len(axes) > 1 else lines
+    rows = ROWS if numel >= SEVERAL * ROWS else 1
+    lines = numel // width
+    height = height or lines
     groups = lines // height * -(-height // rows)
-    shared = 2 * rows * x * y * weights.element_size()
-    launch_blocks(
-        SOURCE, f"upsample_gather_rows<{template}, {rows}>",
-        (-(-width // x), min(-(-groups // y), MAX_GROUPS)), (x, y),
-        shared=shared, **arguments,
-    )  # fmt: skip
+    return (-(-width // x), min(-(-groups // y), MAX_GROUPS)), (x, y), rows

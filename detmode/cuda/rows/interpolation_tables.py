@@ -44,7 +44,7 @@ SOURCE = Source(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Interpolation:
     """The properties of a separable interpolation.
 
@@ -88,16 +88,35 @@ def by_name(axes: Sequence[Axis]) -> dict[str, Axis]:
     return dict(zip("whd", (*axes, absent, absent)))
 
 
+class Tables(NamedTuple):
+    """The axes, the last one first and by name, and what their tables and their threads count."""
+
+    axes: tuple[Axis, ...]
+    named: dict[str, Axis]
+    positions: int
+    weights: int
+    threads: int
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis]) -> Tables:
+        """The tables of all ``axes``."""
+        positions = weights = threads = 0
+        for axis in axes:
+            positions += axis.positions
+            weights += axis.out * axis.taps
+            threads += axis.size + axis.out
+        return cls(tuple(axes), by_name(axes), positions, weights, threads)
+
+
 def write_tables(
-    interpolation: Interpolation, axes: Sequence[Axis], align_corners: bool, like: Tensor
+    interpolation: Interpolation, tables: Tables, align_corners: bool, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The tables of ``axes``, one after the other: int32 positions, weights in opmath_t."""
+    """The tables of the axes, one after the other: int32 positions, weights in opmath_t."""
     opmath = torch.float64 if like.dtype is torch.float64 else torch.float32
-    positions = empty((sum(axis.positions for axis in axes),), torch.int32, like.device)
-    weights = empty((sum(axis.out * axis.taps for axis in axes),), opmath, like.device)
+    positions = empty((tables.positions,), torch.int32, like.device)
+    weights = empty((tables.weights,), opmath, like.device)
     launch(
-        interpolation.source, interpolation.entry.format(ctype(opmath)),
-        sum(axis.size + axis.out for axis in axes),
-        positions=positions, weights=weights, **by_name(axes), align_corners=align_corners,
+        interpolation.source, interpolation.entry.format(ctype(opmath)), tables.threads,
+        positions=positions, weights=weights, **tables.named, align_corners=align_corners,
     )  # fmt: skip
     return positions, weights

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
@@ -32,6 +35,7 @@ SOURCE = Source(
 
 PaddedAxis = namedtuple("PaddedAxis", "size out padding")
 """One axis: its inputs, its outputs, and how many of those are before the first input."""
+_ABSENT = PaddedAxis(1, 1, 0)
 
 
 def gather_backward(
@@ -56,53 +60,73 @@ def gather_backward(
         RuntimeError: shapes, dtypes, devices or paddings that do not go together.
         NotImplementedError: a dtype that is neither floating point nor complex.
     """
-    reflect = name == "reflection_pad"
     where = f"{name}{spatial}d_backward"
-    _check(where, grad_output, self, padding, spatial, reflect)
-    grad_input = empty(self.shape, self.dtype, self.device)
-    axes = map(PaddedAxis, self.shape[::-1], grad_output.shape[::-1], map(int, padding[::2]))
-    w, h, d = (*axes, *[PaddedAxis(1, 1, 0)] * (3 - spatial))
-    planes, positions = self.shape[:-spatial].numel(), self.shape[-spatial:].numel()
-    many = planes >= PER_THREAD and grad_input.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = index_ctype(grad_output.numel(), grad_input.numel())
+    check_scalar_type(self.dtype, grad_output)
+    check_devices(where, grad_output, self)
+    check_implemented(where, self, DTYPES)
+    shapes = grad_output.shape, self.shape
+    entry, threads, sizes = _plan(where, spatial, *shapes, tuple(padding), self.dtype)
+    grad_input = empty_like(self, memory_format=torch.contiguous_format)
     launch(
-        SOURCE, f"pad_backward<{ctype(self.dtype)}, {str(reflect).lower()}, {per_thread}, {index}>",
-        -(-planes // per_thread) * positions,
-        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, d=d, h=h, w=w,
+        SOURCE, entry, threads,
+        grad_output=grad_output.contiguous(), grad_input=grad_input, **sizes,
     )  # fmt: skip
     return grad_input
 
 
+@lru_cache(maxsize=4096)
+def _plan(
+    where: str,
+    spatial: int,
+    out_shape: torch.Size,
+    shape: torch.Size,
+    padding: tuple[int, ...],
+    dtype: torch.dtype,
+) -> tuple[str, int, dict[str, Any]]:
+    """The kernel's entry, its threads, and its arguments besides the tensors."""
+    reflect = where.startswith("reflection")
+    _check(where, out_shape, shape, padding, spatial, reflect)
+    axes = map(PaddedAxis, shape[::-1], out_shape[::-1], map(int, padding[::2]))
+    w, h, d = (*axes, *[_ABSENT] * (3 - spatial))
+    planes, positions = shape[:-spatial].numel(), shape[-spatial:].numel()
+    many = planes >= PER_THREAD and shape.numel() >= MANY
+    per_thread = PER_THREAD if many else 1
+    index = index_ctype(out_shape.numel(), shape.numel())
+    entry = f"pad_backward<{ctype(dtype)}, {str(reflect).lower()}, {per_thread}, {index}>"
+    threads = -(-planes // per_thread) * positions
+    return entry, threads, {"planes": planes, "d": d, "h": h, "w": w}
+
+
 def _check(
     where: str,
-    grad_output: Tensor,
-    self: Tensor,
+    out_shape: torch.Size,
+    shape: torch.Size,
     padding: Sequence[int],
     spatial: int,
     reflect: bool,
 ) -> None:
     if len(padding) != 2 * spatial:
         raise RuntimeError(f"padding size is expected to be {2 * spatial}")
-    if self.dim() not in (spatial + 1, spatial + 2):
+    if len(shape) not in (spatial + 1, spatial + 2):
         raise RuntimeError(
             f"{where}(): Expected self to have {spatial + 1} or {spatial + 2} dimensions, "
-            f"but got {self.dim()}"
+            f"but got {len(shape)}"
         )
     pads = [(int(padding[2 * axis]), int(padding[2 * axis + 1])) for axis in range(spatial)][::-1]
-    sizes = self.shape[-spatial:]
+    sizes = shape[-spatial:]
     expected = [size + before + after for size, (before, after) in zip(sizes, pads)]
-    if list(grad_output.shape) != [*self.shape[:-spatial], *expected]:
+    if list(out_shape) != [*shape[:-spatial], *expected]:
         raise RuntimeError(
             f"{where}(): Expected grad_output to have the shape "
-            f"{[*self.shape[:-spatial], *expected]}, but got {list(grad_output.shape)}"
+            f"{[*shape[:-spatial], *expected]}, but got {list(out_shape)}"
         )
-    # Beyond that an image of an image would be needed. A tensor without elements has none.
-    if reflect and any(max(pad) >= size for size, pad in zip(sizes, pads)) and self.numel():
+    # Beyond that an image of an image would be needed. ATen does not ask a volume without elements.
+    if (
+        reflect
+        and any(max(pad) >= size for size, pad in zip(sizes, pads))
+        and (spatial == 1 or shape.numel())
+    ):
         raise RuntimeError(
             "Padding size should be less than the corresponding input dimension, but got: padding "
-            f"{list(padding)} for input {list(self.shape)}"
+            f"{list(padding)} for input {list(shape)}"
         )
-    check_scalar_type(self.dtype, grad_output)
-    check_devices(where, grad_output, self)
-    check_implemented(where, self, DTYPES)

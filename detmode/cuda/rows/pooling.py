@@ -30,6 +30,18 @@ def pooling(
     return Pooling(size, size_magic, out, stride, stride_magic, padding, dilation, step, *parts)
 
 
+def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
+    """The windows along an axis, without those that begin behind it and its first padding.
+
+    ``None`` where ATen has none: the kernel is longer than the axis, or half of it is padding.
+    """
+    if kernel > size or 2 * padding > kernel:
+        return None
+    behind = size + 2 * padding - kernel + (stride - 1 if ceil_mode else 0)
+    last = behind // stride
+    return last if ceil_mode and last * stride >= size + padding else last + 1
+
+
 def triple(operator: str, name: str, values: Sequence[int]) -> tuple[int, int, int]:
     """Return an argument of a 3-d pooling, which may be given once for all axes.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from operator import le
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.cuda.rows.positions import (
+    axis_of,
     check_on_host,
     copy_if_overlapping,
     in_contiguous,
@@ -40,20 +42,50 @@ def reduce_scattered(
         options: of the reduction.
 
     Raises:
-        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+        IndexError, RuntimeError: as :func:`check`; on the CPU, an index is out of range.
     """
+    check(self, dim, index, src)
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
+    else:
+        index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
     if index.numel() == 0:
         return out
     target, dim, index, source = laid_out(out, dim, index, src)
     # Only what lies under the index takes part.
     for other, length in enumerate(index.shape):
-        if other != dim:
+        if other != dim and target.shape[other] != length:
             target = target.narrow(other, 0, length)
     positions, shape = rows_of(index, dim, target.shape[dim])
     in_contiguous(target, reduce_rows, positions, source.contiguous(), shape, **options)
     return out
+
+
+def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
+    """Refuse what ATen's ``scatter`` refuses, whatever the indices are.
+
+    Raises:
+        IndexError: ``dim`` is out of range.
+        RuntimeError: sizes or dtypes that do not go together.
+    """
+    axis = axis_of(self, dim)
+    if src.dtype != self.dtype:
+        raise RuntimeError(f"scatter(): self is {self.dtype}, but src is {src.dtype}")
+    if index.numel() == 0:
+        return
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(f"scatter(): index should be int64 or int32, but got {index.dtype}")
+    own, named, given = self.shape or (1,), index.shape or (1,), src.shape or (1,)
+    # Mostly they are equal, which is quickly seen.
+    if (
+        not len(own) == len(named) == len(given)
+        or (named != given and not all(map(le, named, given)))
+        or not all(map(le, named[:axis] + named[axis + 1 :], own[:axis] + own[axis + 1 :]))
+    ):
+        raise RuntimeError(
+            f"scatter(): index, {list(named)}, should be no larger than src, {list(given)}, nor "
+            f"than self, {list(own)}, apart from dimension {axis}"
+        )
 
 
 def laid_out(
@@ -61,20 +93,18 @@ def laid_out(
 ) -> tuple[Tensor, int, Tensor, Tensor]:
     """``out``, ``dim`` from 0, the index as int64, and what of ``src`` lies under it.
 
-    Scalars are vectors, and what ``out`` may overwrite is a copy.
+    Scalars are vectors. What ``out`` may overwrite is a copy already.
 
     Raises:
         RuntimeError: on the CPU, an index is out of range, as ATen raises.
     """
-    target, index, source = (
-        x if x.dim() else x.view(1)
-        for x in (out, copy_if_overlapping(out, index), copy_if_overlapping(out, src))
-    )
+    target, index, source = (x if x.dim() else x.view(1) for x in (out, index, src))
     dim = dim % target.dim()
     check_on_host(index, target.shape[dim], dim, RuntimeError)
     for other, length in enumerate(index.shape):
-        source = source.narrow(other, 0, length)
-    return target, dim, index.to(torch.int64), source
+        if source.shape[other] != length:
+            source = source.narrow(other, 0, length)
+    return target, dim, index if index.dtype is torch.int64 else index.to(torch.int64), source
 
 
 def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
-from detmode.cuda.checks import check_devices, check_implemented
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
+from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
 from detmode.table.conditions import FLOATING
 
@@ -21,6 +23,7 @@ OutMagics = namedtuple("OutMagics", "t h w")
 """The magic numbers of the sizes out."""
 
 
+@checks_all
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool2d`` with respect to its input.
 
@@ -35,11 +38,13 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         RuntimeError: shapes, dtypes or devices that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    _check("adaptive_avg_pool2d_backward", grad_output, self, 2)
+    name = "adaptive_avg_pool2d_backward"
+    _check(name, grad_output, self)
     last = torch.channels_last if _channels_last(self) else torch.contiguous_format
-    return _gather(grad_output, self, 2, last)
+    return _gather(name, grad_output, self, 2, last)
 
 
+@checks_all
 def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool3d`` with respect to its input.
 
@@ -54,32 +59,46 @@ def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         RuntimeError: shapes, dtypes or devices that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    _check("adaptive_avg_pool3d_backward", grad_output, self, 3)
-    return _gather(grad_output, self, 3, torch.contiguous_format)
+    name = "adaptive_avg_pool3d_backward"
+    _check(name, grad_output, self)
+    return _gather(name, grad_output, self, 3, torch.contiguous_format)
 
 
 def _gather(
-    grad_output: Tensor, self: Tensor, spatial: int, memory_format: torch.memory_format
+    name: str, grad_output: Tensor, self: Tensor, spatial: int, memory_format: torch.memory_format
 ) -> Tensor:
-    grad_input = empty(self.shape, self.dtype, self.device, memory_format)
     last = memory_format is torch.channels_last
-    outer, inner = self.shape[:2] if last else (self.shape[:-spatial].numel(), 1)
+    entry, threads, sizes = _plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
+    grad_input = empty_like(self, memory_format=memory_format)
+    grad_output = grad_output.contiguous(memory_format=memory_format)
+    launch(SOURCE, entry, threads, grad_output=grad_output, grad_input=grad_input, **sizes)
+    return grad_input
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    name: str,
+    spatial: int,
+    out_shape: torch.Size,
+    shape: torch.Size,
+    last: bool,
+    dtype: torch.dtype,
+) -> tuple[str, int, dict[str, Any]]:
+    """The kernel's entry, its threads, and its arguments besides the tensors."""
+    _check_shapes(name, out_shape, shape, spatial)
+    outer, inner = shape[:2] if last else (shape[:-spatial].numel(), 1)
     shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
-    per_thread = PER_THREAD if shared >= least and grad_input.numel() >= MANY else 1
+    per_thread = PER_THREAD if shared >= least and shape.numel() >= MANY else 1
     shares = -(-shared // per_thread)
-    threads = grad_input.numel() // max(shared, 1) * shares
+    threads = shape.numel() // max(shared, 1) * shares
     missing = (1,) * (3 - spatial)
-    sizes_in, sizes_out = ((*missing, *each.shape[-spatial:]) for each in (self, grad_output))
+    sizes_in, sizes_out = ((*missing, *each[-spatial:]) for each in (shape, out_shape))
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     products = [(size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes_in, sizes_out)]
-    index = index_ctype(grad_output.numel(), self.numel(), *products)
-    launch(
-        SOURCE, f"{KERNEL}<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
-        grad_output=grad_output.contiguous(memory_format=memory_format), grad_input=grad_input,
-        shape=pooled_shape((threads, outer, inner), sizes_in, sizes_out, shares if last else 1),
-        magics=OutMagics(*magic_numbers(*sizes_out)),
-    )  # fmt: skip
-    return grad_input
+    index = index_ctype(out_shape.numel(), shape.numel(), *products)
+    layout = pooled_shape((threads, outer, inner), sizes_in, sizes_out, shares if last else 1)
+    sizes = {"shape": layout, "magics": OutMagics(*magic_numbers(*sizes_out))}
+    return f"{KERNEL}<{ctype(dtype)}, {per_thread}, {index}>", threads, sizes
 
 
 def _channels_last(self: Tensor) -> bool:
@@ -89,27 +108,7 @@ def _channels_last(self: Tensor) -> bool:
     return self.shape[1] > 1 and self.shape[2] * self.shape[3] > 1
 
 
-def _check(name: str, grad_output: Tensor, self: Tensor, spatial: int) -> None:
-    if 0 in grad_output.shape[1:]:
-        raise RuntimeError(
-            f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "
-            f"grad_output has sizes {list(grad_output.shape)}"
-        )
-    if self.dim() not in (spatial + 1, spatial + 2):
-        raise RuntimeError(
-            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D tensor, but got "
-            f"{list(self.shape)}"
-        )
-    if grad_output.dim() != self.dim():
-        raise RuntimeError(
-            f"{name}(): Expected dimensions {self.dim()} for `grad_output` but got dimensions "
-            f"{grad_output.dim()}"
-        )
-    if grad_output.shape[:-spatial] != self.shape[:-spatial]:
-        raise RuntimeError(
-            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
-            f"{list(self.shape)}, but got {list(grad_output.shape)}"
-        )
+def _check(name: str, grad_output: Tensor, self: Tensor) -> None:
     if grad_output.dtype != self.dtype:
         raise RuntimeError(
             f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
@@ -117,3 +116,25 @@ def _check(name: str, grad_output: Tensor, self: Tensor, spatial: int) -> None:
         )
     check_devices(name, grad_output, self)
     check_implemented(f"{name}_cuda", self, FLOATING)
+
+
+def _check_shapes(name: str, out_shape: torch.Size, shape: torch.Size, spatial: int) -> None:
+    if 0 in out_shape[1:]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "
+            f"grad_output has sizes {list(out_shape)}"
+        )
+    if len(shape) not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D tensor, but got {list(shape)}"
+        )
+    if len(out_shape) != len(shape):
+        raise RuntimeError(
+            f"{name}(): Expected dimensions {len(shape)} for `grad_output` but got dimensions "
+            f"{len(out_shape)}"
+        )
+    if out_shape[:-spatial] != shape[:-spatial]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
+            f"{list(shape)}, but got {list(out_shape)}"
+        )

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source
-from detmode.cuda.checks import check_implemented
+from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
 from detmode.table.conditions import FLOATING
 
@@ -15,6 +15,7 @@ KERNEL = "adaptive_max_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
+@checks_all
 def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
     """The gradient of ``adaptive_max_pool2d`` with respect to its input.
 
@@ -36,6 +37,7 @@ def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Ten
     return _gather(grad_output, self, indices, 2, memory_format)
 
 
+@checks_all
 def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
     """The gradient of ``adaptive_max_pool3d`` with respect to its input.
 

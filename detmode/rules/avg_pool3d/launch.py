@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, index_ctype, launch, magic_numbers
-from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
-from detmode.cuda.rows.pooling import pooling, triple
+from detmode.cuda.rows.pooling import pooled_size, pooling, triple
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
@@ -19,6 +22,7 @@ QUICK = 2**20
 SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
 
 
+@checks_all
 def avg_pool3d_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -48,32 +52,54 @@ def avg_pool3d_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
+    check_scalar_type(self.dtype, grad_output)
+    check_devices("avg_pool3d_backward", grad_output, self)
+    check_implemented("avg_pool3d_backward_out_frame", self, FLOATING)
+    entry, threads, sizes = _plan(
+        *(grad_output.shape, self.shape, self.dtype),
+        *(tuple(kernel_size), tuple(stride), tuple(padding)),
+        *(ceil_mode, count_include_pad, divisor_override),
+    )
+    grad_input = empty_like(self, memory_format=torch.contiguous_format)
+    grad_output = grad_output.contiguous()
+    launch(SOURCE, entry, threads, grad_output=grad_output, grad_input=grad_input, **sizes)
+    return grad_input
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    out_shape: torch.Size,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> tuple[str, int, dict[str, Any]]:
+    """The kernel's entry, its threads, and its arguments besides the tensors."""
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
-    _check(grad_output, self, kernel, strides, pads, divisor_override)
-    axes = list(zip(self.shape[-3:], grad_output.shape[-3:], kernel, strides, pads))
+    _check(out_shape, shape, kernel, strides, pads, ceil_mode, divisor_override)
+    axes = list(zip(shape[-3:], out_shape[-3:], kernel, strides, pads))
     divisor = divisor_override or 0
     if divisor == 0 and all(_windows_alike(*axis, count_include_pad) for axis in axes):
         divisor = math.prod(kernel)
-    grad_input = empty(self.shape, self.dtype, self.device)
-    planes = self.shape[:-3].numel()
-    many = planes >= PER_THREAD and grad_input.numel() >= MANY
+    planes, positions = shape[:-3].numel(), shape[-3:].numel()
+    many = planes >= PER_THREAD and shape.numel() >= MANY
     per_thread = PER_THREAD if many else 1
-    counts = (grad_output.numel(), self.numel(), math.prod(kernel), *strides, *pads)
-    index = index_ctype(*counts)
+    index = index_ctype(out_shape.numel(), shape.numel(), math.prod(kernel), *strides, *pads)
     t, h, w = (pooling(*axis) for axis in axes)
-    positions = self.shape[-3:].numel()
     (positions_magic,) = magic_numbers(positions)
     threads = -(-planes // per_thread) * positions
-    launch(
-        SOURCE, f"avg_pool3d_backward<{ctype(self.dtype)}, {per_thread}, {index}>", threads,
-        grad_output=grad_output.contiguous(), grad_input=grad_input, planes=planes, t=t, h=h, w=w,
-        positions_magic=positions_magic, count_include_pad=count_include_pad,
-        shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
-        n=threads,
-    )  # fmt: skip
-    return grad_input
+    sizes = {
+        **{"planes": planes, "t": t, "h": h, "w": w, "positions_magic": positions_magic},
+        **{"count_include_pad": count_include_pad, "shared_divisor": divisor, "n": threads},
+        "reciprocal": 1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+    }
+    return f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>", threads, sizes
 
 
 def _windows_alike(
@@ -85,19 +111,20 @@ def _windows_alike(
 
 
 def _check(
-    grad_output: Tensor,
-    self: Tensor,
+    out_shape: torch.Size,
+    shape: torch.Size,
     kernel: tuple[int, int, int],
     stride: tuple[int, int, int],
     padding: tuple[int, int, int],
+    ceil_mode: bool,
     divisor_override: int | None,
 ) -> None:
-    if self.dim() not in (4, 5):
+    if len(shape) not in (4, 5):
         raise RuntimeError("non-empty 4D or 5D (batch mode) tensor expected for input")
-    if grad_output.dim() != self.dim() or grad_output.shape[:-3] != self.shape[:-3]:
+    if len(out_shape) != len(shape) or out_shape[:-3] != shape[:-3]:
         raise RuntimeError(
             "avg_pool3d_backward(): Expected grad_output to have the batch and channel sizes of "
-            f"self, {list(self.shape)}, but got {list(grad_output.shape)}"
+            f"self, {list(shape)}, but got {list(out_shape)}"
         )
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
@@ -106,6 +133,9 @@ def _check(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {stride} and {padding}"
         )
-    check_scalar_type(self.dtype, grad_output)
-    check_devices("avg_pool3d_backward", grad_output, self)
-    check_implemented("avg_pool3d_backward_out_frame", self, FLOATING)
+    pooled = [pooled_size(*axis, ceil_mode) for axis in zip(shape[-3:], kernel, stride, padding)]
+    if 0 in shape[-4:] or None in pooled or list(out_shape[-3:]) != pooled:
+        raise RuntimeError(
+            f"avg_pool3d_backward(): windows of {kernel}, {stride} apart, with padding {padding} "
+            f"do not make {list(out_shape)} of {list(shape)}"
+        )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch, launch_blocks
+from detmode.cuda.checks import checks_all
 from detmode.rules.ctc_loss.arguments import SOURCE, check, lengths_of
 
 __all__ = ["SOURCE", "ctc_loss_backward"]
@@ -23,6 +24,7 @@ ProbsStride = namedtuple("ProbsStride", "time sample label")
 """The strides of ``log_probs``."""
 
 
+@checks_all
 def ctc_loss_backward(
     grad: Tensor,
     log_probs: Tensor,

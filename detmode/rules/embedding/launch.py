@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 
 
+@checks_all
 def embedding_dense_backward(
     grad_output: Tensor,
     indices: Tensor,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty_like, launch
-from detmode.cuda.checks import check_devices, check_implemented
+from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
@@ -26,6 +26,7 @@ SOURCE = Source(
 )
 
 
+@checks_all
 def embedding_bag_backward(
     grad: Tensor,
     indices: Tensor,
@@ -66,6 +67,7 @@ def embedding_bag_backward(
     return _gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
 
 
+@checks_all
 def embedding_bag_dense_backward(
     grad: Tensor,
     indices: Tensor,

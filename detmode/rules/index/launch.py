@@ -7,12 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.indexed import indexed_rows
-from detmode.cuda.rows.positions import check_values, copy_if_overlapping, expand_masks
+from detmode.cuda.rows.positions import (
+    axis_of,
+    check_values,
+    copy_if_overlapping,
+    expand_masks,
+)
 from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index.put import add_named, assign_named
 
 
+@checks_all
 def index_add(
     self: Tensor,
     dim: int,
@@ -27,7 +34,7 @@ def index_add(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
-    dim = dim % self.dim() if self.dim() else 0
+    dim = axis_of(self, dim)
     _check(self, dim, index, source, alpha)
     error = RuntimeError if self.dim() > 1 else IndexError
     return indexed_rows(self, dim, index, source, out, error).run(add_rows, alpha=alpha)
@@ -37,17 +44,26 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
     """Raise what ATen's kernels raise and its meta kernel does not."""
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"index_add_(): Expected dtype int32/int64 for index, got {index.dtype}")
+    if index.dim() > 1:
+        raise IndexError(f"index_add_(): Index should have dimension 1 or 0 (got {index.dim()})")
+    if index.numel() != (source.shape[dim] if source.dim() else 1):
+        raise RuntimeError(
+            f"index_add_(): Number of indices ({index.numel()}) should be the size of source, "
+            f"{list(source.shape)}, in dimension {dim}"
+        )
     if source.dtype != self.dtype:
         raise RuntimeError(
             f"index_add_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    own, other = list(self.shape), list(source.shape)
-    if len(own) != len(other) or [*own[:dim], *own[dim + 1 :]] != [*other[:dim], *other[dim + 1 :]]:
+    own, other = self.shape, source.shape
+    if len(own) != len(other) or own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {own} source.shape = {other}"
+            f"Got self.shape = {list(own)} source.shape = {list(other)}"
         )
+    if alpha == 1:
+        return
     largest = torch.finfo(self.dtype).max
     if (alpha.imag and not self.is_complex()) or any(
         largest < abs(part) < float("inf") for part in (alpha.real, alpha.imag)
@@ -55,6 +71,7 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
         raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
 
 
+@checks_all
 def index_put(
     self: Tensor,
     indices: Sequence[Tensor | None],

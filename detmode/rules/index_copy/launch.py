@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.indexed import indexed_rows
+from detmode.cuda.rows.positions import axis_of
 
 
+@checks_all
 def index_copy(
     self: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
@@ -24,7 +27,7 @@ def index_copy(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
-    dim = dim % self.dim() if self.dim() else 0
+    dim = axis_of(self, dim)
     if index.dtype != torch.int64:
         raise RuntimeError(
             f"index_copy_(): Expected a long tensor for index, but got {index.dtype}"

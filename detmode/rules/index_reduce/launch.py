@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.extrema import extreme_rows
 from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
 from detmode.cuda.rows.positions import axis_of
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 
+@checks_all
 def index_reduce(
     self: Tensor,
     dim: int,

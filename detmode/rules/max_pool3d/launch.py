@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source
-from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
-from detmode.cuda.rows.pooling import pooling, triple
+from detmode.cuda.rows.pooling import Pooling, pooling, triple
 from detmode.table.conditions import FLOATING
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
 
 
+@checks_all
 def max_pool3d_with_indices_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -46,23 +48,15 @@ def max_pool3d_with_indices_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    kernel = triple("max_pool3d", "kernel_size", kernel_size)
-    strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
-    pads = triple("max_pool3d", "padding", padding)
-    dilations = triple("max_pool3d", "dilation", dilation)
     name = "max_pool3d_with_indices_backward"
     check(name, grad_output, self, indices, 3)
     check_scalar_type(self.dtype, grad_output)
     check_implemented(f"{name}_out_frame", self, FLOATING)
-    if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
-        raise RuntimeError(
-            f"{name}(): kernel size, stride and dilation should be "
-            "greater than zero, and padding not negative, but got "
-            f"{kernel}, {strides}, {dilations} and {pads}"
-        )
+    axes, counts = _windows(
+        *(name, self.shape, grad_output.shape),
+        *map(tuple, (kernel_size, stride, padding, dilation)),
+    )
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
-    sizes = self.shape[-3:], grad_output.shape[-3:]
-    t, h, w = (pooling(*axis) for axis in zip(*sizes, kernel, strides, pads, dilations))
     return gather_chosen(
         SOURCE,
         "max_pool3d_backward",
@@ -71,8 +65,39 @@ def max_pool3d_with_indices_backward(
         indices,
         3,
         torch.channels_last_3d if last else torch.contiguous_format,
-        counts=(*strides, *pads, *(k * d for k, d in zip(kernel, dilations))),
-        t=t,
-        h=h,
-        w=w,
+        counts,
+        **axes,
     )
+
+
+@lru_cache(maxsize=4096)
+def _windows(
+    name: str,
+    shape: torch.Size,
+    out_shape: torch.Size,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[dict[str, Pooling], tuple[int, ...]]:
+    """The pooling of each axis, and the largest numbers that the kernel works out of them."""
+    kernel = triple("max_pool3d", "kernel_size", kernel_size)
+    strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
+    pads = triple("max_pool3d", "padding", padding)
+    dilations = triple("max_pool3d", "dilation", dilation)
+    if 0 in (*shape[-4:], *out_shape[-3:]):
+        raise RuntimeError(
+            f"{name}(): Expected no size of 0 behind the batch, but got {list(shape)} and "
+            f"{list(out_shape)}"
+        )
+    if any(2 * pad > size for pad, size in zip(pads, kernel)):
+        raise RuntimeError(f"{name}(): padding {pads} is more than half of the kernel, {kernel}")
+    if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
+        raise RuntimeError(
+            f"{name}(): kernel size, stride and dilation should be "
+            "greater than zero, and padding not negative, but got "
+            f"{kernel}, {strides}, {dilations} and {pads}"
+        )
+    axes = zip(shape[-3:], out_shape[-3:], kernel, strides, pads, dilations)
+    counts = (*strides, *pads, *(k * d for k, d in zip(kernel, dilations)))
+    return {name: pooling(*axis) for name, axis in zip("thw", axes)}, counts

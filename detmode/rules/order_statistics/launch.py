@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, ctype, empty, launch, launch_blocks
-from detmode.cuda.checks import check_implemented
+from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.positions import axis_of
 from detmode.table.conditions import FLOATING, INTEGRAL
 
@@ -38,6 +38,7 @@ SOURCE = Source(
 )
 
 
+@checks_all
 def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::median.dim``: of an even number of elements the lower one; NaN if there is one.
 
@@ -51,6 +52,7 @@ def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tenso
     return _select("median", self, dim, keepdim, MEDIAN)
 
 
+@checks_all
 def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::nanmedian.dim``: the median of what is not NaN; NaN where nothing else is there.
 

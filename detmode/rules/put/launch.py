@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, linearize, out_of_range
 from detmode.cuda.rows.shapes import Rows
@@ -12,6 +13,7 @@ from detmode.cuda.rows.sums import add_rows
 from detmode.environment.settings import deterministic_flag
 
 
+@checks_all
 def put(
     self: Tensor,
     index: Tensor,

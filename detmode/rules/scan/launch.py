@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.cuda import Source, ctype, empty, empty_like, launch_blocks
+from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
 THREADS = 256
@@ -28,6 +29,7 @@ SOURCE = Source(
 )
 
 
+@checks_all
 def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """``aten::cumsum`` of a tensor whose elements all lie along ``dim``.
 
@@ -43,11 +45,13 @@ def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
     return _scan("cumsum", self if dtype is None else self.to(dtype), dim)
 
 
+@checks_all
 def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """``aten::cumprod`` of a tensor whose elements all lie along ``dim``: see :func:`cumsum`."""
     return _scan("cumprod", self if dtype is None else self.to(dtype), dim)
 
 
+@checks_all
 def logcumsumexp(self: Tensor, dim: int) -> Tensor:
     """``aten::logcumsumexp`` of a tensor whose elements all lie along ``dim``.
 
@@ -63,7 +67,7 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
-    out = empty(self.shape, self.dtype, self.device)
+    out = empty_like(self, memory_format=torch.contiguous_format)
     n = self.numel()
     pack = min(16 // self.itemsize, 4)
     tiles = -(-n // (THREADS * ROWS * pack))

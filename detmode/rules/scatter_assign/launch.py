@@ -8,12 +8,14 @@ from math import prod
 import torch
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import linearize
-from detmode.cuda.rows.scattered import laid_out, rows_of
+from detmode.cuda.rows.positions import copy_if_overlapping, linearize
+from detmode.cuda.rows.scattered import check, laid_out, rows_of
 from detmode.cuda.rows.shapes import Rows
 
 
+@checks_all
 def scatter(
     self: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
@@ -28,10 +30,13 @@ def scatter(
         out: contiguous, where the result goes; ``self`` for the in-place variant.
 
     Raises:
-        RuntimeError: on the CPU, an index is out of range, as ATen raises.
+        IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
+    check(self, dim, index, src)
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
+    else:
+        index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
     if index.numel() == 0:
         return out
     target, dim, index, source = laid_out(out, dim, index, src)

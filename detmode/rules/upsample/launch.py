@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.interpolation import gather_backward
 from detmode.cuda.rows.interpolation_tables import SOURCE, Interpolation
 
@@ -13,6 +14,7 @@ LINEAR = Interpolation(SOURCE, "upsample_tables<Linear, {}>", lambda size, scale
 CUBIC = Interpolation(SOURCE, "upsample_tables<Cubic, {}>", lambda size, scale: 4, clamps=True)
 
 
+@checks_all
 def upsample_linear1d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -22,10 +24,11 @@ def upsample_linear1d_backward(
 ) -> Tensor:
     """The gradient of ``aten::upsample_linear1d``; always contiguous."""
     return gather_backward(
-        LINEAR, grad_output, input_size, align_corners, (scales,), contiguous=True
+        LINEAR, grad_output, output_size, input_size, align_corners, (scales,), contiguous=True
     )
 
 
+@checks_all
 def upsample_bilinear2d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -35,9 +38,12 @@ def upsample_bilinear2d_backward(
     scales_w: float | None = None,
 ) -> Tensor:
     """The gradient of ``aten::upsample_bilinear2d``, in grad_output's memory format."""
-    return gather_backward(LINEAR, grad_output, input_size, align_corners, (scales_h, scales_w))
+    return gather_backward(
+        LINEAR, grad_output, output_size, input_size, align_corners, (scales_h, scales_w)
+    )
 
 
+@checks_all
 def upsample_bicubic2d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -48,9 +54,12 @@ def upsample_bicubic2d_backward(
 ) -> Tensor:
     """The gradient of ``aten::upsample_bicubic2d``; always contiguous."""
     scales = (scales_h, scales_w)
-    return gather_backward(CUBIC, grad_output, input_size, align_corners, scales, contiguous=True)
+    return gather_backward(
+        CUBIC, grad_output, output_size, input_size, align_corners, scales, contiguous=True
+    )
 
 
+@checks_all
 def upsample_trilinear3d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -62,4 +71,4 @@ def upsample_trilinear3d_backward(
 ) -> Tensor:
     """The gradient of ``aten::upsample_trilinear3d``, in grad_output's memory format."""
     scales = (scales_d, scales_h, scales_w)
-    return gather_backward(LINEAR, grad_output, input_size, align_corners, scales)
+    return gather_backward(LINEAR, grad_output, output_size, input_size, align_corners, scales)

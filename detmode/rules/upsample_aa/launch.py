@@ -9,6 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from detmode.cuda import Source
+from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.interpolation import gather_backward
 from detmode.cuda.rows.interpolation_tables import Interpolation
 
@@ -35,6 +36,7 @@ BICUBIC = Interpolation(
 )
 
 
+@checks_all
 def upsample_bilinear2d_aa_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -45,9 +47,10 @@ def upsample_bilinear2d_aa_backward(
 ) -> Tensor:
     """The gradient of ``aten::_upsample_bilinear2d_aa``, in grad_output's memory format."""
     scales = (scales_h, scales_w)
-    return gather_backward(BILINEAR, grad_output, input_size, align_corners, scales)
+    return gather_backward(BILINEAR, grad_output, output_size, input_size, align_corners, scales)
 
 
+@checks_all
 def upsample_bicubic2d_aa_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -58,4 +61,6 @@ def upsample_bicubic2d_aa_backward(
 ) -> Tensor:
     """The gradient of ``aten::_upsample_bicubic2d_aa``; always contiguous, as ATen's."""
     scales = (scales_h, scales_w)
-    return gather_backward(BICUBIC, grad_output, input_size, align_corners, scales, contiguous=True)
+    return gather_backward(
+        BICUBIC, grad_output, output_size, input_size, align_corners, scales, contiguous=True
+    )

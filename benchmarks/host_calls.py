@@ -1,0 +1,200 @@
+"""The host's time of a whole substituted call, up to its launches, which are left out.
+
+``again`` is the same call again and again, ``new shape`` what a call with shapes that are new takes
+more than one with shapes that were called once. The tensors are on the CPU, and the mode's
+``simulate`` is "cuda": what a launch does for a GPU is done, up to the driver's call, and what is
+done for CPU tensors alone is not. ATen's own operators are included as the CPU runs them, on a few
+elements each. Times are of one thread, each the shortest of many rounds: a busy machine takes
+turns, and its clock changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from provenance import cpu
+from results import table
+from timing import in_turns
+from torch import Tensor
+
+from detmode import DeterministicMode
+from detmode.cuda import device, host
+from detmode.cuda.rows import positions
+
+GATHER, SUM, NEW = 20.0, 35.0, 10.0
+"""Targets in microseconds: a gather, a sum by index, and what a new shape takes more."""
+
+aten = torch.ops.aten
+_sizes = itertools.count(5)
+"""Of which no call was made yet."""
+
+Arguments = tuple[Any, ...]
+Make = Callable[[int], Arguments]
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape)
+
+
+def _index(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64)
+
+
+CALLS: dict[str, tuple[Any, Make, float]] = {
+    "cumsum": (aten.cumsum.default, lambda n: (_zeros(n), 0), GATHER),
+    "reflection_pad1d_backward": (
+        aten.reflection_pad1d_backward.default,
+        lambda n: (_zeros(1, n + 2), _zeros(1, n), [1, 1]),
+        GATHER,
+    ),
+    "replication_pad2d_backward": (
+        aten.replication_pad2d_backward.default,
+        lambda n: (_zeros(1, 1, 3, n + 2), _zeros(1, 1, 1, n), [1, 1, 1, 1]),
+        GATHER,
+    ),
+    "upsample_bilinear2d_backward": (
+        aten.upsample_bilinear2d_backward.default,
+        lambda n: (_zeros(1, 1, 2, 2 * n), [2, 2 * n], [1, 1, 1, n], False),
+        GATHER,
+    ),
+    "_adaptive_avg_pool2d_backward": (
+        aten._adaptive_avg_pool2d_backward.default,
+        lambda n: (_zeros(1, 1, 1, 1), _zeros(1, 1, 1, n)),
+        GATHER,
+    ),
+    "avg_pool3d_backward": (
+        aten.avg_pool3d_backward.default,
+        lambda n: (
+            *(_zeros(1, 1, 1, n), _zeros(1, 2, 2, 2 * n), [2], [2], [0]),
+            *(False, True, None),
+        ),
+        GATHER,
+    ),
+    "max_pool3d_with_indices_backward": (
+        aten.max_pool3d_with_indices_backward.default,
+        lambda n: (
+            *(_zeros(1, 1, 1, n), _zeros(1, 2, 2, 2 * n), [2], [2], [0], [1], False),
+            _index(1, 1, 1, n),
+        ),
+        GATHER,
+    ),
+    "index_add": (
+        aten.index_add.default,
+        lambda n: (_zeros(4, 2), 0, _index(n), _zeros(n, 2)),
+        SUM,
+    ),
+    "index_add_": (
+        aten.index_add_.default,
+        lambda n: (_zeros(4, 2), 0, _index(n), _zeros(n, 2)),
+        SUM,
+    ),
+    "scatter_add": (
+        aten.scatter_add.default,
+        lambda n: (_zeros(4, 2), 0, _index(n, 2), _zeros(n, 2)),
+        SUM,
+    ),
+    "index_put, accumulate": (
+        aten.index_put.default,
+        lambda n: (_zeros(4, 2), [_index(n)], _zeros(n, 2), True),
+        SUM,
+    ),
+    "embedding_dense_backward": (
+        aten.embedding_dense_backward.default,
+        lambda n: (_zeros(n, 2), _index(n), 4, -1, False),
+        SUM,
+    ),
+}
+
+
+@contextlib.contextmanager
+def without_launches() -> Iterator[None]:
+    """Let launches for CPU tensors do what they do for a GPU's, up to the driver's call."""
+
+    def load(source: Any, entry: str, index: int) -> Any:
+        kernel = object.__new__(device._Kernel)
+        kernel.function, kernel.shared, kernel.signature = 0, 1 << 16, source.signature(entry)
+        kernel.slots = device._Slots(kernel.signature)
+        kernel.set_device, kernel.launch_kernel = _nothing, _nothing
+        return device._kernels.setdefault((id(source), entry, index), (source, kernel))
+
+    gpu = torch.device("cuda", 0)
+    with (
+        mock.patch.object(host, "launch_blocks", lambda *given: device.launch_blocks(*given, gpu)),
+        mock.patch.dict(device._kernels),
+        mock.patch.object(device, "_load", load),
+        mock.patch.object(torch._C, "_cuda_getDevice", _first, create=True),
+        mock.patch.object(torch._C, "_cuda_getCurrentRawStream", _first, create=True),
+        mock.patch.object(positions, "out_of_range", _nothing),
+        mock.patch("detmode.cuda.launch._poison", lambda tensor: tensor),
+    ):
+        yield
+
+
+def _first(*_: object) -> int:
+    return 0
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+def seconds(function: Any, inputs: Sequence[Arguments]) -> float:
+    """Seconds of this thread for a call with each input."""
+    start = time.thread_time()
+    for args in inputs:
+        function(*args)
+    return (time.thread_time() - start) / len(inputs)
+
+
+def measure(name: str, rounds: int, calls: int) -> tuple[float, float]:
+    """The microseconds of a call again and again, and of what one with new shapes takes more."""
+    function, make, _ = CALLS[name]
+    same = [make(4)] * calls
+    again, known, new = [], [], []
+    with without_launches(), DeterministicMode(simulate="cuda") as mode:
+        function(*same[0])
+        assert {row.action for row in mode.records} == {"substitute"}, name
+        for _ in range(rounds):
+            inputs = [make(next(_sizes)) for _ in range(calls)]
+            for times, called in ((new, inputs), (known, inputs), (again, same)):
+                times.append(seconds(function, called))
+    return min(again) * 1e6, (min(new) - min(known)) * 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=8, help="that each call takes")
+    parser.add_argument("--rounds", type=int, default=10, help="in each turn")
+    parser.add_argument("--calls", type=int, default=20, help="of other shapes each, in a round")
+    parser.add_argument("--only", default="", help="calls whose names contain this")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    found: dict[str, list[tuple[float, float]]] = {
+        name: [] for name in CALLS if options.only in name
+    }
+    for _, name in in_turns(list(found), options.turns):
+        found[name].append(measure(name, options.rounds, options.calls))
+    lines = []
+    for name, times in found.items():
+        again, more = map(min, zip(*times))
+        lines.append((f"aten::{name}", *_judged(again, CALLS[name][2]), *_judged(more, NEW)))
+    print(table(("us of the host", "again", "target", "", "new shape", "target", ""), lines))
+    print(
+        f"PyTorch {torch.__version__}, {cpu()}, shortest of {options.turns * options.rounds} rounds"
+    )
+
+
+def _judged(microseconds: float, target: float) -> tuple[str, str, str]:
+    verdict = "met" if microseconds <= target else "missed"
+    return f"{microseconds:.1f}", f"{target:.0f}", verdict
+
+
+if __name__ == "__main__":
+    main()
