@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from detmode.cuda.undo import Undo
+from detmode.cuda.undo import Calls, Undo
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+own_calls = Calls()
+"""Calls of detmode's own: registered kernels do not intercept what is called in them."""
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 # The two halves of resolve_views, for who cannot spare a call in Python.
@@ -39,6 +42,14 @@ def untraced(function: F) -> F:
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Turn off, for this thread, all that intercepts calls: dispatch modes and kernels."""
+    _held = own_calls.made(bool)  # dropped at the end, however the block ends
+    with _disable_current_modes():
+        yield
 
 
 class CompiledInside(TorchDispatchMode):

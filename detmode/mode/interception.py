@@ -16,6 +16,7 @@ from detmode.cuda.undo import Undo
 from detmode.environment.dispatch import (
     CompiledInside,
     autocast_inside,
+    own_calls,
     resolve_conjugates,
     resolve_negatives,
     untraced,
@@ -72,6 +73,9 @@ class Interception(CompiledInside):
     """
 
     supports_higher_order_operators = True
+
+    lists = False
+    """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
     # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
@@ -183,7 +187,7 @@ class Interception(CompiledInside):
                         found.override = action
                         break
             listed = found.rows or found.override or found.composite
-            if not listed and not self._table.is_forward(func):
+            if not listed and not self._table.is_forward(func._schema.name):
                 found = None
         if found is not None and func is not called:
             found.twin = called
@@ -250,6 +254,9 @@ class Interception(CompiledInside):
         is_new = self._counter.count(call, decision)
         if decision.action in self._told and (is_new or decision.action == "error"):
             self._tell(call, decision)
+        if self.lists:
+            # A dispatch mode is off while it carries out a decision; kernels stay registered.
+            return own_calls.made(self.perform)(call, decision)
         return self.perform(call, decision)
 
     def _decompose(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -39,12 +40,16 @@ class RowCounter:
         self._first_calls: list[tuple[ReportRow, str | None]] = []
         self._calls = 0
 
-    def report(self) -> Report:
-        """Return a copy of the rows so far, in the order of their first calls."""
+    def report(self, head: Mapping[str, str]) -> Report:
+        """Return a copy of the rows so far, in the order of their first calls.
+
+        Args:
+            head: of the report.
+        """
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
         calls = [(positions[id(record)], module) for record, module in list(self._first_calls)]
-        return Report(map(replace, rows), calls)
+        return Report(map(replace, rows), calls, head)
 
     def count(self, call: InterceptedCall, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
@@ -55,7 +60,7 @@ class RowCounter:
         is_new = record is None
         if record is None:
             rule = call.row.rule if call.row else None
-            record = self._rows[line] = ReportRow(
+            row = ReportRow(
                 overload=call.name,
                 family=call.row.family if call.row else None,
                 action=action,
@@ -68,6 +73,8 @@ class RowCounter:
                 remedy=remedy_for(call, decision),
                 outer_site=outer_site(site, self.paths),
             )
+            # Another thread may have made it meanwhile.
+            record = self._rows.setdefault(line, row)
         if repetition.now:
             return is_new
         record.count += 1

@@ -1,0 +1,35 @@
+"""The levels of modes: one for each time that a mode is entered and not yet left."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from detmode.mode.deterministic_mode import DeterministicMode
+
+_LEVELS = "detmode.levels"
+
+_local = threading.local()
+
+
+def levels_here() -> list[DeterministicMode]:
+    """Return the levels that the current thread has entered, which its blocks change.
+
+    PyTorch carries the list on to the autograd threads of this thread's backward.
+    """
+    levels: list[DeterministicMode] | None = getattr(_local, "levels", None)
+    if levels is None:
+        levels = _local.levels = []
+    torch._C._stash_obj_in_tls(_LEVELS, levels)
+    return levels
+
+
+def innermost() -> DeterministicMode | None:
+    """Return the innermost level of the current thread, or of the one whose backward this is."""
+    if not torch._C._is_key_in_tls(_LEVELS):
+        return None
+    levels: list[DeterministicMode] = torch._C._get_obj_in_tls(_LEVELS)
+    return levels[-1] if levels else None
