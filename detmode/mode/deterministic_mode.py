@@ -267,10 +267,12 @@ class DeterministicMode(Interception):
 
 def current_mode() -> DeterministicMode | None:
     """Return the innermost mode that acts in this thread, or in this autograd thread."""
+    if (level := listed.acting()) is not None:
+        return level
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if isinstance(mode, DeterministicMode):
             return mode
-    return listed.acting()
+    return None
 
 
 def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:

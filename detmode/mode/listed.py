@@ -53,6 +53,9 @@ _KEYS = [
 ]
 """Dispatch keys of backends: the device type of their tensors, and whether those are sparse."""
 
+_FILLING = "uninitialized_memory"
+"""The family of operators that return new memory."""
+
 _MEMORY = "detmode.memory"
 _UNSEEN: Any = object()
 _compilation = torch._guards.TracingContext.try_get
@@ -214,23 +217,8 @@ def _listed(
     for key, device, sparse in _KEYS:
         if device == "cuda" and not torch.backends.cuda.is_built():
             continue
-        if device == "cpu" and simulate is not None:
-            device = simulate
-
-        def acts(row: FamilyRule, device: str = device, sparse: bool = sparse) -> bool:
-            rule = row.rule
-            actions: list[type] = [Refuse]
-            if not sparse:  # substitutes take dense tensors
-                actions.append(Substitute)
-            if warn_only and row.family != "uninitialized_memory":  # it is filled in any case
-                actions.append(Native)
-            return (
-                isinstance(rule.action, tuple(actions))
-                and rule.holds_for(TORCH_VERSION)
-                and rule.may_vary({device}, sparse)
-            )
-
-        rows = table.only(acts)
+        pretended = simulate if simulate is not None and device == "cpu" else device
+        rows = table.only(functools.partial(_acts, key, pretended, sparse, warn_only))
         for name in names:
             base, _, overload = name.partition(".")
             # The site of a backward call, and what is allowed there, are those of its forward.
@@ -243,6 +231,23 @@ def _listed(
                 ):
                     found[func, key] = None
     return found
+
+
+def _acts(key: str, device: str, sparse: bool, warn_only: bool, row: FamilyRule) -> bool:
+    """Return whether a row needs kernels at a key."""
+    rule = row.rule
+    actions: list[type] = [Refuse]
+    if not sparse:  # substitutes take dense tensors
+        actions.append(Substitute)
+    if warn_only:
+        actions.append(Native)
+    if row.family == _FILLING:  # PyTorch fills the memory of other tensors in any case
+        actions = [Substitute] if key.startswith("Quantized") else []
+    return (
+        isinstance(rule.action, tuple(actions))
+        and rule.holds_for(TORCH_VERSION)
+        and rule.may_vary({device}, sparse)
+    )
 
 
 def _can_have_kernel(func: torch._ops.OpOverload, key: str) -> bool:

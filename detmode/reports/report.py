@@ -38,7 +38,7 @@ VERSION = 2
 
 REPRODUCIBLE = "reproducible"
 ON_THIS_MODEL = "reproducible on this GPU model"
-UNSEEN = "native and unlisted calls were not counted"
+UNSEEN = "unlisted calls, and those left to PyTorch's flag, were not counted"
 
 
 @dataclass

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program under the mode, and report what was intercepted."""
     policy = _policy(options)
     program = _prepared(options, arguments)
-    mode = _mode(options, **policy)
+    mode = _mode(options, intercept=options.intercept, **policy)
     failure = _execute(program, mode)
     report = mode.report()
     note = None if options.quiet else _about_the_device(options)
