@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.cuda.undo import Calls, Undo
+from detmode.environment.versions import parse_version
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +44,22 @@ def untraced(function: F) -> F:
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
+
+
+_STEALS = parse_version(torch.__version__) < (2, 12)
+
+
+def carry(key: str, value: object) -> None:
+    """Keep a value for this thread, and for the autograd threads of the backward that it calls."""
+    if _STEALS:
+        # Up to PyTorch 2.11 it drops a reference that it has not taken.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    torch._C._stash_obj_in_tls(key, value)
+
+
+def carried(key: str) -> Any:
+    """Return what :func:`carry` keeps here; ``None`` if nothing."""
+    return torch._C._get_obj_in_tls(key) if torch._C._is_key_in_tls(key) else None
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import torch
+from detmode.environment.dispatch import carried, carry
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
@@ -23,13 +23,11 @@ def levels_here() -> list[DeterministicMode]:
     levels: list[DeterministicMode] | None = getattr(_local, "levels", None)
     if levels is None:
         levels = _local.levels = []
-    torch._C._stash_obj_in_tls(_LEVELS, levels)
+    carry(_LEVELS, levels)
     return levels
 
 
 def innermost() -> DeterministicMode | None:
     """Return the innermost level of the current thread, or of the one whose backward this is."""
-    if not torch._C._is_key_in_tls(_LEVELS):
-        return None
-    levels: list[DeterministicMode] = torch._C._get_obj_in_tls(_LEVELS)
+    levels: list[DeterministicMode] | None = carried(_LEVELS)
     return levels[-1] if levels else None

@@ -20,14 +20,15 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.cuda.undo import Lock, Undo
-from detmode.environment.dispatch import own_calls, resolve_views, untraced
+from detmode.environment.dispatch import carried, carry, own_calls, resolve_views, untraced
+from detmode.mode.interception import facts_of
 from detmode.mode.levels import innermost
 from detmode.mode.options import means_unlisted
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
@@ -50,6 +51,7 @@ _KEYS = [
     for device in ("cpu", "cuda", "mps")
     for layout in ("", "Sparse", "SparseCsr", "Quantized")
     if torch._C._parse_dispatch_key(layout + device.upper()) is not None
+    and (device != "cuda" or torch.backends.cuda.is_built())
 ]
 """Dispatch keys of backends: the device type of their tensors, and whether those are sparse."""
 
@@ -171,65 +173,63 @@ def registered(op: str) -> bool:
 # Which operators
 
 
-def _overloads_of(level: DeterministicMode) -> Iterator[tuple[torch._ops.OpOverload, str]]:
-    """Yield the overloads and keys for which the level needs kernels, if they can have one."""
+_Overloads = dict[tuple[torch._ops.OpOverload, str], None]
+"""Overloads, each with the key of a kernel; a set with an order."""
+
+
+def _overloads_of(level: DeterministicMode) -> _Overloads:
+    """Return the overloads and keys for which the level needs kernels, if they can have one."""
     names = tuple(torch._C._dispatch_get_all_op_names())
-    wanted = _listed(level._table, level._policy.warn_only, level._simulate, len(names))
-    yield from wanted
-    if level._overrides:
-        for func in _overridden(level, names):
-            for key, _, _ in _KEYS:
-                if (func, key) not in wanted and _can_have_kernel(func, key):
-                    yield func, key
+    table, overrides = level._table, tuple(level._overrides.items())
+    found = _listed(names, table, level._policy.warn_only, level._simulate)
+    return found | _overridden(names, table, overrides) if overrides else found
 
 
-def _overridden(level: DeterministicMode, names: Iterable[str]) -> Iterator[torch._ops.OpOverload]:
-    for name in names:
-        base, _, overload = name.partition(".")
-        full = f"{base}.{overload or 'default'}"
-        may_match = any(
-            means_unlisted(pattern) and matches((base, full), (pattern,))
-            for pattern in level._overrides
-        )
-        # What overrides of listed operators match depends on the names in the rules.
-        if may_match or level._table.names(base):
-            func = resolve(full)
-            info = level.overload_info(func) if func is not None else None
-            if func is not None and info is not None and info.override is not None:
-                yield func
-
-
-@functools.lru_cache(16)
+@functools.lru_cache(8)
 def _listed(
-    table: RuleTable, warn_only: bool, simulate: str | None, loaded: int
-) -> dict[tuple[torch._ops.OpOverload, str], None]:
-    """Return the overloads and keys that need kernels for the rows of a table.
+    names: tuple[str, ...], table: RuleTable, warn_only: bool, simulate: str | None
+) -> _Overloads:
+    """Return the overloads that need kernels for the rows of a table.
 
     Args:
+        names: of all operators that are loaded.
         table: the table.
         warn_only: PyTorch's flag then leaves some of its deterministic paths off, so that native
             calls are intercepted too, and run strictly.
         simulate: the device type that CPU tensors have.
-        loaded: the number of operators that are loaded: another one, another answer.
     """
-    found: dict[tuple[torch._ops.OpOverload, str], None] = {}
-    names = torch._C._dispatch_get_all_op_names()
+    found: _Overloads = {}
     for key, device, sparse in _KEYS:
-        if device == "cuda" and not torch.backends.cuda.is_built():
-            continue
         pretended = simulate if simulate is not None and device == "cpu" else device
         rows = table.only(functools.partial(_acts, key, pretended, sparse, warn_only))
         for name in names:
-            base, _, overload = name.partition(".")
+            op = name.partition(".")[0]
             # The site of a backward call, and what is allowed there, are those of its forward.
-            if rows.names(base) or rows.is_forward(base):
-                func = resolve(f"{base}.{overload or 'default'}")
-                if (
-                    func is not None
-                    and (rows.is_forward(base) or rows.get(func))
-                    and _can_have_kernel(func, key)
-                ):
-                    found[func, key] = None
+            is_forward = rows.is_forward(op)
+            func = resolve(name) if is_forward or rows.names(op) else None
+            if func is None or not (is_forward or rows.get(func)):
+                continue
+            if _can_have_kernel(func, key):
+                found[func, key] = None
+    return found
+
+
+@functools.lru_cache(8)
+def _overridden(
+    names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, str], ...]
+) -> _Overloads:
+    """Return the overloads to which overrides apply, on any device."""
+    found: _Overloads = {}
+    patterns = [pattern for pattern, _ in overrides if means_unlisted(pattern)]
+    for name in names:
+        op, _, overload = name.partition(".")
+        spelt = (op, name if overload else f"{name}.default")
+        func = resolve(name) if table.names(op) or matches(spelt, patterns) else None
+        if func is None or facts_of(func, table, dict(overrides)).override is None:
+            continue
+        for key, _, _ in _KEYS:
+            if _can_have_kernel(func, key):
+                found[func, key] = None
     return found
 
 
@@ -321,9 +321,10 @@ def acting() -> DeterministicMode | None:
 
 def _thread_memory() -> ForwardMemory:
     """Return the forward calls of this thread, or of the thread whose backward this is."""
-    if not torch._C._is_key_in_tls(_MEMORY):
-        torch._C._stash_obj_in_tls(_MEMORY, forward_memory())
-    memory: ForwardMemory = torch._C._get_obj_in_tls(_MEMORY)
+    memory: ForwardMemory | None = carried(_MEMORY)
+    if memory is None:
+        memory = forward_memory()
+        carry(_MEMORY, memory)
     return memory
 
 
