@@ -83,7 +83,7 @@ class _Batch:
 
     Attributes:
         names: of the overloads and keys.
-        libraries: what holds the registrations, by namespace.
+        libraries: the owners of the registrations, by namespace.
         is_complete: false if an interrupt struck while they were registered.
     """
 
