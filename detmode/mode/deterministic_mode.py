@@ -30,7 +30,7 @@ from detmode.mode.levels import levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
-from detmode.sites.forward_memory import ForwardMemory, forward_memory
+from detmode.sites.forward_memory import forward_memory
 from detmode.sites.module_path import ModulePaths
 from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
@@ -126,10 +126,10 @@ class DeterministicMode(Interception):
         super()._begin()
         # What leaves each entered level; the levels share the list.
         self._entered: list[Undo] = []
-        # Of a level that lists: what its kernels know, its thread, and what acts in other threads.
+        # Of a level that lists: what its kernels know; its thread; in others, the level itself.
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
-        self.guests: dict[ForwardMemory, DeterministicMode] = {}
+        self.host: DeterministicMode | None = None
 
     # The block
 

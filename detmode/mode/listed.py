@@ -31,7 +31,7 @@ from detmode.environment.dispatch import carried, carry, own_calls, resolve_view
 from detmode.mode.interception import facts_of
 from detmode.mode.levels import innermost
 from detmode.mode.options import means_unlisted
-from detmode.sites.forward_memory import ForwardMemory, forward_memory
+from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
@@ -58,7 +58,7 @@ _KEYS = [
 _FILLING = "uninitialized_memory"
 """The family of operators that return new memory."""
 
-_MEMORY = "detmode.memory"
+_GUEST = "detmode.guest"
 _UNSEEN: Any = object()
 _compilation = torch._guards.TracingContext.try_get
 
@@ -155,7 +155,6 @@ def _leave(level: DeterministicMode) -> None:
     if level in _levels:
         _levels.remove(level)
     level.kernels.clear()
-    level.guests.clear()
     for batch in list(_batches):
         if not _levels or not batch.is_complete:
             batch.destroy()
@@ -308,24 +307,18 @@ def acting() -> DeterministicMode | None:
     if level is not None:
         # A dispatch mode has decided before.
         return level if level.lists else None
-    if not _levels:
-        return None
-    level, memory = _levels[-1], _thread_memory()
-    guest = level.guests.get(memory)
-    if guest is None:
+    return _guest_of(_levels[-1]) if _levels else None
+
+
+def _guest_of(level: DeterministicMode) -> DeterministicMode:
+    """Return the level as it acts in a thread that has not entered it: with the thread's memory."""
+    guest: DeterministicMode | None = carried(_GUEST)
+    if guest is None or guest.host is not level:
+        memory = forward_memory() if guest is None else guest._memory
         guest = level.again()
-        guest._memory = memory
-        guest = level.guests.setdefault(memory, guest)
+        guest.host, guest._memory = level, memory
+        carry(_GUEST, guest)
     return guest
-
-
-def _thread_memory() -> ForwardMemory:
-    """Return the forward calls of this thread, or of the thread whose backward this is."""
-    memory: ForwardMemory | None = carried(_MEMORY)
-    if memory is None:
-        memory = forward_memory()
-        carry(_MEMORY, memory)
-    return memory
 
 
 def _receive(twin: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
