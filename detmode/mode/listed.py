@@ -60,7 +60,6 @@ _FILLING = "uninitialized_memory"
 
 _GUEST = "detmode.guest"
 _UNSEEN: Any = object()
-_compilation = torch._guards.TracingContext.try_get
 
 
 def _above_modes() -> DispatchKeySet:
@@ -301,7 +300,7 @@ def acting() -> DeterministicMode | None:
 
     A thread that has entered no mode belongs to the block that was entered last.
     """
-    if (own_calls.ongoing and own_calls.here()) or _compilation() is not None:
+    if own_calls.ongoing and own_calls.here():
         return None
     level = innermost()
     if level is not None:
