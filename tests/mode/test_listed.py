@@ -488,3 +488,10 @@ def test_on_the_command_line(run_command, tmp_path):
     assert ended.returncode == 0
     assert "aten::index_add.default" in ended.stderr
     assert "were not counted" in ended.stderr
+
+
+def test_a_first_block_is_silent(run_python):
+    """PyTorch warns of kernels that override others; a program that asks for them is not told."""
+    code = 'from detmode import DeterministicMode\nwith DeterministicMode(intercept="listed"): pass'
+    ended = run_python("-W", "error::UserWarning", "-c", code)
+    assert (ended.returncode, ended.stderr) == (0, "")
