@@ -27,9 +27,10 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules, record
+from detmode.environment.settings import deterministic_flag
 
 TARGETS = {"DeterministicMode, unlisted": 1.06, "DeterministicMode, native": 2.50}
-PROGRAM_TARGETS = {'intercept="listed"': 1.03}
+PROGRAM_TARGETS = {'intercept="listed", unfilled': 1.03}
 EMPTY = "empty TorchDispatchMode"
 NONE = "no mode"
 
@@ -69,12 +70,16 @@ def modes(folder: Path) -> Modes:
 
 
 def program_modes() -> Modes:
-    """Blocks that a program may run in."""
+    """Blocks that a program may run in; unfilled, without the filling of new memory."""
     return {
         NONE: contextlib.nullcontext,
+        "PyTorch's flag": lambda: deterministic_flag(True),
         EMPTY: EmptyMode,
         'intercept="all"': DeterministicMode,
         'intercept="listed"': lambda: DeterministicMode(intercept="listed"),
+        'intercept="listed", unfilled': lambda: DeterministicMode(
+            intercept="listed", fill_uninitialized_memory=False
+        ),
     }
 
 
@@ -147,7 +152,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     # A recording writes after 512 calls.
     parser.add_argument("--calls", type=int, default=1024, help="in each round")
-    parser.add_argument("--runs", type=int, default=8, help="of a program in each round")
+    parser.add_argument("--runs", type=int, default=20, help="of a program in each round")
     parser.add_argument("--imports", type=int, default=9, help="processes that import detmode")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
