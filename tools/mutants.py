@@ -331,6 +331,14 @@ MODE = (
         ('_made("warn" if is_known else action', "Decision(action"),
     ),
     *_of(
+        "detmode/mode/listed.py",
+        "tests/mode/test_listed.py",
+        ("return _guest_of(_levels[-1]) if _levels else None", "return None"),
+        ("if not _levels or not batch.is_complete:", "if not _levels:"),
+        ("is_forward = rows.is_forward(op)", "is_forward = False"),
+        ("and _choices(other) != _choices(level):", "and False:"),
+    ),
+    *_of(
         "detmode/mode/row_counter.py",
         "tests/mode/test_report.py tests/mode/test_logging.py",
         ("record.count += 1", "record.count += 2"),
@@ -367,7 +375,7 @@ REPORTS = (
     *_of(
         "detmode/reports/report.py",
         "tests/mode/test_report.py",
-        ('REPRODUCIBLE if weighed <= {"gpu_to_gpu"} else ON_THIS_MODEL', "REPRODUCIBLE"),
+        ("REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL", "REPRODUCIBLE"),
         (
             "(_NAMES.index(record.action), -record.count)",
             "(_NAMES.index(record.action), record.count)",

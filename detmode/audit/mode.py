@@ -72,13 +72,14 @@ class Audit(DeterministicMode):
     Args:
         warn_only: as in :class:`~detmode.DeterministicMode`; the audit reports what a mode with
             these arguments would do.
-        options: the other arguments of a mode, except ``simulate`` and ``schedule_seed``.
+        options: the other arguments of a mode, except ``intercept``, ``simulate`` and
+            ``schedule_seed``.
     """
 
     _told = ()
 
     def __init__(self, warn_only: bool = False, **options: Any) -> None:
-        super().__init__(warn_only, simulate="cuda", compile=False, **options)
+        super().__init__(warn_only, intercept="all", simulate="cuda", compile=False, **options)
 
     def _begin(self) -> None:
         super()._begin()

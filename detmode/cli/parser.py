@@ -98,6 +98,13 @@ _MODE = (
         "aten::histc=allow; repeatable",
     ),
 )
+_INTERCEPT = _option(
+    "--intercept",
+    choices=["all", "listed"],
+    default="all",
+    help="all calls of the program's thread (default), or those of listed operators in any thread, "
+    "at no cost to others",
+)
 _DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
 _WARM = _flag("--warm", "compile and load the kernels before the program starts")
 _SIMULATION = (
@@ -190,7 +197,8 @@ def _parser() -> argparse.ArgumentParser:
                 place.add_argument(*names, **settings)
 
     about = "run an unchanged script or module under the mode"
-    add(programs.run, about, *_MODE, _WARM, *_SIMULATION, _SHOWN, _REPORT, *_FILES, *_PROGRAM)
+    own = (*_MODE, _INTERCEPT, _WARM, *_SIMULATION, _SHOWN, _REPORT)
+    add(programs.run, about, *own, *_FILES, *_PROGRAM)
     about = "run a script on the CPU and report what would happen on CUDA"
     add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)
     about = "run a script and record every call, for diff"

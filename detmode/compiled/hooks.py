@@ -47,8 +47,8 @@ _HOOKED = "call_user_compiler"
 _call_user_compiler: Any = OutputGraph.call_user_compiler
 
 
-def enter(mode: DeterministicMode, modes: list[DeterministicMode]) -> None:
-    """Compile the graphs of this thread for ``mode`` while it is the last of the thread's modes."""
+def enter(mode: DeterministicMode) -> None:
+    """Compile the graphs of this thread for ``mode`` while it is the thread's innermost mode."""
     if OutputGraph.call_user_compiler is _call_user_compiler:
         if torch.are_deterministic_algorithms_enabled():
             # What was compiled under PyTorch's own flag has no guard that tells it from this.
@@ -58,7 +58,6 @@ def enter(mode: DeterministicMode, modes: list[DeterministicMode]) -> None:
         if not _GUARDS_IGNORE_MODES:
             setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
     mode.compiles_for = key_of(mode)
-    thread.follow(modes)
 
 
 def _note_programs() -> None:
@@ -87,7 +86,8 @@ def _noted(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _guards_inside(*args: Any, **kwargs: Any) -> Any:
     """Make the guards of compiled code: they hold where tensors are dispatched to modes, or not."""
-    with contextlib.nullcontext() if thread.key is None else BaseTorchDispatchMode():
+    in_dispatch_mode = thread.mode is not None and not thread.mode.lists
+    with BaseTorchDispatchMode() if in_dispatch_mode else contextlib.nullcontext():
         return CheckFunctionManager(*args, **kwargs)
 
 

@@ -247,7 +247,7 @@ def _stays_whole(mode: DeterministicMode, func: torch._ops.OpOverload) -> bool:
     overload = mode.overload_info(func)
     return func._schema.name in _INTO_LISTED or (
         overload is not None
-        and bool(overload.rows or overload.override or mode._table.is_forward(func))
+        and bool(overload.rows or overload.override or mode._table.is_forward(func._schema.name))
     )
 
 

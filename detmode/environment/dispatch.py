@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from detmode.cuda.undo import Undo
+from detmode.cuda.undo import Calls, Undo
+from detmode.environment.versions import parse_version
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+own_calls = Calls()
+"""Calls of detmode's own: registered kernels do not intercept what is called in them."""
 
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 # The two halves of resolve_views, for who cannot spare a call in Python.
@@ -39,6 +44,30 @@ def untraced(function: F) -> F:
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
+
+
+_STEALS = parse_version(torch.__version__) < (2, 12)
+
+
+def carry(key: str, value: object) -> None:
+    """Keep a value for this thread, and for the autograd threads of the backward that it calls."""
+    if _STEALS:
+        # Up to PyTorch 2.11 it drops a reference that it has not taken.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    torch._C._stash_obj_in_tls(key, value)
+
+
+def carried(key: str) -> Any:
+    """Return what :func:`carry` keeps here; ``None`` if nothing."""
+    return torch._C._get_obj_in_tls(key) if torch._C._is_key_in_tls(key) else None
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Turn off, for this thread, all that intercepts calls: dispatch modes and kernels."""
+    _held = own_calls.made(bool)  # dropped at the end, however the block ends
+    with _disable_current_modes():
+        yield
 
 
 class CompiledInside(TorchDispatchMode):

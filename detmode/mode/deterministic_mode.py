@@ -20,24 +20,24 @@ from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.environment.dispatch import untraced
 from detmode.environment.settings import choose_for_block
-from detmode.mode import messages
+from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
 from detmode.mode.higher_order import register_passthrough
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception, take_off
+from detmode.mode.levels import levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.module_path import ModulePaths
 from detmode.table.names import Overrides
+from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_local = threading.local()
 
 
 class DeterministicMode(Interception):
@@ -61,6 +61,13 @@ class DeterministicMode(Interception):
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
             a glob. They apply to calls that may vary: a call that does not vary according to its
             rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
+        intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
+            only calls of operators that the table substitutes or refuses, or that ``overrides``
+            name, are intercepted, by kernels that are registered for the length of the block;
+            other calls cost nothing. Calls of other threads, and those made inside C++, are
+            intercepted too. What PyTorch's flag makes deterministic is left to it and not counted.
+            Enter the block while no other thread is calling operators: PyTorch's registration is
+            not made for that. PyTorch 2.8 intercepts all.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
             the block; ``None`` leaves it as it is.
         simulate: ``"cuda"`` matches rules as if CPU and meta tensors were CUDA tensors, and runs
@@ -86,6 +93,7 @@ class DeterministicMode(Interception):
         substitute: bool = True,
         rules: RuleTable | None = None,
         overrides: Overrides | None = None,
+        intercept: str = "all",
         fill_uninitialized_memory: bool | None = None,
         simulate: str | None = None,
         schedule_seed: int | None = None,
@@ -93,13 +101,15 @@ class DeterministicMode(Interception):
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
-            *(warn_only, strict, substitute, rules, fill_uninitialized_memory),
+            *(warn_only, strict, substitute, rules, intercept, fill_uninitialized_memory),
             *(simulate, schedule_seed, compile),
         )
         if rules is None:
             from detmode.rules import default_rules
 
             rules = default_rules()
+        self.intercept = intercept
+        self.lists = intercept == "listed" and listed.AVAILABLE
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
         self.compiles = compile
@@ -116,6 +126,10 @@ class DeterministicMode(Interception):
         super()._begin()
         # What leaves each entered level; the levels share the list.
         self._entered: list[Undo] = []
+        # Of a level that lists: what its kernels know; its thread; in others, the level itself.
+        self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
+        self.entered_in: int | None = None
+        self.host: DeterministicMode | None = None
 
     # The block
 
@@ -136,7 +150,7 @@ class DeterministicMode(Interception):
         Detours(_prefers_plain_operator, _meets, undo)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
-        outer = _stack()
+        outer = levels_here()
         undo.note(functools.partial(_leave, level, outer))
         level._innermost = True
         level._memory = forward_memory()
@@ -144,7 +158,12 @@ class DeterministicMode(Interception):
         if len(outer) > 1:
             outer[-2]._innermost = False
         # By name: compiled code is built upon the mode, which only starts it.
-        importlib.import_module("detmode.compiled.hooks").enter(level, outer)
+        importlib.import_module("detmode.compiled.hooks").enter(level)
+        if self.lists:
+            listed.enter(level, undo)
+            return
+        if self.intercept == "listed":
+            self.say_once("intercept", listed.UNAVAILABLE)
         undo.note(functools.partial(take_off, level, []))
         TorchDispatchMode.__enter__(level)
 
@@ -155,8 +174,10 @@ class DeterministicMode(Interception):
         """
         undo.note(functools.partial(_discard, self._entered, undo))
         self._entered.append(undo)
-        if self._entered[0] is undo:
-            return self
+        return self if self._entered[0] is undo else self.again()
+
+    def again(self) -> DeterministicMode:
+        """Return another object of this mode, which shares its records."""
         level = object.__new__(type(self))
         level.__dict__.update(self.__dict__)
         TorchDispatchMode.__init__(level)
@@ -236,7 +257,7 @@ class DeterministicMode(Interception):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        return self._counter.report()
+        return self._counter.report({"intercept": "listed"} if self.lists else {})
 
     @property
     def paths(self) -> ModulePaths:
@@ -244,15 +265,10 @@ class DeterministicMode(Interception):
         return self._counter.paths
 
 
-def _stack() -> list[DeterministicMode]:
-    stack: list[DeterministicMode] | None = getattr(_local, "stack", None)
-    if stack is None:
-        stack = _local.stack = []
-    return stack
-
-
 def current_mode() -> DeterministicMode | None:
     """Return the innermost mode that acts in this thread, or in this autograd thread."""
+    if (level := listed.acting()) is not None:
+        return level
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if isinstance(mode, DeterministicMode):
             return mode
@@ -284,7 +300,11 @@ def _meets(alert: str) -> bool:
         return True
     mode = current_mode()
     return mode is not None and any(
-        row.rule.alert == alert and row.rule.op.startswith("torchvision::") for row in mode._table
+        row.rule.alert == alert
+        and row.rule.op.startswith("torchvision::")
+        # It may have been loaded after the block was entered.
+        and not (mode.lists and not listed.registered(row.rule.op))
+        for row in mode._table
     )
 
 

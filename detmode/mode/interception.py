@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from detmode.cuda.undo import Undo
 from detmode.environment.dispatch import (
     CompiledInside,
     autocast_inside,
+    own_calls,
     resolve_conjugates,
     resolve_negatives,
     untraced,
@@ -72,6 +73,9 @@ class Interception(CompiledInside):
     """
 
     supports_higher_order_operators = True
+
+    lists = False
+    """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
     # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
@@ -173,17 +177,9 @@ class Interception(CompiledInside):
         found, called = None, func
         func = original_of(called) or called
         if isinstance(func, torch._ops.OpOverload):
-            rows = self._table.get(func)
-            if rows and all(isinstance(row.rule.action, Allow) for row in rows):
-                found = OverloadInfo(func)
-            else:
-                found = OverloadInfo(func, rows)
-                for name, action in self._overrides.items():
-                    if matches(found.names, (name,)) and (rows or means_unlisted(name)):
-                        found.override = action
-                        break
+            found = facts_of(func, self._table, self._overrides)
             listed = found.rows or found.override or found.composite
-            if not listed and not self._table.is_forward(func):
+            if not listed and not self._table.is_forward(func._schema.name):
                 found = None
         if found is not None and func is not called:
             found.twin = called
@@ -250,6 +246,9 @@ class Interception(CompiledInside):
         is_new = self._counter.count(call, decision)
         if decision.action in self._told and (is_new or decision.action == "error"):
             self._tell(call, decision)
+        if self.lists:
+            # A dispatch mode is off while it carries out a decision; kernels stay registered.
+            return own_calls.made(self.perform)(call, decision)
         return self.perform(call, decision)
 
     def _decompose(
@@ -343,6 +342,21 @@ def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
             torch._C._push_on_torch_dispatch_stack(mode)
     # What its own entering has remembered, to restore what choose_for_block restores.
     TorchDispatchMode.__init__(level)
+
+
+def facts_of(
+    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
+) -> OverloadInfo:
+    """Return the facts about an overload, with the rows and the override that apply to it."""
+    rows = table.get(func)
+    if rows and all(isinstance(row.rule.action, Allow) for row in rows):
+        return OverloadInfo(func)
+    found = OverloadInfo(func, rows)
+    for name, action in overrides.items():
+        if matches(found.names, (name,)) and (rows or means_unlisted(name)):
+            found.override = action
+            break
+    return found
 
 
 def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -25,6 +25,7 @@ def check_arguments(
     strict: object,
     substitute: object,
     rules: object,
+    intercept: object,
     fill_uninitialized_memory: object,
     simulate: object,
     schedule_seed: object,
@@ -49,6 +50,8 @@ def check_arguments(
             f"rules must be a RuleTable, not {type(rules).__name__}; "
             "to add rules: rules=default_rules() + [Rule(...)]"
         )
+    if intercept not in ("all", "listed"):
+        raise ValueError(f"intercept must be 'all' or 'listed', got {intercept!r}")
     if simulate not in (None, "cuda"):
         raise ValueError(f"simulate must be 'cuda' or None, got {simulate!r}")
     if schedule_seed is not None:

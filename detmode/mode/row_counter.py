@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -39,14 +40,18 @@ class RowCounter:
         self._first_calls: list[tuple[ReportRow, str | None]] = []
         self._calls = 0
 
-    def report(self) -> Report:
-        """Return a copy of the rows so far, in the order of their first calls."""
+    def report(self, head: Mapping[str, str]) -> Report:
+        """Return a copy of the rows so far, in the order of their first calls.
+
+        Args:
+            head: of the report.
+        """
         # Before the rows: other threads may begin new ones meanwhile.
         first_calls = list(self._first_calls)
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
         calls = [(positions[id(record)], module) for record, module in first_calls]
-        return Report(map(replace, rows), calls)
+        return Report(map(replace, rows), calls, head)
 
     def count(self, call: InterceptedCall, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""

@@ -38,6 +38,7 @@ VERSION = 2
 
 REPRODUCIBLE = "reproducible"
 ON_THIS_MODEL = "reproducible on this GPU model"
+UNSEEN = "unlisted calls, and those left to PyTorch's flag, were not counted"
 
 
 @dataclass
@@ -102,12 +103,13 @@ class Report(Shown):
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
         first_calls: for each of the first calls, in order, the position of its row and its module.
-        head: the report's origin: the versions of detmode and PyTorch, and the command.
+        head: the report's origin: the versions of detmode and PyTorch, and the command; and
+            ``intercept``, if the mode has intercepted ``"listed"`` operators alone.
 
     Args:
         records: the rows.
         first_calls: for each of the first calls, in order, the position of its row and its module.
-        head: the report's origin; this process if left out.
+        head: the report's origin, as far as it is not this process.
     """
 
     def __init__(
@@ -134,9 +136,21 @@ class Report(Shown):
         if varying:
             calls = sum(record.count for record in varying)
             lines = len({record.site for record in varying})
-            return f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
+            found = f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
+        else:
+            found = REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL
+        return f"{found} ({UNSEEN})" if self._is_partial else found
+
+    @property
+    def _is_partial(self) -> bool:
+        """True if the mode has intercepted listed operators alone."""
+        return self.head.get("intercept") == "listed"
+
+    def _is_same_anywhere(self) -> bool:
+        """Return whether the bits of all calls are the same on any GPU."""
         weighed = {each.guarantee for each in self.records if not each.fills_memory}
-        return REPRODUCIBLE if weighed <= {"gpu_to_gpu"} else ON_THIS_MODEL
+        # What PyTorch's flag makes deterministic is the same on one model only.
+        return weighed <= {"gpu_to_gpu"} and not self._is_partial
 
     @property
     def next_step(self) -> str:
@@ -152,7 +166,7 @@ class Report(Shown):
             remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
-        if self.verdict == ON_THIS_MODEL:
+        if not self._is_same_anywhere():
             return "`detmode doctor` lists what must stay the same besides the GPU model"
         return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
 
@@ -214,6 +228,7 @@ class Report(Shown):
     def to_json(self) -> str:
         """Return JSON: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
 
+        There is also ``intercept`` where a mode has intercepted ``"listed"`` operators alone.
         ``rows`` is a list of objects with the fields of :class:`ReportRow`.
         """
         return json.dumps(self._as_dict(), indent=2)
@@ -232,6 +247,7 @@ class Report(Shown):
         whole = read_json(text)
         try:
             head = {name: whole[name] for name in ("detmode", "torch", "command")}
+            head |= {name: whole[name] for name in ("intercept",) if name in whole}
             return Report([ReportRow(**row) for row in whole["rows"]], head=head)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a report of detmode, as Report.to_json writes it") from error

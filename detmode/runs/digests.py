@@ -13,9 +13,9 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.cuda.digest import add_digest, add_digests, finish_digests
+from detmode.environment.dispatch import without_modes
 
 STAGED_BYTES = 1 << 22
 """The most CPU bytes that wait to be digested."""
@@ -67,7 +67,7 @@ class Digests:
         """Add the digest of a strided tensor with data, as it is now; return its number."""
         if tensor.is_cpu and tensor.nbytes <= _SMALL:
             return self._stage(tensor)
-        with _disable_current_modes():
+        with without_modes():
             if tensor.is_cuda:
                 block, row = self._slot(tensor.device)
                 add_digest(self._blocks[block][row], tensor)
@@ -85,7 +85,7 @@ class Digests:
         """Copy a small tensor's bytes to the staging buffer."""
         n_bytes = tensor.nbytes
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-            with _disable_current_modes():
+            with without_modes():
                 tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         words = -(-n_bytes // 8)
         if (self._words + words) * 8 > STAGED_BYTES:
@@ -106,7 +106,7 @@ class Digests:
         """Digest the staged tensors, so that there is room for more."""
         if not self._lengths:
             return
-        with _disable_current_modes():
+        with without_modes():
             sums = torch.zeros(len(self._lengths), 2, dtype=torch.int64)
             if self._words:
                 add_digests(sums, self._staged[: self._words], torch.tensor(self._lengths))
@@ -133,7 +133,7 @@ class Digests:
         """
         self._digest_staged()
         chosen = [self._waiting[number] for number in numbers]
-        with _disable_current_modes():
+        with without_modes():
             for _, _, stream in self._slots.values():
                 stream.synchronize()
             begins = list(accumulate((len(block) for block in self._blocks), initial=0))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.cuda import host
+from detmode.environment.dispatch import without_modes
 
 _LOAD_BYTES = 1 << 26
 _LOAD_LAUNCHES = 16
@@ -58,7 +58,7 @@ class Disturbance:
     def _load(self, devices: set[torch.device]) -> bool:
         """Load a second stream of each GPU with work that outlasts a short kernel."""
         gpus = [device for device in devices if device.type == "cuda"]
-        with _disable_current_modes():
+        with without_modes():
             for device in gpus:
                 if device not in self._streams:
                     stream = torch.cuda.Stream(device)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.environment.dispatch import without_modes
 from detmode.reports.page import listed
 from detmode.runs.difference import gaps, unequal
 from detmode.runs.dump_file import CallName, DumpReader
@@ -158,7 +158,7 @@ def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
     Raises:
         TraceError: a file does not match the dump's description.
     """
-    with _disable_current_modes(), torch.no_grad():
+    with without_modes(), torch.no_grad():
         found = {name: _difference(one, other, name) for name in one.arrays if name in other.arrays}
     same = tuple(name for name, difference in found.items() if difference is None)
     differing = tuple(difference for difference in found.values() if difference is not None)

@@ -21,8 +21,8 @@ from typing import IO, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.environment.dispatch import without_modes
 from detmode.runs.difference import parts, plain
 from detmode.runs.files import text_of
 from detmode.runs.tensors import form_of, has_data
@@ -170,7 +170,7 @@ class Dump:
         for position, tensor in enumerate(tensors):
             if self._failure is None and tensor is not None and has_data(tensor):
                 try:
-                    with _disable_current_modes(), torch.no_grad():
+                    with without_modes(), torch.no_grad():
                         for part, values in _values(tensor).items():
                             name = f"{side} {position} {part}".rstrip()
                             self._write(name, form_of(tensor), values)

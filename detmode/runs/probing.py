@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.environment.dispatch import without_modes
 from detmode.mode.options import check_operator
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference, largest_of
@@ -134,7 +134,7 @@ class Probe(RunObserver):
         """Make a call, and repeat it if possible."""
         values = (*call.args, *call.kwargs.values())
         try:
-            with _disable_current_modes():
+            with without_modes():
                 # Operators outside ATen may use more than their schema says.
                 others = call.func.namespace != "aten"
                 generators = Generators(values, python=others)
@@ -150,12 +150,12 @@ class Probe(RunObserver):
         except BaseException:
             self._pass_over(call.name, "raised")
             raise
-        with _disable_current_modes():
+        with without_modes():
             after = generators.save()
         try:
             self._repeat(call, result, snapshot, before)
         finally:
-            with _disable_current_modes():
+            with without_modes():
                 _set(after)
         return result
 
@@ -163,7 +163,7 @@ class Probe(RunObserver):
         self, call: _Probed, result: Any, snapshot: Snapshot, before: list[Callable[[], object]]
     ) -> None:
         """Repeat a call that was made, and count it."""
-        with _disable_current_modes():
+        with without_modes():
             expected = _data_of(call.func, call.args, call.kwargs, result)
         if not expected:
             return self._pass_over(call.name, "no outputs")
@@ -175,13 +175,13 @@ class Probe(RunObserver):
         on_host = False
         for repeat in range(self._repeats):
             try:
-                with _disable_current_modes():
+                with without_modes():
                     args, kwargs = snapshot.copy()
                     _set(before)
                 with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
                     result = call.run(*args, **kwargs)
                 on_host |= "schedule" in names
-                with _disable_current_modes():
+                with without_modes():
                     differing = _compare(expected, _data_of(call.func, args, kwargs, result))
             except Exception as error:
                 _logger.debug("%s is not repeated: %r", call.name, error)
@@ -205,7 +205,7 @@ class Probe(RunObserver):
             return
         row = self._rows.get(key)
         if row is None:
-            with _disable_current_modes():
+            with without_modes():
                 family, action = _rule_of(call)
             row = ProbeRow(call.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
             self._rows[key] = row

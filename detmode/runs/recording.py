@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.environment.dispatch import untraced
+from detmode.environment.dispatch import untraced, without_modes
 from detmode.runs.description import about_run, arguments_text, generator_state
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
@@ -336,7 +335,7 @@ def _storage(tensor: Tensor) -> int:
 
 def _content(tensor: Tensor) -> Tensor:
     """Return the bytes of a non-strided tensor's components; empty if it has no data."""
-    with _disable_current_modes():
+    with without_modes():
         if not has_data(tensor):
             return torch.empty(0, dtype=torch.uint8)
         return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,15 +57,16 @@ class RuleTable(Value):
         self, rules: Iterable[Rule] = (), *, family: str = _USER, forwards: Iterable[str] = ()
     ) -> None:
         self._rows = tuple(FamilyRule(rule, family) for rule in rules)
-        self._forwards = frozenset(forward.partition(".")[0] for forward in forwards)
+        # With the family, whose rows the backward may meet.
+        self._forwards = frozenset((family, forward.partition(".")[0]) for forward in forwards)
         if family == _USER:
             self._refuse_unknown()
         self._refuse_duplicates()
 
     @classmethod
-    def _of(cls, rows: Iterable[FamilyRule], forwards: Iterable[str]) -> RuleTable:
-        table = cls(forwards=forwards)
-        table._rows = tuple(rows)
+    def _of(cls, rows: Iterable[FamilyRule], forwards: frozenset[tuple[str, str]]) -> RuleTable:
+        table = cls()
+        table._rows, table._forwards = tuple(rows), forwards
         table._refuse_duplicates()
         return table
 
@@ -78,7 +79,7 @@ class RuleTable(Value):
         """
         rows: list[FamilyRule] = []
         owner: dict[str, str] = {}
-        forwards: set[str] = set()
+        forwards: frozenset[tuple[str, str]] = frozenset()
         for table in tables:
             for row in table._rows:
                 other = owner.setdefault(_overload_name(row.rule.op), row.family)
@@ -111,31 +112,36 @@ class RuleTable(Value):
             (row for row in self._rows if row.rule.holds_for(parsed)), self._forwards
         )
 
+    def only(self, keep: Callable[[FamilyRule], bool]) -> RuleTable:
+        """Return the rows for which ``keep`` returns true, and the forwards of their families."""
+        rows = tuple(filter(keep, self._rows))
+        families = {row.family for row in rows}
+        return RuleTable._of(
+            rows, frozenset(each for each in self._forwards if each[0] in families)
+        )
+
     def get(self, func: torch._ops.OpOverload) -> tuple[FamilyRule, ...]:
         """Return the chain for an overload or a variant of a listed one; empty if none is listed.
 
         The chain has only the rows that hold for the running PyTorch.
         """
         base = func._schema.name
-        if base in self._by_base:
-            functional = base
-        elif base.endswith("_") and base[:-1] in self._by_base:
-            functional = base[:-1]
-        else:
-            return ()
+        rows = self._by_base.get(base) or self._by_base.get(base.removesuffix("_"), [])
         return tuple(
-            row
-            for row in self._by_base[functional]
-            if row.rule.holds_for(TORCH_VERSION) and _means(row.rule.op, func)
+            row for row in rows if row.rule.holds_for(TORCH_VERSION) and _means(row.rule.op, func)
         )
 
-    def is_forward(self, func: torch._ops.OpOverload) -> bool:
-        """Return whether the backward of ``func`` may call a listed operator."""
-        namespace, _, name = func._schema.name.partition("::")
+    def names(self, op: str) -> bool:
+        """Return whether rows name the operator of this name, or the one that it makes in place."""
+        return op in self._by_base or op.removesuffix("_") in self._by_base
+
+    def is_forward(self, op: str) -> bool:
+        """Return whether the backward of the operator of this name may call a listed one."""
+        namespace, _, name = op.partition("::")
         name = name.rstrip("_")
         backwards = (f"{namespace}::{name}_backward", f"{namespace}::_{name}_backward")
         return (
-            f"{namespace}::{name}" in self._forwards
+            f"{namespace}::{name}" in self._forward_names
             or any(backward in self._by_base for backward in backwards)
             or (name.startswith("_") and f"{namespace}::{name[1:]}_backward" in self._by_base)
         )
@@ -146,6 +152,10 @@ class RuleTable(Value):
         rules = [row.rule for row in self._rows]
         lines = sorted({f"{rule.op} {rule.when} {rule.may_vary(None, True)}" for rule in rules})
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    @cached_property
+    def _forward_names(self) -> set[str]:
+        return {name for _, name in self._forwards}
 
     @cached_property
     def _by_base(self) -> dict[str, list[FamilyRule]]:

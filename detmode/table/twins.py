@@ -8,6 +8,7 @@ it, and calls it as it stands.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,15 @@ _SEPARATOR = "__of__"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _names: set[str] = set()
 _twins: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}
+
+
+def _leave_to_original(*call: Any) -> Any:
+    return NotImplemented
+
+
+receive: Callable[..., Any] = _leave_to_original
+"""Returns the result of a call that no dispatch mode receives, given the twin and its arguments;
+``NotImplemented`` leaves it to the original. A mode above this folder sets it."""
 
 
 def twin_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
@@ -39,8 +49,12 @@ def twin_of(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
             result = func(*args, **kwargs)
             return None if variant_of(func) == "inplace" else result
 
-        # Outside of a mode a twin is its original.
-        _library.impl(name, original, "CompositeExplicitAutograd")
+        def received(*args: Any, **kwargs: Any) -> Any:
+            result = receive(_twins[func], args, kwargs)
+            # Outside of a mode a twin is its original.
+            return original(*args, **kwargs) if result is NotImplemented else result
+
+        _library.impl(name, received, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", original, lib=_library)
         twin = getattr(getattr(torch.ops, NAMESPACE), name).default
         _twins[func] = twin

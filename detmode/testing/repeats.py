@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.runs.comparison import Comparison
 from detmode.runs.diff import diff
@@ -52,7 +52,7 @@ def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False)
         TypeError: with ``strict``, for a value that cannot be compared bit for bit.
     """
     found: Snapshot = {}
-    with _disable_current_modes(), torch.no_grad():
+    with without_modes(), torch.no_grad():
         for path, each in _walk(value, name):
             if isinstance(each, Tensor):
                 found.update(_copies(path, each, strict))
@@ -104,7 +104,7 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
         yield f"{path}.{name}" if name else path, whole.to("cpu", copy=True).contiguous()
 
 
-@_disable_current_modes()
+@without_modes()
 def differences(first: Snapshot, second: Snapshot) -> list[str]:
     """Return a line for each of the first few values that are not bitwise identical."""
     lines = [

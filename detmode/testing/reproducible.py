@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import cuda
 from detmode.environment.dispatch import (
@@ -17,6 +17,7 @@ from detmode.environment.dispatch import (
     autocast_inside,
     compiled_as_outside,
     resolve_views,
+    without_modes,
 )
 from detmode.mode.higher_order import register_passthrough
 from detmode.table.names import overload_name
@@ -127,7 +128,7 @@ def _check(runs: int, vary: Collection[str]) -> None:
 
 def _copied(value: Any) -> Any:
     try:
-        with _disable_current_modes():
+        with without_modes():
             return copy.deepcopy(value)
     except Exception as error:
         raise TypeError(
@@ -165,7 +166,7 @@ def _surroundings(number: int, vary: frozenset[str], threads: int) -> Iterator[N
             undo.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads((threads, 1, threads + 1)[number % 3])
         if "addresses" in vary:
-            with _disable_current_modes():
+            with without_modes():
                 held = _churn(number)
             undo.callback(held.clear)
         if "schedule" in vary:

@@ -82,6 +82,13 @@ def nested() -> None:
         x.cumsum(0)
 
 
+def listed() -> None:
+    with DeterministicMode(rules=RULES, simulate="cuda", intercept="listed"):
+        x.reshape(2, 2).trace()
+        with DeterministicMode(rules=RULES, overrides={"aten::cos": "allow"}, intercept="listed"):
+            x.cos()
+
+
 def waiting() -> Iterator[None]:
     with DeterministicMode(rules=RULES):
         yield
@@ -106,8 +113,11 @@ BLOCKS: dict[str, Callable[[], None]] = {
         taken_apart,
         nested,
         left_early,
+        listed,
     )
 }
+LISTED = ("aten::trace", "aten::trace.out", "aten::cumprod", "aten::cumprod_", "aten::cos")
+"""Operators for which one of the blocks registers kernels."""
 
 
 def state() -> dict[str, object]:
@@ -118,6 +128,7 @@ def state() -> dict[str, object]:
         "cudnn": (torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark()),
         "inductor": getattr(inductor, "deterministic", None),
         "compiling": thread.key,
+        "kernels": [torch._C._dispatch_dump_table(name) for name in LISTED],
         "stack": dispatch._get_current_dispatch_mode_stack(),
         "dispatch": [getattr(dispatch, name) for name in vars(dispatch) if name[:6] == "_is_in"],
         "detours": (len(Detours._users), len(Detours._installed)),

@@ -6,8 +6,11 @@ import re
 import pytest
 import torch
 from interrupted import state
+from programs import actions, index_add
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import DeterministicMode, Rule, RuleTable, allow
+from detmode.mode import listed
 from detmode.table.rule import GPU_TO_GPU, Allow, Native
 
 EMPTY = RuleTable()
@@ -22,6 +25,7 @@ EMPTY = RuleTable()
         ({"substitute": 1}, TypeError, "substitute must be bool, not int"),
         ({"substitute": None}, TypeError, "substitute must be bool, not NoneType"),
         ({"rules": []}, TypeError, r"rules=default_rules\(\) \+ \[Rule\(...\)\]"),
+        ({"intercept": "some"}, ValueError, "intercept must be 'all' or 'listed', got 'some'"),
         ({"overrides": [("a", "b")]}, TypeError, "overrides must be a mapping"),
         ({"overrides": {"aten::histc": "skip"}}, ValueError, "allow, warn, error, native, subst"),
         ({"overrides": {"aten::histc": ["allow"]}}, ValueError, "must be one of"),
@@ -107,6 +111,19 @@ def test_wrong_arguments_of_allow(operators, error, text):
     """``allow`` refuses where it stands what cannot name an operator that a mode meets."""
     with pytest.raises(error, match=re.escape(text)):
         allow(*operators)
+
+
+def test_older_pytorch_intercepts_all(mode, monkeypatch, caplog):
+    """All calls are intercepted where a kernel cannot call the one it stands for; it is said."""
+    monkeypatch.setattr(listed, "AVAILABLE", False)
+    with mode(intercept="listed") as made:
+        assert _get_current_dispatch_mode_stack() == [made]
+        index_add()
+    with made:
+        pass
+    assert actions(made) == [("aten::index_add.default", "substitute", 1)]
+    assert [each.message for each in caplog.records] == [listed.UNAVAILABLE]
+    assert "intercept" not in made.report().head
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, RuleTable
 from detmode.compiled.current import thread
+from detmode.environment.dispatch import carry
 from detmode.environment.settings import deterministic_flag, no_memory_fill
 from detmode.mode import deterministic_mode
 from detmode.mode.deterministic_mode import current_mode
@@ -35,6 +36,19 @@ def test_context_manager_gives_the_mode(mode):
     x.cumsum(0)
     assert entered is made
     assert actions(made) == [SCAN]
+
+
+def test_what_pytorch_carries_stays_referenced():
+    """Each block gives the thread's levels to PyTorch anew, which takes one reference to them."""
+
+    def references():
+        value = []
+        before = sys.getrefcount(value)
+        for _ in range(3):
+            carry("detmode.test", value)
+        return sys.getrefcount(value) - before
+
+    assert in_another_thread(references) == 1
 
 
 def test_decorator_keeps_name_and_result(mode):

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.warm and options.no_substitute:
         raise UsageError("--warm compiles what --no-substitute never calls; leave one of them out")
     program = _prepared(options, arguments)
-    mode = _mode(options, **policy)
+    mode = _mode(options, intercept=options.intercept, **policy)
     if options.warm:
         _warm(options)
     failure = _execute(program, mode)

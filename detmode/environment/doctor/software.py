@@ -24,6 +24,14 @@ def _pytorch() -> Iterator[Finding]:
         "still alerts, but without a substitute",
         f"use PyTorch {VERSIONS}, or a newer detmode",
     )
+    if not hasattr(torch.library, "get_kernel"):
+        yield Finding(
+            'intercept="listed"',
+            "not possible with this PyTorch",
+            "DeterministicMode intercepts all calls of its thread instead",
+            "use PyTorch 2.9 or newer",
+            "note",
+        )
 
 
 def _devices() -> Iterator[Finding]:
