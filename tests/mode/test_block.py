@@ -19,7 +19,7 @@ from detmode import DeterministicMode, RuleTable
 from detmode.compiled.current import thread
 from detmode.environment.dispatch import carry
 from detmode.environment.settings import deterministic_flag, no_memory_fill
-from detmode.mode import deterministic_mode
+from detmode.mode import levels
 from detmode.mode.deterministic_mode import current_mode
 from detmode.mode.row_counter import RowCounter
 
@@ -254,7 +254,7 @@ def test_a_block_keeps_and_frees_nothing(mode):
         with made:
             pass
         gc.collect()
-        counts.append((sys.getrefcount(deterministic_mode._stack()), sys.getrefcount(made)))
+        counts.append((sys.getrefcount(levels.levels_here()), sys.getrefcount(made)))
     assert counts == counts[:1] * 3
 
 
@@ -290,7 +290,7 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, [counter] * threads, [start] * threads))
         total = threads * calls
-        assert [(row.count, row.modules) for row in counter.report().records] == [
+        assert [(row.count, row.modules) for row in counter.report({}).records] == [
             (total, {"Scan": total})
         ]
 

@@ -470,7 +470,7 @@ def test_the_report_says_what_was_not_seen(made):
     again = Report.from_json(report.to_json())
     assert (again.verdict, again.head["intercept"]) == (report.verdict, "listed")
     with made(warn_only=True) as mode, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # the verdict is what is looked at
         put()
     assert mode.report().verdict == f"may vary: 1 call at 1 line {unseen}"
     assert "intercept" not in made(intercept="all").report().head

@@ -116,6 +116,7 @@ def marked(family: str) -> bool:
 MARKED = [family for family in families() if marked(family)]
 
 
+# PyTorch warns of many wrong arguments before it refuses them.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", MARKED)
 def test_what_pytorch_refuses_is_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
