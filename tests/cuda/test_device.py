@@ -35,6 +35,7 @@ class Driver:
         monkeypatch.setattr(cupy.cuda.runtime, "setDevice", self.devices.append)
         monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
         monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(
