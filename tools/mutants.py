@@ -194,7 +194,7 @@ KERNELS = (
     *_of(
         _INCLUDE + "interpolation_table.cuh",
         _FUZZ("upsample"),
-        ("return end >= i;", "return end > i;"),
+        ("begin > i : end >= i", "begin > i : end > i"),
     ),
     *_of(
         _RULES + "upsample_aa/kernels.cu",

@@ -46,11 +46,11 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   int64_t i = t - resize.out;
   // `begin` and `end` do not decrease with o, whatever the rounding: bisection finds the exact
   // range.
-  auto first_from = [&](int64_t low, auto reached) {
+  auto first_from = [&](int64_t low, bool behind) {
     for (int64_t above = resize.out; low < above;) {
       int64_t o = (low + above) / 2;
       interpolation::span(resize, o, begin, end);
-      if (reached()) {
+      if (behind ? begin > i : end >= i) {
         above = o;
       } else {
         low = o + 1;
@@ -58,8 +58,8 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
     }
     return low;
   };
-  int64_t low = first_from(0, [&] { return end >= i; });
-  int64_t beyond = first_from(low, [&] { return begin > i; });
+  int64_t low = first_from(0, false);
+  int64_t beyond = first_from(low, true);
   positions[t] = static_cast<int32_t>(low);
   positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
 }
