@@ -32,6 +32,10 @@ CANCELLED = {("index_reduce.prod", 3)}
 """A second derivative whose formula in PyTorch subtracts what is nearly equal: one rounding of the
 product, which ATen's kernel and ours take elsewhere, is a hundred of the result."""
 
+STEEP = {"grid_sampler_2d", "grid_sampler_3d", "nn.functional.grid_sample"}
+"""Operators that subtract what a coordinate's rounding has moved: their error is a few roundings of
+the inputs, however small the result. In float64 ATen's CPU kernel is no truth for them."""
+
 
 def substituted(mode: DeterministicMode) -> frozenset[str]:
     return frozenset(each.overload for each in mode.records if each.action == "substitute")
@@ -65,10 +69,13 @@ def check(op: Any, sample: Any) -> str | None:
     if not same:
         return "gives other bits in another schedule"
     truth = run(op, sample.transform(wide), twice=twice)
-    for number, (mine, theirs, true) in enumerate(zip(*map(flat, (runs[0], aten, truth)))):
+    moved = run(op, sample.transform(rounded), twice=twice) if name_of(op) in STEEP else truth
+    results = map(flat, (runs[0], aten, truth, moved))
+    for number, (mine, theirs, true, near) in enumerate(zip(*results)):
         if (op.name, number) in TIES or (name_of(op), number) in CANCELLED:
             continue
         allowed = 2 * largest_error(theirs, true) + roundings(mine, true)
+        allowed += largest_error(near, true)
         error = largest_error(mine, true)
         if mine.shape != theirs.shape or not error <= allowed:
             return f"gives tensor {number} with an error of {error:.3g}, not {allowed:.3g}"
@@ -84,6 +91,15 @@ def wide(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return widened(value.detach()).requires_grad_(value.requires_grad)
+
+
+def rounded(value: Any) -> Any:
+    """A tensor of a sample as :func:`wide` gives it, moved by a rounding of its largest element."""
+    exact = wide(value)
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return exact
+    move = torch.finfo(value.dtype).eps * exact.detach().abs().max() if value.numel() else 0
+    return (exact.detach() + move).requires_grad_(value.requires_grad)
 
 
 def largest_error(values: torch.Tensor, truth: torch.Tensor) -> float:
