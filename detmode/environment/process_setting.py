@@ -209,7 +209,7 @@ class Setting(Generic[T]):
 
     def end_wishes(self) -> None:
         """End the holds of other threads' calls that are only wishes."""
-        if self._active:
+        if self._active or self._waiting:
             self._lock.run(self._end_wishes)
 
     def _end_wishes(self) -> None:
