@@ -7,7 +7,9 @@ family ``scatter_reduce`` uses the same launches.
 ## What varies
 
 ATen's CUDA kernels assign each element of ``src`` to a thread: elements that meet in one
-destination are added or multiplied by atomics, in an order that varies between runs. PyTorch's flag
+destination are added or multiplied by atomics, in an order that varies between runs. So do the
+kernels for rows by which PyTorch replaces that of ``scatter_add`` since 2.13 where the package
+``nvidia-cutlass-dsl`` is installed. PyTorch's flag
 sends floating and complex sums to ``index_put``, which builds int64 coordinates for every
 dimension, sorts them and adds duplicates one by one; it alerts for products, and for
 ``reduce="add"`` of integers. With a scalar instead of ``src`` nothing varies, because all addends
