@@ -177,10 +177,7 @@ def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.Monke
 
 
 def test_a_stream_that_lasts(driver: Driver) -> None:
-    """What is launched on the current stream can be kept, but not in a capture nor on another GPU.
-
-    On the CPU nothing is.
-    """
+    """The current stream does, but not in a capture, nor that of another GPU; the CPU has none."""
     assert device.lasting_stream(0) == 1234
     assert device.lasting_stream(1) is None
     driver.capturing = True
