@@ -28,7 +28,7 @@ from torch.utils.benchmark import timer
 
 from detmode import DeterministicMode
 from detmode.cuda import device, host
-from detmode.cuda.rows import positions
+from detmode.cuda.rows import interpolation_tables, positions
 
 GATHER, SUM, NEW = 20.0, 35.0, 10.0
 """Targets in microseconds: a gather, a sum by index, and what a new shape takes more."""
@@ -126,17 +126,22 @@ def without_launches() -> Iterator[None]:
         kernel.set_device, kernel.launch_kernel = _nothing, _nothing
         return device._kernels.setdefault((id(source), entry, index), (source, kernel))
 
-    gpu = torch.device("cuda", 0)
     with (
-        mock.patch.object(host, "launch_blocks", lambda *given: device.launch_blocks(*given, gpu)),
+        mock.patch.object(host, "launch_blocks", lambda *given: device.launch_blocks(*given, 0)),
         mock.patch.dict(device._kernels),
         mock.patch.object(device, "_load", load),
         mock.patch.object(torch._C, "_cuda_getDevice", _first, create=True),
         mock.patch.object(torch._C, "_cuda_getCurrentRawStream", _first, create=True),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", _nothing),
+        mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
         mock.patch("detmode.cuda.launch._poison", lambda tensor: tensor),
     ):
         yield
+
+
+def _lasting_stream(_: Tensor) -> int | None:
+    return device.lasting_stream(0)
 
 
 def _first(*_: object) -> int:

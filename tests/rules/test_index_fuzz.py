@@ -190,6 +190,15 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
     assert same_bits(found[0], found[2])
 
 
+@needs.compiler
+def test_alphas_that_are_equal_are_told_apart() -> None:
+    """-0.0 equals 0.0, yet a sum by one of them has the other sign; both have one plan's shapes."""
+    self, index, rows = torch.full((2,), -0.0), torch.tensor([0]), torch.ones(1)
+    for alpha, negative in ((0.0, False), (-0.0, True), (0.0, False)):
+        result = launch.index_add(self, 0, index, rows, alpha=alpha)
+        assert torch.signbit(result).tolist() == [negative, True]
+
+
 @pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("name", SORTING)

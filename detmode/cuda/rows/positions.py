@@ -30,7 +30,8 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
                     )
             found += index.to(self.device).nonzero().unbind(1)
         elif index.dtype in (torch.int64, torch.int32):
-            found.append(index.to(self.device, torch.int64))
+            is_ready = index.dtype is torch.int64 and index.device == self.device
+            found.append(index if is_ready else index.to(self.device, torch.int64))
         else:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if len(found) > self.dim():
@@ -42,6 +43,8 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
 
 def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:
     """The common shape of the indices, or ATen's ``IndexError``."""
+    if len(indices) == 1:
+        return tuple(indices[0].shape)
     try:
         return tuple(torch.broadcast_shapes(*(index.shape for index in indices)))
     except RuntimeError:
@@ -68,17 +71,19 @@ def linearize(
     """
     if start is None and len(indices) == 1 and not wraps:
         return indices[0][0].expand(shape).contiguous()
-    device = indices[0][0].device
     if start is None:
-        keys = torch.zeros(shape, dtype=torch.int64, device=device)
+        keys = empty(shape, torch.int64, indices[0][0].device)
     else:
         keys = start.expand(shape).clone(memory_format=torch.contiguous_format)
-    n = keys.numel()
+    n, before = keys.numel(), start is not None
     for index, size in indices:
-        index = index.expand(shape).contiguous()
+        if index.shape != shape:
+            index = index.expand(shape)
         launch(
-            SOURCE, "index_put_linearize", n, index=index, keys=keys, n=n, size=size, wraps=wraps
-        )
+            SOURCE, "index_put_linearize", n,
+            index=index.contiguous(), keys=keys, n=n, size=size, before=before, wraps=wraps,
+        )  # fmt: skip
+        before = True
     return keys
 
 

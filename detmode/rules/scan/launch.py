@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, empty_like, launch_blocks
+from detmode.cuda import Launch, Source, ctype, empty, empty_like, planned
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -68,21 +68,25 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = empty_like(self, memory_format=torch.contiguous_format)
-    n = self.numel()
-    pack = min(16 // self.itemsize, 4)
-    tiles = -(-n // (THREADS * ROWS * pack))
+    launch, nodes = _plan(op, self.dtype, self.numel(), self.stride(dim))
     marks = totals = None
-    nodes = _nodes(tiles)
-    if tiles > 1:
+    if nodes > 1:
         # The marks and, behind them, the counter from which blocks draw their tiles.
         marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
         totals = empty((nodes, WORDS), torch.int32, self.device)
-    launch_blocks(
-        SOURCE, f"scan_row<{op}, {ctype(self.dtype)}>", tiles, THREADS,
-        input=self, output=out, marks=marks, totals=totals, nodes=nodes, n=n,
-        stride=self.stride(dim),
-    )  # fmt: skip
+    launch(input=self, output=out, marks=marks, totals=totals)
     return out
+
+
+@planned
+def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[Launch, int]:
+    """The launch that still needs its tensors, and the nodes of the tree over its tiles."""
+    pack = min(16 // dtype.itemsize, 4)
+    tiles = -(-n // (THREADS * ROWS * pack))
+    nodes = _nodes(tiles)
+    entry = f"scan_row<{op}, {ctype(dtype)}>"
+    launch = Launch.of_blocks(SOURCE, entry, tiles, THREADS, nodes=nodes, n=n, stride=stride)
+    return launch, nodes
 
 
 def _nodes(tiles: int) -> int:
