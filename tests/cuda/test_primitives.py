@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import FLOATING, PRIMITIVES, in_every_schedule
+from cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -285,3 +285,26 @@ def test_sums_in_warps(together: bool) -> None:
 
     expected = torch.zeros(41, 2, dtype=torch.int64).index_add(0, targets, pairs)
     assert torch.equal(in_every_schedule(sums), expected)
+
+
+@pytest.mark.parametrize(
+    ("targets", "atomics"),
+    [
+        ([0] * 32, [1]),
+        ([0, 1] * 16, [1, 1]),
+        ([0, 1, 2, 3] * 8, [1] * 4),
+        ([0] * 8 + [1] * 7 + [2] * 17, [1, 7, 17]),  # the crowd behind the seven is not found
+        ([0] * 8 + [1] * 17 + [2] * 7, [1, 1, 7]),
+        ([0, 1, 2, 3, 4] * 6 + [0, 1], [7, 7, 6, 6, 6]),
+        (list(range(32)), [1] * 32),
+    ],
+    ids=["one", "halves", "quarters", "short", "long", "fifths", "none"],
+)
+def test_a_crowd_makes_one_atomic(targets: list[int], atomics: list[int]) -> None:
+    """From eight threads of a warp at one address on, one of them adds for all."""
+    sums = torch.zeros(len(atomics), 2, dtype=torch.int64)
+    values, n = torch.arange(1, 33), 32
+    launch(CROWD, "counted_sums", n, targets=torch.tensor(targets), values=values, sums=sums, n=n)
+    expected = torch.zeros(len(atomics), dtype=torch.int64)
+    expected = expected.index_add(0, torch.tensor(targets), values)
+    assert sums.tolist() == list(map(list, zip(expected.tolist(), atomics, strict=True)))
