@@ -44,6 +44,7 @@ KERNELS = source(
 )
 FAULTS = source("faults.cu", read_shared_of=["float"])
 WARP = source("warp.cu")
+CROWD = source("crowd.cu")
 PRIMITIVES = source(
     "primitives.cu",
     row_sum=["float, 32", "float, 256", "double, 96", "complex<float>, 64"],

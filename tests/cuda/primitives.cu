@@ -2,6 +2,7 @@
 #include "block_reduce.cuh"
 #include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
+#include "crowd.cuh"
 #include "dtype.cuh"
 #include "owner.cuh"
 #include "segment_reduce.cuh"
@@ -169,4 +170,14 @@ __global__ void chosen(const scalar_t* __restrict__ grad_output,
                                      [&](int axis, index_t) -> window_range<index_t> {
                                        return {0, out[axis], static_cast<index_t>(step)};
                                      });
+}
+
+// Each thread adds a pair at its target; those of a warp may add theirs among themselves.
+__global__ void sums_in_warps(const int64_t* __restrict__ targets,
+                              const int64_t* __restrict__ pairs, int64_t* __restrict__ sums,
+                              int64_t n, bool together) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t pair[2] = {pairs[2 * i], pairs[2 * i + 1]};
+    add_in_warp(sums + 2 * targets[i], pair, together);
+  }
 }

@@ -26,6 +26,9 @@ MOST_OF_FEW = 1 << 16
 SMALL_SORT = 4096
 """The most elements that torch.sort sorts in one launch on a GPU, whatever their bits."""
 
+CROWDED_COLUMNS = 4
+"""The most columns side by side of which eight threads of a warp, crowd.cuh's CROWD, can meet."""
+
 KEYS = ("int32_t", "int64_t")
 """The types of sorted positions in CUDA code."""
 

@@ -8,7 +8,7 @@ from detmode.cuda import Source, ctype
 from detmode.cuda.dtypes import COMPLEX, FLOATING, INTEGRAL
 from detmode.cuda.rows.shapes import KEYS
 
-_ELEMENTS = ("observe", "admit_self", "accumulate", "finish")
+_ELEMENTS = ("observe", "admit_self", "finish")
 
 
 def widths(dtype: torch.dtype) -> tuple[int, ...]:
@@ -31,6 +31,11 @@ SOURCE = Source(
             f"index_add_{kernel}<{ctype(dtype)}>"
             for kernel in _ELEMENTS
             for dtype in FLOATING + COMPLEX
+        ),
+        *(
+            f"index_add_accumulate<{ctype(dtype)}, {crowded}>"
+            for dtype in FLOATING + COMPLEX
+            for crowded in ("false", "true")
         ),
         *(
             f"sorted_{items}<{row}, {key}>"

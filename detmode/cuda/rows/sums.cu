@@ -51,16 +51,15 @@ __global__ void narrow_index(const int64_t* __restrict__ index, key_t* __restric
   }
 }
 
-// Integer maxima and counts: any order gives the same.
+// Integer maxima: any order gives the same.
 template <typename scalar_t>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
-                                  int64_t* __restrict__ counts, int64_t n, bool by_row,
-                                  row_shape shape, bool scaled, double re, double im) {
+                                  int64_t n, bool by_row, row_shape shape, bool scaled, double re,
+                                  double im) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t destination = placed_by(index, i, by_row, shape).destination;
     accumulator<scalar_t>::observe(keys, destination, addend(source[i], scaled, re, im));
-    if (counts != nullptr) atomic_add(counts + destination, int64_t(1));
   }
 }
 
@@ -78,17 +77,25 @@ __global__ void index_add_admit_self(const scalar_t* __restrict__ self, int32_t*
   }
 }
 
-// Integer additions: any order gives the same.
-template <typename scalar_t>
+// Integer additions: any order and grouping gives the same. Threads of one warp meet where no more
+// than CROWDED_COLUMNS lie side by side.
+template <typename scalar_t, bool crowded>
 __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,
                                      const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
-                                     int64_t n, bool by_row, row_shape shape, bool scaled,
-                                     double re, double im, int64_t headroom) {
+                                     int64_t* __restrict__ counts, int64_t n, bool by_row,
+                                     row_shape shape, bool scaled, double re, double im,
+                                     int64_t headroom) {
+  int64_t in_whole_warps = n / WARP * WARP;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    bool together = crowded && i < in_whole_warps;
     int64_t destination = placed_by(index, i, by_row, shape).destination;
-    accumulator<scalar_t>::add(keys, sums, destination, addend(source[i], scaled, re, im),
-                               headroom);
+    accumulator<scalar_t>::add_in_warp(keys, sums, destination, addend(source[i], scaled, re, im),
+                                       headroom, together);
+    if (counts != nullptr) {
+      int64_t one[1] = {1};
+      add_in_warp(counts + destination, one, together);
+    }
   }
 }
 

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from detmode.cuda import Launch, ctype, empty, launch, planned
 from detmode.cuda.rows.positions import of_elements, sorted_positions
-from detmode.cuda.rows.shapes import PIECE, Rows, are_few, flat, parts_of, sorts_rows
+from detmode.cuda.rows.shapes import (
+    CROWDED_COLUMNS,
+    PIECE,
+    Rows,
+    are_few,
+    flat,
+    parts_of,
+    sorts_rows,
+)
 from detmode.cuda.rows.source import SOURCE, widths
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
@@ -126,15 +134,16 @@ def _add_integers(
     addends |= {"shape": shape, **scaled}
     launch(
         SOURCE, f"index_add_observe<{scalar}>", shape.addends,
-        keys=keys, counts=counts, **addends,
+        keys=keys, **addends,
     )  # fmt: skip
     launch(
         SOURCE, f"index_add_admit_self<{scalar}>", n,
         self=out, keys=keys, sums=sums, n=n, include_self=include_self, headroom=headroom,
     )  # fmt: skip
+    crowded = "true" if shape.inner <= CROWDED_COLUMNS else "false"
     launch(
-        SOURCE, f"index_add_accumulate<{scalar}>", shape.addends,
-        keys=keys, sums=sums, headroom=headroom, **addends,
+        SOURCE, f"index_add_accumulate<{scalar}, {crowded}>", shape.addends,
+        keys=keys, sums=sums, counts=counts, headroom=headroom, **addends,
     )  # fmt: skip
     launch(
         SOURCE, f"index_add_finish<{scalar}>", n,
