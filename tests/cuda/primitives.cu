@@ -3,6 +3,7 @@
 #include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
+#include "look_back.cuh"
 #include "owner.cuh"
 #include "segment_reduce.cuh"
 
@@ -169,4 +170,10 @@ __global__ void chosen(const scalar_t* __restrict__ grad_output,
                                      [&](int axis, index_t) -> window_range<index_t> {
                                        return {0, out[axis], static_cast<index_t>(step)};
                                      });
+}
+
+__global__ void look_back(int32_t* __restrict__ words, int64_t* __restrict__ found, int64_t tile,
+                          int64_t count) {
+  publish_count(words, 1, tile, static_cast<int32_t>(count));
+  *found = count_before(words, 1, tile, static_cast<int32_t>(count));
 }

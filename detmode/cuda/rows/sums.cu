@@ -38,18 +38,6 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
   }
 }
 
-// An index as keys to sort, of the fewest bits that the positions below `size` need. All of them
-// are checked here, where neighbouring threads read neighbours: no launch reads the index again.
-template <typename key_t>
-__global__ void narrow_index(const int64_t* __restrict__ index, key_t* __restrict__ keys, int64_t n,
-                             int64_t size) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t position = index[i];
-    DETMODE_ASSERT(position >= 0 && position < size);
-    keys[i] = static_cast<key_t>(position);
-  }
-}
-
 // Integer maxima and counts: any order gives the same.
 template <typename scalar_t>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
@@ -234,7 +222,7 @@ constexpr int PIECE = 64;
 // The first launch: the rows themselves. `order` is the stable sort of the index, `keys` its
 // values.
 template <typename row_t, int width, typename key_t>
-__global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
+__global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
                             const typename row_t::scalar_t* __restrict__ source,
                             typename row_t::scalar_t* __restrict__ out,
                             key_t* __restrict__ carry_keys, double* __restrict__ carries,

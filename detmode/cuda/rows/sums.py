@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import ctype, empty, launch
-from detmode.cuda.rows.positions import of_elements, sorted_positions
+from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import PIECE, Rows, are_few, flat, parts_of, sorts_rows
+from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import SOURCE, widths
 
 
