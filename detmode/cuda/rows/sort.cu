@@ -90,14 +90,14 @@ __global__ void __launch_bounds__(THREADS)
                const int32_t* __restrict__ order_read, key_t* __restrict__ keys,
                int32_t* __restrict__ order, int32_t* __restrict__ counters, int64_t n, int64_t size,
                int64_t width, int64_t passes, int64_t done) {
-  __shared__ union {
+  __shared__ __align__(16) union {
     uint16_t counts[WARPS][DIGITS];
     int32_t words[TILE];
   } memory;
   __shared__ int32_t shift[DIGITS];
   bool alone = counters == nullptr;
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  // From where a digit is counted or put down, it is this thread's.
+  // While digits are counted, this one is the thread's.
   int digit = threadIdx.x;
   bool has_digit = digit < DIGITS;
   int32_t *counted = nullptr, *words = nullptr;
@@ -140,7 +140,10 @@ __global__ void __launch_bounds__(THREADS)
     // How many items of the warp have the digit and come before this lane's.
     int place[ITEMS];
     __syncthreads();
-    for (int d = lane; d < DIGITS / 2; d += 32) memory.words[warp * DIGITS / 2 + d] = 0;
+    using zeros_t = pack_of<int32_t, 4>;
+    auto* zeros = reinterpret_cast<zeros_t*>(memory.counts[warp]);
+#pragma unroll
+    for (int i = 0; i < DIGITS / 8; i += 32) zeros[i + lane] = zeros_t{};
     __syncwarp();
 #pragma unroll
     for (int r = 0; r < ITEMS; ++r) {

@@ -9,11 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch
+from detmode.cuda import ctype, empty, launch, launch_blocks
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import PIECE, Rows, are_few, flat, parts_of, sorts_rows
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import SOURCE, widths
+
+THREADS = 256
+"""Of a block that reduces carries."""
 
 
 def add_rows(
@@ -130,26 +133,24 @@ def _reduce_sorted(
     keys, order = sorted_positions(index, shape.size)
     kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
 
-    def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
-        """Threads for n items, and where their pieces' carries go; the last launch has none."""
-        pieces = -(-n // PIECE)
-        if pieces == 1:
-            return columns // width, None, None
-        carry_keys = empty((2 * pieces,), keys.dtype, out.device)
-        carries = empty((2 * pieces * columns * words,), torch.float64, out.device)
-        return pieces * columns // width, carry_keys, carries
-
-    threads, carry_keys, carries = slots(shape.rows)
+    groups, pieces = columns // width, [-(-shape.rows // PIECE)]
+    while pieces[-1] > 1:
+        # Each piece carries its first run and its last one.
+        pieces.append(-(-2 * pieces[-1] // PIECE))
+    slots = 2 * sum(pieces[:-1])
+    carries = empty((slots * columns * words,), torch.float64, out.device) if slots else None
     launch(
-        SOURCE, f"sorted_rows{kernel}", threads,
-        keys=keys, order=order, out=out, carry_keys=carry_keys, carries=carries, shape=shape,
-        **addends,
+        SOURCE, f"sorted_rows{kernel}", pieces[0] * groups,
+        keys=keys, order=order, out=out, carries=carries, shape=shape, **addends,
     )  # fmt: skip
-    while carry_keys is not None:
-        read_keys, read, n = carry_keys, carries, carry_keys.numel()
-        threads, carry_keys, carries = slots(n)
-        launch(
-            SOURCE, f"sorted_carries{kernel}", threads,
-            keys=read_keys, carries_read=read, counted=keys if mean else None, out=out,
-            carry_keys=carry_keys, carries=carries, n=n, shape=shape, include_self=include_self,
+    for level, n in enumerate(pieces[1:], 1):
+        # Few pieces of a few columns are a block's, which goes on through all levels by itself.
+        owned = THREADS // n if n <= PIECE else 0
+        blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
+        launch_blocks(
+            SOURCE, f"sorted_carries{kernel}", blocks, THREADS,
+            keys=keys, out=out, carries=carries, shape=shape, include_self=include_self, mean=mean,
+            level=level, owned=owned,
         )  # fmt: skip
+        if owned:
+            return
