@@ -257,6 +257,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
 // The row that a carry begins or ends at: slot 2 * p holds the first run of piece p of the level
 // below, and slot 2 * p + 1 its last one. What would be behind the last carry is the last row.
 static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t level, int64_t rows) {
+#pragma unroll 1
   for (; level > 0; --level) slot = slot / 2 * PIECE + slot % 2 * (PIECE - 1);
   return min_index(slot, rows - 1);
 }
