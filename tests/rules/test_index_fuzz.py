@@ -189,6 +189,16 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
     assert same_bits(*found)
 
 
+@pytest.mark.parametrize("name", ["sum", "product"])
+def test_levels_of_carries_wait_for_one_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that goes on from level to level reads nothing that is not yet written."""
+    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
+    maker = Maker(torch.float32, seed=2)
+    self, index, rows = maker.normal(3, 2), maker.integers(0, 3, 2500), maker.normal(2500, 2)
+    with host.check_races():
+        SORTING[name](self, index, rows)
+
+
 @pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("name", SORTING)
