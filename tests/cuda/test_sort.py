@@ -74,7 +74,7 @@ def test_more_positions_than_int32_has_are_refused() -> None:
 
 
 def look_back(words: Tensor, tile: int, count: int) -> int:
-    """What all tiles before ``tile`` add up to by their words."""
+    """Sum of all tiles before ``tile``, by their words."""
     found = torch.zeros(1, dtype=torch.int64)
     launch_blocks(PRIMITIVES, "look_back", 1, 1, words=words, found=found, tile=tile, count=count)
     return int(found)
@@ -104,6 +104,6 @@ def test_sums_reach_to_the_end_of_int32() -> None:
 
 
 def test_a_tile_that_says_nothing_is_found() -> None:
-    """What would wait forever on a GPU is an error on the host."""
+    """A wait that would never end on a GPU is an error on the host."""
     with pytest.raises(host.DeviceAssert, match=r"look_back\.cuh.*word\[b\] != 0"):
         look_back(torch.tensor([~1, 0, 0], dtype=torch.int32), 2, 3)

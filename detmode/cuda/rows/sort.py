@@ -30,7 +30,7 @@ def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
         size: of the dimension.
 
     Returns:
-        The sorted positions, and int32: where in ``index`` each of them stands.
+        Sorted positions, and, as int32, where in ``index`` each of them stands.
 
     Raises:
         RuntimeError: there are more than 2**31 - 1 positions.
