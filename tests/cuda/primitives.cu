@@ -4,6 +4,7 @@
 #include "compensated_sum.cuh"
 #include "crowd.cuh"
 #include "dtype.cuh"
+#include "look_back.cuh"
 #include "owner.cuh"
 #include "segment_reduce.cuh"
 
@@ -180,4 +181,10 @@ __global__ void sums_in_warps(const int64_t* __restrict__ targets,
     int64_t pair[2] = {pairs[2 * i], pairs[2 * i + 1]};
     add_in_warp(sums + 2 * targets[i], pair, together);
   }
+}
+
+__global__ void look_back(int32_t* __restrict__ words, int64_t* __restrict__ found, int64_t tile,
+                          int64_t count) {
+  publish_count(words, 1, tile, static_cast<int32_t>(count));
+  *found = count_before(words, 1, tile, static_cast<int32_t>(count));
 }

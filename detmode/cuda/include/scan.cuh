@@ -6,13 +6,10 @@
 // tiles a tree in which each node has 32 children. It depends on the number of elements alone,
 // neither on the GPU nor on which block is done first: a tile waits for the totals that its place
 // in the tree asks for, and never takes what happens to be there instead.
-//
-// A block draws its tile from a counter, so the tiles that it waits for are those of blocks that
-// run already or have run, and each of those waits for earlier ones only.
 #pragma once
 
 #include "block_reduce.cuh"
-#include "index.cuh"
+#include "look_back.cuh"
 
 constexpr int SCAN_CHILDREN = 32;
 
@@ -42,20 +39,12 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
   }
 }
 
-// On the host blocks run one after another: what is not there never comes, and a node that is
-// published twice was published too early. On a GPU these checks would cost a read each.
-#ifdef __CUDA_ARCH__
-#define SCAN_HOST_ASSERT(condition)
-#else
-#define SCAN_HOST_ASSERT(condition) DETMODE_ASSERT(condition)
-#endif
-
 // A node's total goes from the block that has it to those that wait for it: the total, then a
 // fence, then the mark; a reader does it the other way round.
 template <typename T>
 static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* totals, int64_t node,
                                                     T total) {
-  SCAN_HOST_ASSERT(load_relaxed(marks + node) == 0);
+  HOST_ASSERT(load_relaxed(marks + node) == 0);
   words_of<T> words;
   words.value = total;
   int32_t* to = totals + node * words_of<T>::count;
@@ -66,7 +55,7 @@ static __device__ __forceinline__ void scan_publish(int32_t* marks, int32_t* tot
 }
 template <typename T>
 static __device__ __forceinline__ T scan_await(int32_t* marks, int32_t* totals, int64_t node) {
-  SCAN_HOST_ASSERT(load_relaxed(marks + node) == 1);
+  HOST_ASSERT(load_relaxed(marks + node) == 1);
   while (load_relaxed(marks + node) == 0) {
   }
   __threadfence();
@@ -219,14 +208,8 @@ static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t*
   constexpr int warps = threads / 32;
   // Bytes, because a shared variable must not have a constructor.
   __shared__ __align__(16) unsigned char storage[(warps + 1) * sizeof(state_t)];
-  __shared__ int32_t drawn;
   state_t* of_warp = reinterpret_cast<state_t*>(storage);
-  int64_t tile = 0;
-  if (gridDim.x > 1) {
-    if (threadIdx.x == 0) drawn = atomicAdd(marks + nodes, 1);
-    __syncthreads();
-    tile = drawn;
-  }
+  int64_t tile = gridDim.x > 1 ? draw_tile(marks + nodes) : 0;
   if ((tile + 1) * threads * rows * vec <= n) {
     scan_drawn_tile<scan_t, threads, rows, vec, true>(input, output, marks, totals, n, stride, tile,
                                                       of_warp);

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch
-from detmode.cuda.rows.shapes import SMALL_SORT, Rows, sort_dtype
+from detmode.cuda import empty, launch
+from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.source import SOURCE
 
 
@@ -98,23 +98,6 @@ def of_elements(index: Tensor, shape: Rows) -> Tensor:
     outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
     inner = torch.arange(shape.inner, device=index.device)
     return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
-
-
-def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The positions of ``index`` sorted stably, as int32 or, if they need it, int64; their order.
-
-    Args:
-        index: contiguous int64; on a GPU the launch traps for one that is not in ``[0, size)``.
-        size: of the dimension.
-    """
-    n, dtype = index.numel(), sort_dtype(size)
-    if n <= SMALL_SORT and dtype is torch.int16:
-        # Fewer bits would save nothing here, and cost a launch that widens them.
-        dtype = torch.int32
-    keys = empty((n,), dtype, index.device)
-    launch(SOURCE, f"narrow_index<{ctype(dtype)}>", n, index=index, keys=keys, n=n, size=size)
-    found, order = torch.sort(keys, stable=True)
-    return found.to(torch.promote_types(dtype, torch.int32)), order
 
 
 def check_on_host(

@@ -26,7 +26,6 @@ SOURCE = Source(
     "sums.cu",
     entries=(
         "index_put_linearize",
-        *(f"narrow_index<{ctype(dtype)}>" for dtype in INTEGRAL[2:]),
         *(
             f"index_add_{kernel}<{ctype(dtype)}>"
             for kernel in _ELEMENTS

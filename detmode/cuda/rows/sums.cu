@@ -39,19 +39,7 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
   }
 }
 
-// An index as keys to sort, of the fewest bits that the positions below `size` need. All of them
-// are checked here, where neighbouring threads read neighbours: no launch reads the index again.
-template <typename key_t>
-__global__ void narrow_index(const int64_t* __restrict__ index, key_t* __restrict__ keys, int64_t n,
-                             int64_t size) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t position = index[i];
-    DETMODE_ASSERT(position >= 0 && position < size);
-    keys[i] = static_cast<key_t>(position);
-  }
-}
-
-// Integer maxima: any order gives the same.
+// Integer maxima and counts: any order gives the same.
 template <typename scalar_t>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
@@ -242,12 +230,11 @@ constexpr int PIECE = 64;
 // The first launch: the rows themselves. `order` is the stable sort of the index, `keys` its
 // values.
 template <typename row_t, int width, typename key_t>
-__global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
+__global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
                             const typename row_t::scalar_t* __restrict__ source,
                             typename row_t::scalar_t* __restrict__ out,
-                            key_t* __restrict__ carry_keys, double* __restrict__ carries,
-                            row_shape shape, bool include_self, bool mean, bool scaled, double re,
-                            double im) {
+                            double* __restrict__ carries, row_shape shape, bool include_self,
+                            bool mean, bool scaled, double re, double im) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
   runs_t* carried = reinterpret_cast<runs_t*>(carries);
@@ -271,39 +258,56 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __res
         row_store<row_t, width, key_t>{out, mean ? keys : nullptr, piece * PIECE,
                                        min_index(rows, (piece + 1) * PIECE), column, inner,
                                        shape.size, include_self},
-        [&](int64_t slot, key_t key, const runs_t& runs) {
-          if (column == 0) carry_keys[slot] = key;
-          carried[slot * groups + group] = runs;
-        });
+        [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * groups + group] = runs; });
   }
 }
 
-// The launches after it: `n` carries, until one piece holds them all.
+// The row that a carry begins or ends at: slot 2 * p holds the first run of piece p of the level
+// below, and slot 2 * p + 1 its last one. What would be behind the last carry is the last row.
+static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t level, int64_t rows) {
+#pragma unroll 1
+  for (; level > 0; --level) slot = slot / 2 * PIECE + slot % 2 * (PIECE - 1);
+  return min_index(slot, rows - 1);
+}
+
+// The launches after it reduce the carries level by level, until one piece holds them all. Those of
+// a level lie behind those of the level below. `owned` is how many groups of columns a block has to
+// itself, in which it goes on through all levels from `level` on; 0: the launch is one level, of
+// all groups.
 template <typename row_t, int width, typename key_t>
 __global__ void sorted_carries(const key_t* __restrict__ keys,
-                               const double* __restrict__ carries_read,
-                               const key_t* __restrict__ counted,
                                typename row_t::scalar_t* __restrict__ out,
-                               key_t* __restrict__ carry_keys, double* __restrict__ carries,
-                               int64_t n, row_shape shape, bool include_self) {
+                               double* __restrict__ carries, row_shape shape, bool include_self,
+                               bool mean, int64_t level, int64_t owned) {
   using runs_t = neighbours<row_t, width>;
-  const runs_t* read = reinterpret_cast<const runs_t*>(carries_read);
-  runs_t* carried = reinterpret_cast<runs_t*>(carries);
-  int64_t groups = shape.outer * shape.inner / width, all = segment_pieces<PIECE>(n) * groups;
-  for (int64_t i = thread_index(); i < all; i += thread_count()) {
-    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
-    segment_piece<PIECE>(
-        piece, n, [&](int64_t slot) { return keys[slot]; },
-        [&](int64_t slot) { return read[slot * groups + group]; },
-        [](const runs_t& runs) { return runs; },
-        [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
-        runs_t::nothing(),
-        row_store<row_t, width, key_t>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
-                                       include_self},
-        [&](int64_t slot, key_t key, const runs_t& runs) {
-          if (column == 0) carry_keys[slot] = key;
-          carried[slot * groups + group] = runs;
-        });
+  const runs_t* read = reinterpret_cast<runs_t*>(carries);
+  int64_t all = shape.outer * shape.inner / width, n = 2 * segment_pieces<PIECE>(shape.rows);
+  for (int64_t below = 1; below < level; ++below) {
+    read += n * all;
+    n = 2 * segment_pieces<PIECE>(n);
+  }
+  int64_t first_group = blockIdx.x * owned;
+  int64_t groups = owned > 0 ? min_index(owned, all - first_group) : all;
+  int64_t begin = owned > 0 ? threadIdx.x : thread_index();
+  int64_t step = owned > 0 ? blockDim.x : thread_count();
+  for (;; ++level) {
+    auto* carried = const_cast<runs_t*>(read) + n * all;
+    for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
+      int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
+      segment_piece<PIECE>(
+          piece, n, [&](int64_t slot) { return keys[row_of_carry(slot, level, shape.rows)]; },
+          [&](int64_t slot) { return read[slot * all + group]; },
+          [](const runs_t& runs) { return runs; },
+          [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
+          runs_t::nothing(),
+          row_store<row_t, width, key_t>{out, mean ? keys : nullptr, 0, shape.rows, group * width,
+                                         shape.inner, shape.size, include_self},
+          [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * all + group] = runs; });
+    }
+    if (owned == 0 || n <= PIECE) return;
+    __syncthreads();
+    read = carried;
+    n = 2 * segment_pieces<PIECE>(n);
   }
 }
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, ctype, empty, launch, planned
-from detmode.cuda.rows.positions import of_elements, sorted_positions
+from detmode.cuda import Launch, ctype, empty, launch, launch_blocks, planned
+from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import (
     CROWDED_COLUMNS,
     PIECE,
@@ -24,7 +24,11 @@ from detmode.cuda.rows.shapes import (
     parts_of,
     sorts_rows,
 )
+from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import SOURCE, widths
+
+THREADS = 256
+"""Of a block that reduces carries."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Reduces rows, planned by their shapes: called with out, index and source."""
@@ -185,27 +189,24 @@ def _reduce_sorted(
     keys, order = sorted_positions(index, shape.size)
     kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
 
-    def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
-        """Threads for n items, and where their pieces' carries go; the last launch has none."""
-        pieces = -(-n // PIECE)
-        if pieces == 1:
-            return columns // width, None, None
-        carry_keys = empty((2 * pieces,), keys.dtype, out.device)
-        carries = empty((2 * pieces * columns * words,), torch.float64, out.device)
-        return pieces * columns // width, carry_keys, carries
-
-    threads, carry_keys, carries = slots(shape.rows)
+    groups, pieces = columns // width, [-(-shape.rows // PIECE)]
+    while pieces[-1] > 1:
+        # Each piece carries its first run and its last one.
+        pieces.append(-(-2 * pieces[-1] // PIECE))
+    slots = 2 * sum(pieces[:-1])
+    carries = empty((slots * columns * words,), torch.float64, out.device) if slots else None
     launch(
-        SOURCE, f"sorted_rows{kernel}", threads,
-        keys=keys, order=order, source=source, out=out, carry_keys=carry_keys, carries=carries,
-        shape=shape, **addends,
+        SOURCE, f"sorted_rows{kernel}", pieces[0] * groups,
+        keys=keys, order=order, source=source, out=out, carries=carries, shape=shape, **addends,
     )  # fmt: skip
-    while carry_keys is not None:
-        read_keys, read, n = carry_keys, carries, carry_keys.numel()
-        threads, carry_keys, carries = slots(n)
-        launch(
-            SOURCE, f"sorted_carries{kernel}", threads,
-            keys=read_keys, carries_read=read, counted=keys if addends["mean"] else None, out=out,
-            carry_keys=carry_keys, carries=carries, n=n, shape=shape,
-            include_self=addends["include_self"],
+    for level, n in enumerate(pieces[1:], 1):
+        # Few pieces of a few columns are a block's, which goes on through all levels by itself.
+        owned = THREADS // n if n <= PIECE else 0
+        blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
+        launch_blocks(
+            SOURCE, f"sorted_carries{kernel}", blocks, THREADS,
+            keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
+            include_self=addends["include_self"], mean=addends["mean"],
         )  # fmt: skip
+        if owned:
+            return

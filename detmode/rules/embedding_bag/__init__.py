@@ -28,8 +28,8 @@ The floor is the gradient and the maximum indices read and the weight's gradient
 float32 12 bytes for each bag and column and 4 for each element of the weight. The first launch
 reads those 12 bytes and writes 12. Integers then cost 24 for each bag and column, with an integer
 maximum and an integer addition, and 40 for each element of the weight: 12 bytes of scratch
-(float64: 20) zeroed, written and read, and its zero. Sorting costs about 200 bytes for each bag and
-column up to 2**31 elements of the weight, else about 360, and 4 for each element of the weight.
+(float64: 20) zeroed, written and read, and its zero. Sorting costs about 150 bytes for each bag and
+column up to 2**31 elements of the weight, else about 190, and 4 for each element of the weight.
 ATen reads 12 and adds with one atomic for each bag and column, and writes 4 for each element of the
 weight.
 

@@ -37,16 +37,16 @@ The floor is ``source`` and the index read once and the destinations read and wr
 rows read ``source`` and index twice, and use 12 bytes of scratch per destination (float64: 20,
 complex twice that), zeroed, written and read, with an integer maximum and an integer addition per
 addend.
-Wide rows read ``source`` once; the sort moves 68 bytes per row up to 32768 destinations, 120 up to
-2**31, else 288; and for every 64 rows two rows of float64 (float64: of pairs) are written and read.
-A sum into a view that is not contiguous adds a copy of ``self`` each way.
+Wide rows read ``source`` once; the sort moves 48 bytes per row up to 2**18 destinations, 64 up to
+2**27, 80 up to 2**31; and for every 64 rows two rows of float64 (float64: of pairs) are written and
+read. A sum into a view that is not contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Each index adds 24 bytes to become a position. Positions are read twice, and each destination adds 8
-bytes and each source an atomic and a read; or a sort moves 68 bytes for each source up to 32768
-destinations, 120 up to 2**31.
+bytes and each source an atomic and a read; or a sort moves 48 bytes for each source up to 2**18
+destinations, 64 up to 2**27.
 
-In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put``
+In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.2 times the floor; ``index_put``
 of single elements by two indices 4.6 times the floor where it adds and 4.5 times the floor where it
 assigns, of rows of 768 hardly more than the floor.
 
@@ -92,7 +92,7 @@ _IN_ORDER = Row(
 RULES = (
     *chain(
         "aten::index_add",
-        on_cuda(launch.index_add, otherwise=Native(), traffic=1.5, when=_SUMS),
+        on_cuda(launch.index_add, otherwise=Native(), traffic=1.2, when=_SUMS),
         because="duplicates in index add to one row by atomicAdd",
         otherwise="integer additions commute; the CPU adds a destination's rows in order",
     ),
