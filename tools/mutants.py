@@ -426,8 +426,13 @@ _COMPILED = "tests/compiled/test_{}.py".format
 COMPILED = (
     *_of(
         "detmode/compiled/hooks.py",
-        _COMPILED("compiled"),
+        f"{_COMPILED('compiled')} {_COMPILED('loading')}",
         ("install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))", "pass"),
+        ("        _forget_deterministic_code()\n", ""),
+    ),
+    *_of(
+        "detmode/compiled/current.py",
+        _COMPILED("compiled"),
         ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
     ),
     *_of(

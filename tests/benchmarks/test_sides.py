@@ -57,9 +57,10 @@ def test_every_side_is_timed(workload: Workload, clock: Clock) -> None:
 
 
 @pytest.mark.skipif(not listed.AVAILABLE, reason="an override falls back by get_kernel")
+# PyTorch warns of every kernel that replaces one.
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
 def test_atens_kernel_is_the_one_that_programs_get() -> None:
-    """What PyTorch's ``torch._native`` puts in its place is timed as ATen, and nowhere else."""
+    """A kernel that ``torch._native`` puts in its place is timed as ATen, and nowhere else."""
     ran = []
 
     def scatter_add(keys: torch.DispatchKeySet, *args: Any) -> Any:

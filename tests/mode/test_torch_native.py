@@ -11,9 +11,8 @@ from detmode import DeterministicMode, allow, default_rules
 from detmode.mode import listed
 
 LISTED = {"bmm", "scatter_add", "scatter_add.out", "scatter_add_", "topk", "topk.values"}
-"""That of ``bmm`` multiplies columns by rows and adds nothing. The others read PyTorch's flag:
-under it those of ``scatter_add`` leave the call to ATen's kernel, and those of ``topk`` order ties.
-"""
+"""The kernel for ``bmm`` multiplies columns by rows and adds nothing. The others read PyTorch's
+flag: under it ``scatter_add`` leaves the call to ATen's kernel, and ``topk`` orders ties."""
 
 
 def test_listed_operators_that_pytorch_overrides(monkeypatch):
@@ -41,6 +40,7 @@ def test_listed_operators_that_pytorch_overrides(monkeypatch):
 
 
 @pytest.mark.skipif(not listed.AVAILABLE, reason="an override falls back by get_kernel")
+# PyTorch warns of every kernel that replaces one.
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("intercept", ["all", "listed"])
