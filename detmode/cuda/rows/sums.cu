@@ -280,7 +280,7 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
                                double* __restrict__ carries, row_shape shape, bool include_self,
                                bool mean, int64_t level, int64_t owned) {
   using runs_t = neighbours<row_t, width>;
-  const runs_t* read = reinterpret_cast<runs_t*>(carries);
+  runs_t* read = reinterpret_cast<runs_t*>(carries);
   int64_t all = shape.outer * shape.inner / width, n = 2 * segment_pieces<PIECE>(shape.rows);
   for (int64_t below = 1; below < level; ++below) {
     read += n * all;
@@ -291,7 +291,7 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
   int64_t begin = owned > 0 ? threadIdx.x : thread_index();
   int64_t step = owned > 0 ? blockDim.x : thread_count();
   for (;; ++level) {
-    auto* carried = const_cast<runs_t*>(read) + n * all;
+    runs_t* carried = read + n * all;
     for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
       int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
       segment_piece<PIECE>(
