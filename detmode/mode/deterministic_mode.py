@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import wrapt
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._contextlib import _wrap_generator
+from torch.utils._contextlib import context_decorator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda
@@ -215,7 +215,7 @@ class DeterministicMode(Interception):
         if inspect.isgeneratorfunction(function):
             # As torch.no_grad does: inside while the generator runs, outside while it waits.
             # PyTorch's helper has no types.
-            return _wrap_generator(lambda: self, function)  # type: ignore[no-any-return]
+            return context_decorator(lambda: self, function)  # type: ignore[no-any-return]
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
