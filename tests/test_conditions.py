@@ -22,6 +22,18 @@ def call(func: Any, *args: Any, pretend: str | None = None, **kwargs: Any) -> Ca
     return Call(func, Signature(func).bind(args, kwargs), pretend)
 
 
+def test_tensors_of_a_call():
+    """Those in lists count, behind what is none too; sizes are no tensors."""
+    first, second = torch.zeros(2), torch.ones(2)
+    index = torch.tensor([0])
+    for made, expected in (
+        (call(aten.cat.default, [first, second]), [first, second]),
+        (call(aten.index.Tensor, first, [None, index]), [first, index]),
+        (call(aten.new_zeros.default, first, [2, 3]), [first]),
+    ):
+        assert list(map(id, made.tensors)) == list(map(id, expected))
+
+
 def evaluated(text: str) -> Condition:
     return eval(text, {**vars(conditions), "torch": torch, "always": ALWAYS})
 
