@@ -46,23 +46,24 @@ __global__ void reduce_in_order(int64_t* __restrict__ output) {
   if (threadIdx.x == 0) output[0] = all.ordered && all.first == 0 ? all.last : -1;
 }
 
-template <typename scalar_t, int piece>
+template <typename scalar_t, int piece, int share>
 __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __restrict__ values,
                             int64_t* __restrict__ carry_keys, scalar_t* __restrict__ carry_values,
                             scalar_t* __restrict__ output, int64_t n, int64_t columns) {
-  int64_t work = segment_pieces<piece>(n) * columns;
+  auto key = [=](int64_t j) { return keys[j]; };
+  int64_t work = segment_shares<share>(n) * columns;
   for (int64_t i = thread_index(); i < work; i += thread_count()) {
-    int64_t column = i % columns;
-    segment_piece<piece>(
-        i / columns, n, [=](int64_t j) { return keys[j]; },
-        [=](int64_t j) { return values[j * columns + column]; },
+    int64_t column = i % columns, begin = i / columns * share;
+    segment_share<piece, share>(
+        i / columns, n, key, [=](int64_t j, bool) { return values[j * columns + column]; },
         [](scalar_t value) { return value; }, sum_op<scalar_t>(),
         static_cast<scalar_t>(sum_op<scalar_t>::identity()),
-        [=](int64_t key, scalar_t value) { output[key * columns + column] = value; },
-        [=](int64_t slot, int64_t key, scalar_t value) {
-          if (column == 0) carry_keys[slot] = key;
-          carry_values[slot * columns + column] = value;
-        });
+        [=](int64_t own, scalar_t sum, scalar_t) { output[own * columns + column] = sum; },
+        [=](int64_t slot, scalar_t sum) { carry_values[slot * columns + column] = sum; });
+    if (n > piece && column == 0 && begin % piece == 0) {
+      segment_marks<piece>(begin / piece, n, key,
+                           [=](int64_t slot, int64_t own) { carry_keys[slot] = own; });
+    }
   }
 }
 

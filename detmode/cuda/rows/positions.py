@@ -68,18 +68,24 @@ def linearize(
     """
     if start is None and len(indices) == 1 and not wraps:
         return indices[0][0].expand(shape).contiguous()
-    device = indices[0][0].device
-    if start is None:
-        keys = torch.zeros(shape, dtype=torch.int64, device=device)
-    else:
-        keys = start.expand(shape).clone(memory_format=torch.contiguous_format)
+    before = None if start is None else start.expand(shape).contiguous()
+    keys = empty(shape, torch.int64, indices[0][0].device)
     n = keys.numel()
     for index, size in indices:
         index = index.expand(shape).contiguous()
         launch(
-            SOURCE, "index_put_linearize", n, index=index, keys=keys, n=n, size=size, wraps=wraps
-        )
+            SOURCE, "index_put_linearize", n,
+            index=index, before=before, keys=keys, n=n, size=size, wraps=wraps,
+        )  # fmt: skip
+        before = keys
     return keys
+
+
+def from_the_start(index: Tensor, shape: Rows) -> Tensor:
+    """``index`` without positions that count from the end, for launches that take none."""
+    if not shape.wraps:
+        return index
+    return linearize([(index, shape.size)], None, tuple(index.shape), wraps=True)
 
 
 def of_elements(index: Tensor, shape: Rows) -> Tensor:

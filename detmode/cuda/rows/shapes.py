@@ -17,11 +17,17 @@ import torch
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
+SHARE = 8
+"""Of a piece of wide rows, those of which one thread adds up the runs that begin there."""
+
+WIDE = 512
+"""Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
+
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
 
 MOST_OF_FEW = 1 << 16
-"""The most elements of which each is added by a thread that reads the whole index."""
+"""The most elements of which each is moved by a thread that reads the whole index."""
 
 SMALL_SORT = 4096
 """The most elements that torch.sort sorts in one launch on a GPU, whatever their bits."""
@@ -34,12 +40,16 @@ MOST_SORTED = 2**31 - 1
 
 
 class Rows(NamedTuple):
-    """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``."""
+    """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``.
+
+    ``wraps``: a negative position in the index counts from the end; there is one for each row.
+    """
 
     outer: int
     rows: int
     inner: int
     size: int
+    wraps: bool = False
 
     @property
     def addends(self) -> int:
@@ -93,11 +103,16 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
 
 
 def are_few(shape: Rows) -> bool:
-    """Return whether one launch adds the rows up: a thread finds those of its destination itself.
+    """Return whether one launch moves the rows: a thread finds those of its destination itself.
 
-    Such rows are one piece, so the bits are those of sorted rows.
+    Sums of such rows are one piece, so the bits are those of sorted rows.
     """
     return shape.rows <= PIECE and shape.addends <= MOST_OF_FEW
+
+
+def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
+    """Return whether sorted rows are wide; their keys must not need 64 bits."""
+    return shape.inner * dtype.itemsize >= WIDE and sort_dtype(shape.size) is not torch.int64
 
 
 def elects(shape: Rows) -> bool:

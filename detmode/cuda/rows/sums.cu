@@ -26,15 +26,16 @@ static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, bool
   return to_opmath(from_opmath<scalar_t>(scale(to_opmath(value), re, im)));
 }
 
-// keys = keys * size + index: the row-major position of several indices, one index a launch.
-// A negative index counts from the end where `wraps`.
-__global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* __restrict__ keys,
-                                    int64_t n, int64_t size, bool wraps) {
+// keys = before * size + index: the row-major position of several indices, one index a launch.
+// Nothing is before the first one; then `before` may be `keys`. A negative index counts from the
+// end where `wraps`.
+__global__ void index_put_linearize(const int64_t* __restrict__ index, const int64_t* before,
+                                    int64_t* keys, int64_t n, int64_t size, bool wraps) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t position = index[i];
     if (wraps && position < 0) position += size;
     DETMODE_ASSERT(position >= 0 && position < size);
-    keys[i] = keys[i] * size + position;
+    keys[i] = (before == nullptr ? 0 : before[i] * size) + position;
   }
 }
 
@@ -195,14 +196,36 @@ struct neighbours {
   }
 };
 
+// One store of all columns. Of lanes that it has computed, the compiler makes one for each word.
+template <typename T, int n>
+static __device__ __forceinline__ void store_pack(pack_of<T, n>* to, const pack_of<T, n>& pack) {
+#ifdef __CUDA_ARCH__
+  constexpr int words = sizeof(pack) / 4;
+  const auto* word = reinterpret_cast<const uint32_t*>(&pack);
+  if (words == 4) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(global_address(to)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+                 : "memory");
+    return;
+  }
+#endif
+  *to = pack;
+}
+
 // Puts a destination's runs onto its initial values.
 template <typename row_t, int width, typename key_t>
 struct row_store {
+  using pack_t = pack_of<typename row_t::scalar_t, width>;
   typename row_t::scalar_t* out;
   const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
   int64_t begin, end;    // where in it they are
   int64_t column, inner, size;
   bool include_self;
+  __device__ __forceinline__ pack_t* target(int64_t key) const {
+    int64_t outer = quick_div(column, inner);
+    return reinterpret_cast<pack_t*>(out + (outer * size + key) * inner + (column - outer * inner));
+  }
   // The first place in `counted` that holds `bound` or more.
   __device__ __forceinline__ int64_t place_of(int64_t bound) const {
     int64_t low = begin, high = end;
@@ -214,26 +237,30 @@ struct row_store {
     }
     return low;
   }
-  __device__ __forceinline__ void operator()(int64_t key,
-                                             const neighbours<row_t, width>& runs) const {
-    put(key, runs, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
+  __device__ __forceinline__ void operator()(int64_t key, const neighbours<row_t, width>& runs,
+                                             const pack_t& initial) const {
+    put(key, runs, initial, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
   }
   // `rows`: by how many to divide, the initial value not among them; 0 but for means.
   __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
-                                      int64_t rows) const {
-    int64_t outer = quick_div(column, inner), count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
-    auto* target = out + (outer * size + key) * inner + (column - outer * inner);
-    for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
+                                      const pack_t& initial, int64_t rows) const {
+    int64_t count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
+    pack_t sums;
+#pragma unroll
+    for (int k = 0; k < width; ++k) {
+      sums.lane[k] = runs.lane[k].onto(initial.lane[k], include_self, count);
+    }
+    store_pack(target(key), sums);
   }
 };
 
-// The order is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the pieces' carries
-// in the same way. A thread takes one piece of `width` columns.
+// The order is segment_reduce.cuh's: parts of runs in pieces of PIECE rows, first to last, then
+// the carried parts in the same way. A thread takes `width` columns of a share.
 constexpr int PIECE = 64;
 
 // The first launch: the rows themselves. `order` is the stable sort of the index, `keys` its
 // values.
-template <typename row_t, int width, typename key_t>
+template <typename row_t, int width, int share, typename key_t>
 __global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
                             const typename row_t::scalar_t* __restrict__ source,
                             typename row_t::scalar_t* __restrict__ out,
@@ -242,36 +269,54 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __res
                             double im) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
+  // The destination's initial values are loaded with the first row, not after the last.
+  struct row_and_initial {
+    pack_t row, initial;
+  };
   runs_t* carried = reinterpret_cast<runs_t*>(carries);
   int64_t rows = shape.rows, inner = shape.inner;
-  int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
+  int64_t groups = shape.outer * inner / width, all = segment_shares<share>(rows) * groups;
+  auto key = [&](int64_t row) { return keys[row]; };
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
-    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
-    int64_t outer = quick_div(column, inner);
+    int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
+    int64_t outer = quick_div(column, inner), begin = s * share;
     auto* first = source + outer * rows * inner + (column - outer * inner);
-    segment_piece<PIECE>(
-        piece, rows, [&](int64_t row) { return keys[row]; },
-        [&](int64_t row) { return *reinterpret_cast<const pack_t*>(first + order[row] * inner); },
-        [&](const pack_t& pack) {
+    // A run that is complete here begins in this share and ends in its piece or soon after.
+    row_store<row_t, width, key_t> store{
+        out,        share == PIECE && mean ? keys : nullptr,
+        begin,      min_index(rows, (begin / PIECE + 1) * PIECE + SEGMENT_REACH),
+        column,     inner,
+        shape.size, include_self};
+    segment_share<PIECE, share>(
+        s, rows, key,
+        [&](int64_t row, bool begins) {
+          row_and_initial loaded;
+          loaded.row = *reinterpret_cast<const pack_t*>(first + order[row] * inner);
+          if (begins) loaded.initial = *store.target(keys[row]);
+          return loaded;
+        },
+        [&](const row_and_initial& loaded) {
           runs_t runs;
-          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(pack.lane[k], scaled, re, im);
+          for (int k = 0; k < width; ++k) {
+            runs.lane[k] = row_t::read(loaded.row.lane[k], scaled, re, im);
+          }
           return runs;
         },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
-        // A run that is complete here lies in this piece.
-        row_store<row_t, width, key_t>{out, mean ? keys : nullptr, piece * PIECE,
-                                       min_index(rows, (piece + 1) * PIECE), column, inner,
-                                       shape.size, include_self},
-        [&](int64_t slot, key_t key, const runs_t& runs) {
-          if (column == 0) carry_keys[slot] = key;
-          carried[slot * groups + group] = runs;
-        });
+        [&](int64_t key, const runs_t& runs, const row_and_initial& loaded) {
+          store(key, runs, loaded.initial);
+        },
+        [&](int64_t slot, const runs_t& runs) { carried[slot * groups + group] = runs; });
+    if (carry_keys != nullptr && column == 0 && begin % PIECE == 0) {
+      segment_marks<PIECE>(begin / PIECE, rows, key,
+                           [&](int64_t slot, key_t key) { carry_keys[slot] = key; });
+    }
   }
 }
 
 // The launches after it: `n` carries, until one piece holds them all.
-template <typename row_t, int width, typename key_t>
+template <typename row_t, int width, int share, typename key_t>
 __global__ void sorted_carries(const key_t* __restrict__ keys,
                                const double* __restrict__ carries_read,
                                const key_t* __restrict__ counted,
@@ -281,21 +326,27 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
   using runs_t = neighbours<row_t, width>;
   const runs_t* read = reinterpret_cast<const runs_t*>(carries_read);
   runs_t* carried = reinterpret_cast<runs_t*>(carries);
-  int64_t groups = shape.outer * shape.inner / width, all = segment_pieces<PIECE>(n) * groups;
+  int64_t groups = shape.outer * shape.inner / width, all = segment_shares<share>(n) * groups;
+  auto key = [&](int64_t slot) { return keys[slot]; };
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
-    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
-    segment_piece<PIECE>(
-        piece, n, [&](int64_t slot) { return keys[slot]; },
-        [&](int64_t slot) { return read[slot * groups + group]; },
+    int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
+    row_store<row_t, width, key_t> store{out,        share == PIECE ? counted : nullptr,
+                                         0,          shape.rows,
+                                         column,     shape.inner,
+                                         shape.size, include_self};
+    segment_share<PIECE, share>(
+        s, n, key, [&](int64_t slot, bool) { return read[slot * groups + group]; },
         [](const runs_t& runs) { return runs; },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
-        row_store<row_t, width, key_t>{out, counted, 0, shape.rows, column, shape.inner, shape.size,
-                                       include_self},
-        [&](int64_t slot, key_t key, const runs_t& runs) {
-          if (column == 0) carry_keys[slot] = key;
-          carried[slot * groups + group] = runs;
-        });
+        [&](int64_t key, const runs_t& runs, const runs_t&) {
+          store(key, runs, *store.target(key));
+        },
+        [&](int64_t slot, const runs_t& runs) { carried[slot * groups + group] = runs; });
+    if (carry_keys != nullptr && column == 0 && s * share % PIECE == 0) {
+      segment_marks<PIECE>(s * share / PIECE, n, key,
+                           [&](int64_t slot, key_t key) { carry_keys[slot] = key; });
+    }
   }
 }
 
@@ -323,7 +374,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     int64_t outer = quick_div(column, inner);
     auto* first = source + outer * rows * inner + (column - outer * inner);
     auto key = [&](int64_t j) {
-      return by_row ? index[j] : placed_by(index, j, false, shape).destination;
+      return by_row ? position_at(index, j, shape) : placed_by(index, j, false, shape).destination;
     };
     int64_t own = key(row), met = 0;
     bool in_range = true, leads = true;
@@ -352,7 +403,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     }
     if (!leads) continue;
     DETMODE_ASSERT(in_range);
-    row_store<row_t, width, int64_t>{out, nullptr, 0, 0, column, inner, size, include_self}.put(
-        own, runs, mean ? met : 0);
+    row_store<row_t, width, int64_t> store{out, nullptr, 0, 0, column, inner, size, include_self};
+    store.put(own, runs, *store.target(own), mean ? met : 0);
   }
 }

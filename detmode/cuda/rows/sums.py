@@ -9,10 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch
-from detmode.cuda.rows.positions import of_elements, sorted_positions
-from detmode.cuda.rows.shapes import PIECE, Rows, are_few, flat, parts_of, sorts_rows
-from detmode.cuda.rows.source import SOURCE, widths
+from detmode.cuda import accumulator_buffers, ctype, empty, launch
+from detmode.cuda.rows.positions import from_the_start, of_elements, sorted_positions
+from detmode.cuda.rows.shapes import (
+    PIECE,
+    SHARE,
+    Rows,
+    are_few,
+    are_wide,
+    flat,
+    parts_of,
+    sorts_rows,
+)
+from detmode.cuda.rows.source import SOURCE, width_of
 
 
 def add_rows(
@@ -30,7 +39,8 @@ def add_rows(
     Args:
         out: contiguous, ``shape.destinations`` elements.
         index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
-            each of ``shape.outer``, or one for each element of ``source``.
+            each of ``shape.outer``, or one for each element of ``source``; where ``shape.wraps``,
+            in ``[-shape.size, shape.size)``.
         source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
         shape: their layout.
         alpha: a factor for the addends.
@@ -41,18 +51,14 @@ def add_rows(
         return
     by_row, (components, words) = index.numel() == shape.rows, parts_of(out.dtype)
     if sorts_rows(shape, out.dtype, by_row):
-        row, width = f"row_sum<{ctype(out.dtype)}>", widths(out.dtype)[-1]
+        row, width = f"row_sum<{ctype(out.dtype)}>", width_of(out.dtype)
         _reduce_sorted(
             row, width, components * words, out, index, source, shape, include_self, alpha, mean
         )
         return
     scalar = ctype(out.dtype)
-    n, elements = shape.destinations, shape.destinations * components
-    # One allocation, so one fill: the sums, then the keys.
-    scratch = torch.zeros(
-        elements * words + (elements + 1) // 2, dtype=torch.int64, device=out.device
-    )
-    sums, keys = scratch[: elements * words], scratch[elements * words :].view(torch.int32)
+    n = shape.destinations
+    keys, sums = accumulator_buffers(n, out.dtype, out.device)
     counts = torch.zeros(n, dtype=torch.int64, device=out.device) if mean else None
     headroom = (shape.rows + 1).bit_length()
     addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
@@ -111,10 +117,13 @@ def _reduce_sorted(
 ) -> None:
     """Launch for up to ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
     by_row = index.numel() == shape.rows
-    named = shape if by_row else flat(shape)
-    # Reading several columns at once needs aligned rows, and does not change the bits.
-    if named.inner % width or source.data_ptr() % (width * source.itemsize):
-        width = 1
+    named, share = shape if by_row else flat(shape), PIECE
+    if row.startswith("row_sum") and not mean and not are_few(named) and are_wide(named, out.dtype):
+        width, share = width_of(out.dtype, wide=True), SHARE
+    # Reading several columns at once needs aligned rows. Neither changes the bits.
+    aligned = width * out.itemsize
+    if named.inner % width or source.data_ptr() % aligned or out.data_ptr() % aligned:
+        width, share = 1, PIECE
     addends = {"source": source, "include_self": include_self, "mean": mean}
     addends |= {"scaled": alpha != 1, "re": float(alpha.real), "im": float(alpha.imag)}
     if are_few(named):
@@ -126,17 +135,17 @@ def _reduce_sorted(
     if not by_row:
         index, shape = of_elements(index, shape), named
     columns = shape.outer * shape.inner
-    keys, order = sorted_positions(index, shape.size)
-    kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
+    keys, order = sorted_positions(from_the_start(index, shape), shape.size)
+    kernel = f"<{row}, {width}, {share}, {ctype(keys.dtype)}>"
 
     def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
         """Threads for n items, and where their pieces' carries go; the last launch has none."""
-        pieces = -(-n // PIECE)
+        threads, pieces = -(-n // share) * columns // width, -(-n // PIECE)
         if pieces == 1:
-            return columns // width, None, None
+            return threads, None, None
         carry_keys = empty((2 * pieces,), keys.dtype, out.device)
         carries = empty((2 * pieces * columns * words,), torch.float64, out.device)
-        return pieces * columns // width, carry_keys, carries
+        return threads, carry_keys, carries
 
     threads, carry_keys, carries = slots(shape.rows)
     launch(
