@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import host
+from detmode.cuda.rows import assign
 from detmode.runs.difference import same_bits
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
@@ -79,7 +80,15 @@ def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
 def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[object]:
     """Inside, a function of a module that chooses between two kernels takes this way."""
     choice = getattr(module, name)
-    return patch.object(module, name, choice if way is None else lambda *shapes: way)
+    return patch.object(module, name, choice if way is None else lambda *shapes, **by_row: way)
+
+
+def assigned_by(elects: bool | None) -> AbstractContextManager[object]:
+    """Inside, assignments elect an owner or sort, however few the rows are."""
+    stack = ExitStack()
+    stack.enter_context(chosen(assign, "elects", elects))
+    stack.enter_context(chosen(assign, "are_few", None if elects is None else False))
+    return stack
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:

@@ -29,8 +29,8 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
     if source.numel() == 0:
         return
     _check_bounds(out, given)
-    positions = linearize(list(zip(given.values(), sizes)), None, rows, wraps=True)
-    shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes))
+    positions, wraps = _positions(list(zip(given.values(), sizes)), rows)
+    shape = Rows(prod(head), prod(rows), prod(tail), prod(sizes), wraps)
     in_contiguous(target, add_rows, positions, source.contiguous(), shape)
 
 
@@ -50,13 +50,20 @@ def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> 
     _check_bounds(out, given)
     if adjacent:
         found = [(index, out.shape[dim]) for dim, index in given.items()]
-        positions = linearize(found, None, rows, wraps=True)
-        shape = Rows(prod(between), prod(rows), prod(tail), prod(out.shape[first:last]))
+        positions, wraps = _positions(found, rows)
+        shape = Rows(prod(between), prod(rows), prod(tail), prod(out.shape[first:last]), wraps)
     else:
         found = [(_spread(given, others, dim, out), out.shape[dim]) for dim in range(last)]
         positions = linearize(found, None, named_shape, wraps=True)
         shape = Rows(1, prod(named_shape), prod(tail), prod(out.shape[:last]))
     assign_rows(out, positions, source, shape, unique=unique)
+
+
+def _positions(found: list[tuple[Tensor, int]], rows: tuple[int, ...]) -> tuple[Tensor, bool]:
+    """Positions of the rows, and whether some may count from the end: those of one index alone."""
+    if len(found) == 1:
+        return found[0][0].expand(rows).contiguous(), True
+    return linearize(found, None, rows, wraps=True), False
 
 
 def _check_bounds(out: Tensor, given: Given) -> None:
