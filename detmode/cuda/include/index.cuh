@@ -71,10 +71,10 @@ static __device__ __forceinline__ int64_t load_relaxed(const int64_t* from) {
                : "memory");
   return value;
 }
-static __device__ __forceinline__ void store_relaxed(int32_t* to, int32_t value) {
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;"
+static __device__ __forceinline__ void store_relaxed(int64_t* to, int64_t value) {
+  asm volatile("st.relaxed.gpu.global.s64 [%0], %1;"
                :
-               : "l"(global_address(to)), "r"(value)
+               : "l"(global_address(to)), "l"(value)
                : "memory");
 }
 #else
@@ -82,8 +82,8 @@ template <typename T>
 static __forceinline__ T load_relaxed(const T* from) {
   return *static_cast<const volatile T*>(from);
 }
-static __forceinline__ void store_relaxed(int32_t* to, int32_t value) {
-  *static_cast<volatile int32_t*>(to) = value;
+static __forceinline__ void store_relaxed(int64_t* to, int64_t value) {
+  *static_cast<volatile int64_t*>(to) = value;
 }
 #endif
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, empty_like, launch_blocks
+from detmode.cuda import Source, ctype, empty_like, launch_blocks
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -71,15 +71,13 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     n = self.numel()
     pack = min(16 // self.itemsize, 4)
     tiles = -(-n // (THREADS * ROWS * pack))
-    marks = totals = None
-    nodes = _nodes(tiles)
+    totals, nodes = None, _nodes(tiles)
     if tiles > 1:
-        # The marks and, behind them, the counter from which blocks draw their tiles.
-        marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
-        totals = empty((nodes, WORDS), torch.int32, self.device)
+        # Each word with its mark, and behind them the counter from which blocks draw their tiles.
+        totals = torch.zeros(nodes * WORDS + 1, dtype=torch.int64, device=self.device)
     launch_blocks(
         SOURCE, f"scan_row<{op}, {ctype(self.dtype)}>", tiles, THREADS,
-        input=self, output=out, marks=marks, totals=totals, nodes=nodes, n=n,
+        input=self, output=out, totals=totals, nodes=nodes, n=n,
         stride=self.stride(dim),
     )  # fmt: skip
     return out
