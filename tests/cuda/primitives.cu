@@ -55,7 +55,8 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
   for (int64_t i = thread_index(); i < work; i += thread_count()) {
     int64_t column = i % columns, begin = i / columns * share;
     segment_share<piece, share>(
-        i / columns, n, key, [=](int64_t j, bool) { return values[j * columns + column]; },
+        i / columns, n, key, [=](int64_t j) { return j; },
+        [=](int64_t j, int64_t, bool) { return values[j * columns + column]; },
         [](scalar_t value) { return value; }, sum_op<scalar_t>(),
         static_cast<scalar_t>(sum_op<scalar_t>::identity()),
         [=](int64_t own, scalar_t sum, scalar_t) { output[own * columns + column] = sum; },

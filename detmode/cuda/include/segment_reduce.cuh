@@ -47,18 +47,19 @@ static __device__ __forceinline__ void segment_marks(int64_t p, int64_t n, Key k
 
 // Reduces the runs that begin in share `s` of the `n` elements, or their parts.
 //   key(i)                the key of element i, ascending; an integer, -1 for no element
-//   load(i, first)        element i as it lies in memory; loads alone, to be in flight together.
-//                         `first`: a part begins with it
+//   place(i)              where element i lies; an integer
+//   load(place, key, first)   the element there, as it lies in memory; loads alone, to be in flight
+//                         together. `first`: a part begins with it
 //   of(loaded)            its value
 //   op(earlier, later)    called with the running value first, in the order of i
 //   identity              op(x, identity) is x: -0.0 for a sum
 //   store(key, value, loaded)   a complete run, and what was loaded for its first element
 //   carry(slot, value)    a part of a run that a later launch finishes; not called when n <= piece
-template <int piece, int share, typename value_t, typename Key, typename Load, typename Of,
-          typename Op, typename Store, typename Carry>
-static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key key, Load load,
-                                                     Of of, Op op, value_t identity, Store store,
-                                                     Carry carry) {
+template <int piece, int share, typename value_t, typename Key, typename Place, typename Load,
+          typename Of, typename Op, typename Store, typename Carry>
+static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key key, Place place,
+                                                     Load load, Of of, Op op, value_t identity,
+                                                     Store store, Carry carry) {
   // Elements whose loads do not wait for one another; the walk over their values is serial. Where
   // there are more threads, fewer registers each leave room for them.
   constexpr int batch = share < piece ? 4 : 8;
@@ -72,7 +73,8 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key k
   bool skips = goes_on && !comes_in;
   bool walks = false, leads = false, joins = false;
   value_t run = identity, earlier = identity;
-  decltype(load(begin, true)) start;
+  using loaded_t = decltype(load(place(begin), own, true));
+  loaded_t start;
   for (int64_t base = begin; base < n; base += batch) {
     if (base >= end && !(walks && key(base) == own)) break;
     if (base == border) {
@@ -84,17 +86,22 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key k
       joins = true;
       earlier = run;
     }
-    decltype(load(begin, true)) loaded[batch];
+    loaded_t loaded[batch];
     decltype(own) keys[batch];
+    decltype(place(begin)) places[batch];
     bool taken[batch], first[batch];
 #pragma unroll
-    for (int b = 0; b < batch; ++b) keys[b] = key(min_index(base + b, n - 1));
+    for (int b = 0; b < batch; ++b) {
+      int64_t i = min_index(base + b, n - 1);
+      keys[b] = key(i);
+      places[b] = place(i);
+    }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       bool others = base < end ? skips && keys[b] == skipped : keys[b] != own;
       taken[b] = base + b < n && keys[b] >= 0 && !others;
       first[b] = b > 0 ? keys[b] != keys[b - 1] : base == begin || keys[b] != own;
-      if (taken[b]) loaded[b] = load(base + b, first[b]);
+      if (taken[b]) loaded[b] = load(places[b], keys[b], first[b]);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {

@@ -112,7 +112,7 @@ def are_few(shape: Rows) -> bool:
 
 def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
     """Return whether sorted rows are wide; their keys must not need 64 bits."""
-    return shape.inner * dtype.itemsize >= WIDE and sort_dtype(shape.size) is not torch.int64
+    return shape.inner * dtype.itemsize >= WIDE and shape.size <= MOST_SORTED
 
 
 def elects(shape: Rows) -> bool:

@@ -288,11 +288,11 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __res
         column,     inner,
         shape.size, include_self};
     segment_share<PIECE, share>(
-        s, rows, key,
-        [&](int64_t row, bool begins) {
+        s, rows, key, [&](int64_t row) { return order[row]; },
+        [&](int64_t place, key_t key, bool begins) {
           row_and_initial loaded;
-          loaded.row = *reinterpret_cast<const pack_t*>(first + order[row] * inner);
-          if (begins) loaded.initial = *store.target(keys[row]);
+          loaded.row = *reinterpret_cast<const pack_t*>(first + place * inner);
+          if (begins) loaded.initial = *store.target(key);
           return loaded;
         },
         [&](const row_and_initial& loaded) {
@@ -335,7 +335,8 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
                                          column,     shape.inner,
                                          shape.size, include_self};
     segment_share<PIECE, share>(
-        s, n, key, [&](int64_t slot, bool) { return read[slot * groups + group]; },
+        s, n, key, [](int64_t slot) { return slot; },
+        [&](int64_t slot, key_t, bool) { return read[slot * groups + group]; },
         [](const runs_t& runs) { return runs; },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
