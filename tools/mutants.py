@@ -282,11 +282,13 @@ STATE = (
         ("self._open[later[0]] = self._open[block]", "pass"),
         ("self._chosen = after = found", "after = found"),
         ("if len(self._active) > 1:", "if False:"),
+        ("if self._active or self._waiting:", "if self._active:"),
     ),
     *_of(
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("(holding, FILL, False, is_wish=True)", "(holding, FILL, False)"),
+        ("        or FILL._waiting\n", ""),
     ),
     *_of(
         "detmode/environment/seeding.py",

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from torch._functorch._aot_autograd.schemas import AOTConfig
+
+import detmode
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.levels import innermost
+
+AT_ONCE = "force_non_lazy_backward_lowering"
+"""The field of AOTAutograd's configuration by which a backward is compiled with its forward."""
+
+CAN_COMPILE = hasattr(AOTConfig, AT_ONCE)
+"""False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
+
+
+def key_of(mode: DeterministicMode) -> str:
+    """Return what decides which operators stay whole."""
+    if not mode.compiles_for:
+        mode.compiles_for = (
+            f"{detmode.__version__} {mode._table.digest} {mode._overrides} {mode._simulate}"
+            if mode.compiles and CAN_COMPILE
+            else "operator by operator"
+        )
+    return mode.compiles_for
 
 
 class _Thread:
@@ -21,7 +41,7 @@ class _Thread:
     def key(self) -> str | None:
         """Dynamo guards on it."""
         mode = self.mode
-        return None if mode is None else mode.compiles_for
+        return None if mode is None else key_of(mode)
 
 
 thread = _Thread()

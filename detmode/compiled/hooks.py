@@ -10,31 +10,27 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.compiler.config
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 from torch._dynamo import convert_frame
 from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, install_guard
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import AttrSource
-from torch._functorch._aot_autograd.schemas import AOTConfig
 from torch.utils._python_dispatch import BaseTorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-import detmode
 from detmode.compiled import timing
-from detmode.compiled.current import thread
-from detmode.compiled.lowering import AT_ONCE, keeping_whole
-from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.compiled.current import CAN_COMPILE, thread
+from detmode.compiled.lowering import keeping_whole
 from detmode.sites.graphs import has_line, note_root
 from detmode.sites.lines import WRAPPERS, current_module, nearest, site_of, surroundings
 from detmode.table.call_site import CallSite
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
-
-CAN_COMPILE = hasattr(AOTConfig, AT_ONCE)
-"""False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
 _PROGRAM: Any = resolve(AHEAD_OF_TIME_PROGRAM)
 
@@ -47,17 +43,33 @@ _HOOKED = "call_user_compiler"
 _call_user_compiler: Any = OutputGraph.call_user_compiler
 
 
-def enter(mode: DeterministicMode) -> None:
-    """Compile the graphs of this thread for ``mode`` while it is the thread's innermost mode."""
+def install(dynamo: ModuleType) -> None:
+    """Have Dynamo compile each thread's graphs for its innermost mode."""
     if OutputGraph.call_user_compiler is _call_user_compiler:
-        if torch.are_deterministic_algorithms_enabled():
-            # What was compiled under PyTorch's own flag has no guard that tells it from this.
-            torch.compiler.reset()
+        _forget_deterministic_code()
         setattr(OutputGraph, _HOOKED, call_user_compiler)
         _note_programs()
         if not _GUARDS_IGNORE_MODES:
             setattr(convert_frame, CheckFunctionManager.__name__, _guards_inside)
-    mode.compiles_for = key_of(mode)
+
+
+def _forget_deterministic_code() -> None:
+    """Drop code that was compiled under PyTorch's flag: no guard tells a mode from the flag."""
+    is_on = torch.are_deterministic_algorithms_enabled()
+    for reference in convert_frame.input_codes.seen:
+        code = reference()
+        if code is not None and any(
+            type(guard).__name__ == "GLOBAL_STATE" and _flag_differs(guard) != is_on
+            for entry in _debug_get_cache_entry_list(code)
+            for guard in entry.guard_manager.root.get_leaf_guards()
+        ):
+            reset_code(code)
+
+
+def _flag_differs(global_state: Any) -> bool:
+    """Return whether a guard is for another value of PyTorch's flag than the present one."""
+    changes = global_state.check_verbose(None).verbose_code_parts
+    return any("deterministic_algorithms" in text.split() for text in changes)
 
 
 def _note_programs() -> None:
@@ -89,13 +101,6 @@ def _guards_inside(*args: Any, **kwargs: Any) -> Any:
     in_dispatch_mode = thread.mode is not None and not thread.mode.lists
     with BaseTorchDispatchMode() if in_dispatch_mode else contextlib.nullcontext():
         return CheckFunctionManager(*args, **kwargs)
-
-
-def key_of(mode: DeterministicMode) -> str:
-    """Return what decides which operators stay whole."""
-    if not (mode.compiles and CAN_COMPILE):
-        return "operator by operator"
-    return f"{detmode.__version__} {mode._table.digest} {mode._overrides} {mode._simulate}"
 
 
 def call_user_compiler(

@@ -28,7 +28,7 @@ from torch._functorch._aot_autograd.schemas import AOTConfig
 from torch.utils._pytree import tree_leaves
 
 from detmode.compiled import timing
-from detmode.compiled.current import thread
+from detmode.compiled.current import AT_ONCE, key_of, thread
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import text_of
 from detmode.table.markers import FLEX_ATTENTION_BACKWARD
@@ -36,9 +36,6 @@ from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.twins import SITE, twin_of
 from detmode.table.variants import variant_of
-
-AT_ONCE = "force_non_lazy_backward_lowering"
-"""The field of AOTAutograd's configuration by which a backward is compiled with its forward."""
 
 _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 """The keys at which PyTorch decomposes operators in Python while it traces."""
@@ -70,7 +67,7 @@ def keeping_whole(
 
     # For dynamic shapes code is cut into parts by the sizes that came first.
     sizes = [getattr(each, "shape", each) for each in example_inputs]
-    tag = hashlib.sha256(f"{mode.compiles_for}\n{sizes}".encode()).hexdigest()
+    tag = hashlib.sha256(f"{key_of(mode)}\n{sizes}".encode()).hexdigest()
     config: Any = torch.compiler.config
     lowered: list[bool] = []
     with_twins = _put_twins(mode, GraphLowering.__init__, lowered)

@@ -48,7 +48,6 @@ class Setting(Generic[T]):
         name: of the setting, for messages.
         read: returns the value.
         write: sets the value.
-        choose: sets the value for a block, if different from ``write``.
         needed: the value that PyTorch's deterministic paths need, if calls need other values too.
         is_local: returns whether each thread has its own value.
     """
@@ -59,14 +58,12 @@ class Setting(Generic[T]):
         read: Callable[[], T],
         write: Callable[[T], object],
         *,
-        choose: Callable[[T], object] | None = None,
         needed: T | None = None,
         is_local: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
         self._read = read
         self._write = write
-        self._choose = choose or write
         self._needed = needed
         self._is_local = is_local
         self._lock = Lock()
@@ -98,7 +95,7 @@ class Setting(Generic[T]):
         """Set ``value`` until ``undo`` runs."""
         self.save(undo)
         with self._undisturbed(value):
-            self._lock.run(self._set, self._choose, value)
+            self._lock.run(self._set, value)
 
     def save(self, undo: Undo) -> None:
         """Remember the value until ``undo`` restores it."""
@@ -107,6 +104,20 @@ class Setting(Generic[T]):
 
     def _save(self, block: Undo) -> None:
         self._open.setdefault(block, self._find_chosen())
+
+    def save_late(self) -> bool:
+        """Remember the value for blocks that began before there was one, ``None`` for them.
+
+        Returns:
+            Whether a block is open for which the value of this thread counts.
+        """
+        return self._lock.run(self._save_late)
+
+    def _save_late(self) -> bool:
+        for block, value in self._open.items():
+            if value is None:
+                self._open[block] = self._read()
+        return any(not self._is_local() or block.thread == _get_thread() for block in self._open)
 
     def _restore(self, block: Undo) -> None:
         if self._lock.run(self._leave_to_next, block):
@@ -134,18 +145,18 @@ class Setting(Generic[T]):
     def _put_back(self, block: Undo) -> None:
         # Another thread's block may have begun meanwhile.
         if not self._leave_to_next(block):
-            self._set(self._write, self._open[block])
+            self._set(self._open[block])
             del self._open[block]
 
     def _undisturbed(self, value: T) -> AbstractContextManager[None]:
         """Wait, so that changing to ``value`` in the block disturbs no other thread's call."""
         return nullcontext() if self._needed is None else holding(self, value)
 
-    def _set(self, write: Callable[[T], object], value: T) -> None:
+    def _set(self, value: T) -> None:
         if self._active:
             self._chosen = value
         if not self._active or self._held == value:
-            write(value)
+            self._write(value)
 
     # Calls
 
@@ -209,7 +220,7 @@ class Setting(Generic[T]):
 
     def end_wishes(self) -> None:
         """End the holds of other threads' calls that are only wishes."""
-        if self._active:
+        if self._active or self._waiting:
             self._lock.run(self._end_wishes)
 
     def _end_wishes(self) -> None:
@@ -289,7 +300,6 @@ FLAG: Setting[tuple[bool, bool]] = Setting(
     "PyTorch's deterministic flag",
     lambda: (_get_flag(), _get_warn_only()),
     lambda pair: _set_flag(pair[0], warn_only=pair[1]),
-    choose=lambda pair: torch.use_deterministic_algorithms(pair[0], warn_only=pair[1]),
     needed=(True, False),
 )
 FILL = Setting(

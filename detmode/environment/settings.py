@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
-from functools import cache
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+import wrapt
 from torch.utils import _python_dispatch
 
 from detmode.cuda.undo import Undo
@@ -20,6 +22,7 @@ R = TypeVar("R")
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
+_INDUCTOR = "torch._inductor.config"
 
 
 def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
@@ -60,21 +63,21 @@ def _filled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return function(*args, **kwargs)
 
 
-@cache
 def _inductor_config() -> Any:
-    # Cached: a block may be left while Python shuts down and imports no more.
-    # torch.use_deterministic_algorithms imports the same module; older versions lack the field.
-    import torch._inductor.config as config
+    # Importing it loads the compiler, which takes seconds.
+    return sys.modules.get(_INDUCTOR)
 
-    return config
+
+def _inductor_is_deterministic() -> bool | None:
+    # Versions before 2.10 lack the field.
+    return getattr(_inductor_config(), "deterministic", None)
 
 
 def _set_inductor(deterministic: bool | None) -> None:
-    if hasattr(_inductor_config(), "deterministic"):
+    if _inductor_is_deterministic() is not None and deterministic is not None:
         _inductor_config().deterministic = deterministic
 
 
-@cache
 def _inductor_is_local() -> bool:
     # Newer versions keep the configuration in context variables, one per thread.
     entry = getattr(_inductor_config(), "_config", {}).get("deterministic")
@@ -98,10 +101,18 @@ CUDNN_BENCHMARK = Setting(
 )
 INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
     "Inductor's deterministic option",
-    lambda: getattr(_inductor_config(), "deterministic", None),
+    _inductor_is_deterministic,
     _set_inductor,
     is_local=_inductor_is_local,
 )
+
+
+def _inductor_is_loaded(config: ModuleType) -> None:
+    if INDUCTOR_DETERMINISTIC.save_late():
+        _set_inductor(FLAG.chosen()[0])
+
+
+wrapt.register_post_import_hook(_inductor_is_loaded, _INDUCTOR)
 
 
 # PyTorch's record of entered modes, by which it compiles nothing inside them. It restores the
@@ -139,7 +150,8 @@ IN_MODES = Setting(
 def choose_for_block(warn_only: bool, fill_uninitialized_memory: bool | None, undo: Undo) -> None:
     """Choose the settings of an entered mode, until ``undo`` runs."""
     IN_MODES.save(undo)
-    INDUCTOR_DETERMINISTIC.save(undo)
+    # As torch.use_deterministic_algorithms does, which loads the compiler for it.
+    INDUCTOR_DETERMINISTIC.choose(True, undo)
     FLAG.choose((True, warn_only), undo)
     CUDNN_DETERMINISTIC.choose(True, undo)
     CUDNN_BENCHMARK.choose(False, undo)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import logging
 import threading
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+import wrapt
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._contextlib import _wrap_generator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -145,6 +145,7 @@ class DeterministicMode(Interception):
 
     def _enter(self, undo: Undo) -> None:
         register_passthrough(type(self))
+        _follow_compilation()
         level = self._level_for(undo)
         choose_for_block(self._policy.warn_only, self._fill, undo)
         Detours(_prefers_plain_operator, _meets, undo)
@@ -157,8 +158,6 @@ class DeterministicMode(Interception):
         outer.append(level)
         if len(outer) > 1:
             outer[-2]._innermost = False
-        # By name: compiled code is built upon the mode, which only starts it.
-        importlib.import_module("detmode.compiled.hooks").enter(level)
         if self.lists:
             listed.enter(level, undo)
             return
@@ -263,6 +262,16 @@ class DeterministicMode(Interception):
     def paths(self) -> ModulePaths:
         """The paths of the modules in which calls are made."""
         return self._counter.paths
+
+
+@functools.cache
+def _follow_compilation() -> None:
+    """Have what PyTorch compiles follow the modes, once it has loaded its compiler.
+
+    That takes seconds, and most programs compile nothing.
+    """
+    # By name: compiled code is built upon the mode, which only starts it.
+    wrapt.register_post_import_hook("detmode.compiled.hooks:install", "torch._dynamo")
 
 
 def current_mode() -> DeterministicMode | None:

@@ -331,7 +331,7 @@ def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
 @pytest.mark.parametrize(
     "name",
     [
-        "torch.use_deterministic_algorithms",
+        "detmode.environment.settings.CUDNN_BENCHMARK.choose",
         "torch.utils._python_dispatch.TorchDispatchMode.__enter__",
         "detmode.mode.deterministic_mode.Detours",
         "detmode.cuda.host.choose_schedule",

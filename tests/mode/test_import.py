@@ -19,7 +19,9 @@ import detmode.reports.report
 assert "torch" not in sys.modules, "a module that needs no PyTorch imports it"
 brought = set(sys.modules) - before
 
+subprocess.Popen.__init__ = started
 import torch
+subprocess.Popen.__init__ = refuse
 before = set(sys.modules)
 flags = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
 assert "detmode.mode.deterministic_mode" not in sys.modules
@@ -30,7 +32,7 @@ subprocess.Popen.__init__ = started
 brought |= set(sys.modules) - before
 roots = {name.partition(".")[0] for name in brought}
 # The standard library, what prints tables, and what imports a name when it is used.
-allowed = {"detmode", "lazy_loader", "tabulate", "wcwidth", "torch"}
+allowed = {"detmode", "lazy_loader", "tabulate", "wcwidth", "torch", "wrapt"}
 assert "detmode" in roots and roots - set(sys.stdlib_module_names) <= allowed, roots
 heavy = ("torch._inductor", "torch._dynamo", "torch.fx.experimental", "torch.distributed")
 assert not [name for name in brought if name.startswith(heavy)], "heavy parts of PyTorch"
@@ -42,6 +44,15 @@ assert runs == ["detmode.runs", "detmode.runs.difference"], runs
 import detmode.audit.report
 assert (detmode.audit.__name__, detmode.audit.__module__) == ("audit", "detmode.audit")
 assert detmode.audit(lambda: None).raises is False
+
+before = set(sys.modules)
+with detmode.DeterministicMode():
+    torch.ones(3).cumsum(0)
+    brought = set(sys.modules) - before
+    assert not [name for name in brought if name.startswith(heavy)], "heavy parts of PyTorch"
+    import torch._inductor.config as inductor
+    assert getattr(inductor, "deterministic", True) is True
+assert not getattr(inductor, "deterministic", False)
 
 assert logging.getLogger("detmode").level == logging.DEBUG
 def held():
@@ -55,11 +66,12 @@ next(waiting)
 def test_a_new_process():
     """The first name brings neither CuPy nor a documentation or learning package; starts nothing.
 
-    The heavy parts of torch come when a mode is entered, not before; a module that needs no
-    PyTorch, such as the plugin of pytest, imports none. ``detmode verify`` compares bytes, and
-    imports nothing that records, compares or probes. ``detmode.audit`` is the function, also after
-    a module of the folder was imported. The log is set up. A block that a generator still holds
-    when Python ends is left without a word.
+    The heavy parts of torch come when a program needs them, not with a mode, which sets the option
+    of Inductor when that is loaded inside its block; a module that needs no PyTorch, such as the
+    plugin of pytest, imports none. ``detmode verify`` compares bytes, and imports nothing that
+    records, compares or probes. ``detmode.audit`` is the function, also after a module of the
+    folder was imported. The log is set up. A block that a generator still holds when Python ends
+    is left without a word.
     """
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -14,7 +14,7 @@ from programs import Other
 import detmode
 from detmode.cuda.undo import Lock
 from detmode.environment import process_setting
-from detmode.environment.process_setting import holding
+from detmode.environment.process_setting import holding, native_calls
 from detmode.environment.settings import (
     FILL,
     FLAG,
@@ -111,6 +111,35 @@ def test_a_native_call_begins_while_a_wish_does(on, monkeypatch):
     with no_memory_fill():
         assert read()
     native.__exit__(None, None, None)
+
+
+def test_a_native_call_begins_while_a_wish_inside_another_does(on, monkeypatch):
+    """A wish that native calls of its own thread do not stop, stops for one that begins now."""
+    elsewhere, go_on, found = native_calls.elsewhere, threading.Event(), []
+
+    def late():
+        go_on.wait()
+        found.append(FILL._read())
+
+    native = threading.Thread(target=lambda: with_native_settings(late)())
+
+    def begin():
+        # Called by the wish, which waits for no other thread's call so far.
+        monkeypatch.setattr(native_calls, "elsewhere", elsewhere)
+        is_elsewhere = elsewhere()
+        native.start()
+        time.sleep(WAITS)
+        return is_elsewhere
+
+    def substitute():
+        with no_memory_fill():
+            time.sleep(WAITS)
+            go_on.set()
+            native.join()
+
+    monkeypatch.setattr(native_calls, "elsewhere", begin)
+    with_native_settings(substitute)()
+    assert found == [True]
 
 
 @pytest.mark.parametrize("call", [with_flag_off, in_a_substitute])

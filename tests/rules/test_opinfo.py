@@ -28,20 +28,22 @@ DTYPES = (
 TIES = {("median", 1), ("nanmedian", 1), ("mode", 1), ("kthvalue", 1)}
 """Results that are indices: of equal elements the CPU may name another than the first."""
 
-CANCELLED = {("index_reduce.prod", 3)}
-"""A second derivative whose formula in PyTorch subtracts what is nearly equal: one rounding of the
-product, which ATen's kernel and ours take elsewhere, is a hundred of the result."""
+CANCELLED = {
+    *(("index_reduce.prod", 3), ("index_reduce.prod", 4)),
+    ("nn.functional.grid_sample", 4),
+}
+"""Second derivatives whose formulas in PyTorch subtract what is nearly equal: one rounding of the
+product, or in 16 bits of a coordinate, is many of the result."""
 
-STEEP = {"grid_sampler_2d", "grid_sampler_3d", "nn.functional.grid_sample"}
-"""Operators that subtract what a coordinate's rounding has moved: their error is a few roundings of
-the inputs, however small the result. In float64 ATen's CPU kernel is no truth for them."""
+NOT_WIDENED = {"nn.functional.linear_cross_entropy.chunked_none"}
+"""Its options name the dtype of its sums, and it refuses another."""
 
 
 def substituted(mode: DeterministicMode) -> frozenset[str]:
     return frozenset(each.overload for each in mode.records if each.action == "substitute")
 
 
-def check(op: Any, sample: Any) -> str | None:
+def check(op: Any, sample: Any, dtype: torch.dtype) -> str | None:
     """Run a sample under the mode: what is wrong with it."""
     mode = DeterministicMode(simulate="cuda")
     try:
@@ -68,14 +70,15 @@ def check(op: Any, sample: Any) -> str | None:
     same = all(same_bits(*pair) for pair in zip(*runs))
     if not same:
         return "gives other bits in another schedule"
+    if name_of(op) in NOT_WIDENED:
+        return None
     truth = run(op, sample.transform(wide), twice=twice)
-    moved = run(op, sample.transform(rounded), twice=twice) if name_of(op) in STEEP else truth
-    results = map(flat, (runs[0], aten, truth, moved))
-    for number, (mine, theirs, true, near) in enumerate(zip(*results)):
+    for number, (mine, theirs, true) in enumerate(zip(*map(flat, (runs[0], aten, truth)))):
         if (op.name, number) in TIES or (name_of(op), number) in CANCELLED:
             continue
-        allowed = 2 * largest_error(theirs, true) + roundings(mine, true)
-        allowed += largest_error(near, true)
+        # In the widest dtypes the truth is ATen's own result, which has as many roundings.
+        few = 16 if dtype in (torch.float64, torch.complex128) else 4
+        allowed = 2 * largest_error(theirs, true) + few * rounding(mine, true)
         error = largest_error(mine, true)
         if mine.shape != theirs.shape or not error <= allowed:
             return f"gives tensor {number} with an error of {error:.3g}, not {allowed:.3g}"
@@ -87,19 +90,11 @@ def flat(results: tuple[list[torch.Tensor], list[torch.Tensor]]) -> list[torch.T
 
 
 def wide(value: Any) -> Any:
-    """A tensor of a sample in float64 or complex128, with a gradient where it had one."""
+    """A dtype, or a tensor with a gradient where it had one, in float64 or complex128."""
     if not isinstance(value, torch.Tensor):
-        return value
+        is_dtype = isinstance(value, torch.dtype)
+        return widened(torch.empty(0, dtype=value)).dtype if is_dtype else value
     return widened(value.detach()).requires_grad_(value.requires_grad)
-
-
-def rounded(value: Any) -> Any:
-    """A tensor of a sample as :func:`wide` gives it, moved by a rounding of its largest element."""
-    exact = wide(value)
-    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
-        return exact
-    move = torch.finfo(value.dtype).eps * exact.detach().abs().max() if value.numel() else 0
-    return (exact.detach() + move).requires_grad_(value.requires_grad)
 
 
 def largest_error(values: torch.Tensor, truth: torch.Tensor) -> float:
@@ -114,12 +109,12 @@ def largest_error(values: torch.Tensor, truth: torch.Tensor) -> float:
     return errors.max().item() if errors.numel() else 0.0
 
 
-def roundings(values: torch.Tensor, truth: torch.Tensor) -> float:
-    """A few roundings of the largest finite element."""
+def rounding(values: torch.Tensor, truth: torch.Tensor) -> float:
+    """Of the largest finite element."""
     if not (values.is_floating_point() or values.is_complex()) or not truth.numel():
         return 0.0
     largest = torch.where(torch.isfinite(truth), truth.detach().abs(), 0).max().item()
-    return 4 * torch.finfo(values.dtype).eps * largest
+    return torch.finfo(values.dtype).eps * largest
 
 
 def failures_of(op: Any, dtype: torch.dtype) -> list[str]:
@@ -127,7 +122,7 @@ def failures_of(op: Any, dtype: torch.dtype) -> list[str]:
     with warnings.catch_warnings():
         # PyTorch's samples call what is deprecated.
         warnings.simplefilter("ignore")
-        found = [check(op, sample) for sample in samples_of(op, dtype)]
+        found = [check(op, sample, dtype) for sample in samples_of(op, dtype)]
     return [f"sample {number} {text}" for number, text in enumerate(found) if text is not None]
 
 
