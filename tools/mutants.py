@@ -78,7 +78,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",
-        _FUZZ("index"),
+        "tests/cuda/test_primitives.py",
         ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
         ("store(own, joins ? op(earlier, run) : run, start);", "store(own, run, start);"),
     ),

@@ -49,7 +49,7 @@ static __device__ __forceinline__ void segment_marks(int64_t p, int64_t n, Key k
 //   key(i)                the key of element i, ascending; an integer, -1 for no element
 //   place(i)              where element i lies; an integer
 //   load(place, key, first)   the element there, as it lies in memory; loads alone, to be in flight
-//                         together. `first`: a part begins with it
+//                         together. `first`: a part begins with it. Not used where the key is -1
 //   of(loaded)            its value
 //   op(earlier, later)    called with the running value first, in the order of i
 //   identity              op(x, identity) is x: -0.0 for a sum
@@ -71,6 +71,7 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key k
   bool goes_on = begin > 0 && key(begin - 1) == own;
   bool comes_in = goes_on && begin % piece == 0 && segment_carries<piece>(begin, n, key);
   bool skips = goes_on && !comes_in;
+  if (skips && own >= 0 && key(end - 1) == own) return;
   bool walks = false, leads = false, joins = false;
   value_t run = identity, earlier = identity;
   using loaded_t = decltype(load(place(begin), own, true));
@@ -101,7 +102,13 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key k
       bool others = base < end ? skips && keys[b] == skipped : keys[b] != own;
       taken[b] = base + b < n && keys[b] >= 0 && !others;
       first[b] = b > 0 ? keys[b] != keys[b - 1] : base == begin || keys[b] != own;
-      if (taken[b]) loaded[b] = load(places[b], keys[b], first[b]);
+    }
+    // What is not taken is loaded from where a neighbour is: a branch around each load would have
+    // it wait for its own place.
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      if (!taken[b]) places[b] = places[b > 0 ? b - 1 : batch - 1];
+      loaded[b] = load(places[b], keys[b], taken[b] && first[b]);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {

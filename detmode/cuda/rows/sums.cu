@@ -259,14 +259,14 @@ struct row_store {
 constexpr int PIECE = 64;
 
 // The first launch: the rows themselves. `order` is the stable sort of the index, `keys` its
-// values.
+// values. Of two blocks on a multiprocessor one loads while the other adds.
 template <typename row_t, int width, int share, typename key_t>
-__global__ void sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
-                            const typename row_t::scalar_t* __restrict__ source,
-                            typename row_t::scalar_t* __restrict__ out,
-                            key_t* __restrict__ carry_keys, double* __restrict__ carries,
-                            row_shape shape, bool include_self, bool mean, bool scaled, double re,
-                            double im) {
+__global__ void __launch_bounds__(256, 2)
+    sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
+                const typename row_t::scalar_t* __restrict__ source,
+                typename row_t::scalar_t* __restrict__ out, key_t* __restrict__ carry_keys,
+                double* __restrict__ carries, row_shape shape, bool include_self, bool mean,
+                bool scaled, double re, double im) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
   // The destination's initial values are loaded with the first row, not after the last.
@@ -336,7 +336,9 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
                                          shape.size, include_self};
     segment_share<PIECE, share>(
         s, n, key, [](int64_t slot) { return slot; },
-        [&](int64_t slot, key_t, bool) { return read[slot * groups + group]; },
+        [&](int64_t slot, key_t key, bool) {
+          return key < 0 ? runs_t::nothing() : read[slot * groups + group];
+        },
         [](const runs_t& runs) { return runs; },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
