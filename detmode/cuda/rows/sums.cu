@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(256, 2)
                 bool scaled, double re, double im) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
-  // The destination's initial values are loaded with the first row, not after the last.
+  // Of wide rows a destination's initial values are loaded with the first row, not after the last.
   struct row_and_initial {
     pack_t row, initial;
   };
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(256, 2)
         [&](int64_t place, key_t key, bool begins) {
           row_and_initial loaded;
           loaded.row = *reinterpret_cast<const pack_t*>(first + place * inner);
-          if (begins) loaded.initial = *store.target(key);
+          if (share < PIECE && begins) loaded.initial = *store.target(key);
           return loaded;
         },
         [&](const row_and_initial& loaded) {
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(256, 2)
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
         [&](int64_t key, const runs_t& runs, const row_and_initial& loaded) {
-          store(key, runs, loaded.initial);
+          store(key, runs, share < PIECE ? loaded.initial : *store.target(key));
         },
         [&](int64_t slot, const runs_t& runs) { carried[slot * groups + group] = runs; });
     if (carry_keys != nullptr && column == 0 && begin % PIECE == 0) {
