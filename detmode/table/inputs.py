@@ -132,6 +132,12 @@ def routed(make: Maker, tokens: int, each: int) -> torch.Tensor:
     return make.integers(0, 1 << 62, tokens * each).argsort() % tokens
 
 
+def combined(make: Maker, tokens: int, each: int, width: int) -> Arguments:
+    """The outputs of experts, ``each`` for a token, added up for the tokens."""
+    index = routed(make, tokens, each)
+    return indexed_rows(make, [tokens, width], 0, tokens * each, index=index)
+
+
 def scattered(
     make: Maker,
     shape: Sequence[int],

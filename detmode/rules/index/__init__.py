@@ -121,7 +121,7 @@ RULES = (
         Row(
             when=on("cuda") & _SUMS,
             action=Substitute(
-                launch.unsafe_masked_index_put_accumulate, otherwise=Native(), traffic=4.6
+                launch.unsafe_masked_index_put_accumulate, otherwise=Native(), traffic=4.2
             ),
             guarantee=GPU_TO_GPU,
             because=_ONE_BY_ONE,
