@@ -1,7 +1,8 @@
 """The host's time of a whole substituted call, up to its launches, which are left out.
 
 ``again`` is the same call again and again, ``new shape`` what a call with shapes that are new takes
-more than one with shapes that were called once. The tensors are on the CPU, and the mode's
+more than one with shapes that were called once. With ``--device cuda`` the launches are made, and
+nothing waits for them. Otherwise the tensors are on the CPU, and the mode's
 ``simulate`` is "cuda": what a launch does for a GPU is done, up to the driver's call, and what is
 done for CPU tensors alone is not. ATen's own operators are included as the CPU runs them, on a few
 elements each. Times are of one thread, each the shortest of many rounds: a busy machine takes
@@ -23,10 +24,11 @@ from provenance import cpu
 from results import table
 from timing import in_turns
 from torch import Tensor
+from torch.utils.benchmark import timer
 
 from detmode import DeterministicMode
 from detmode.cuda import device, host
-from detmode.cuda.rows import positions
+from detmode.cuda.rows import interpolation_tables, positions
 
 GATHER, SUM, NEW = 20.0, 35.0, 10.0
 """Targets in microseconds: a gather, a sum by index, and what a new shape takes more."""
@@ -124,17 +126,22 @@ def without_launches() -> Iterator[None]:
         kernel.set_device, kernel.launch_kernel = _nothing, _nothing
         return device._kernels.setdefault((id(source), entry, index), (source, kernel))
 
-    gpu = torch.device("cuda", 0)
     with (
-        mock.patch.object(host, "launch_blocks", lambda *given: device.launch_blocks(*given, gpu)),
+        mock.patch.object(host, "launch_blocks", lambda *given: device.launch_blocks(*given, 0)),
         mock.patch.dict(device._kernels),
         mock.patch.object(device, "_load", load),
         mock.patch.object(torch._C, "_cuda_getDevice", _first, create=True),
         mock.patch.object(torch._C, "_cuda_getCurrentRawStream", _first, create=True),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", _nothing),
+        mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
         mock.patch("detmode.cuda.launch._poison", lambda tensor: tensor),
     ):
         yield
+
+
+def _lasting_stream(_: Tensor) -> int | None:
+    return device.lasting_stream(0)
 
 
 def _first(*_: object) -> int:
@@ -147,40 +154,52 @@ def _nothing(*_: object, **__: object) -> None:
 
 def seconds(function: Any, inputs: Sequence[Arguments]) -> float:
     """Seconds of this thread for a call with each input."""
+    timer()  # waits for a GPU, whose queue then takes all of the launches
     start = time.thread_time()
     for args in inputs:
         function(*args)
     return (time.thread_time() - start) / len(inputs)
 
 
-def measure(name: str, rounds: int, calls: int) -> tuple[float, float]:
+def measure(name: str, rounds: int, calls: int, device: str = "cpu") -> tuple[float, float]:
     """The microseconds of a call again and again, and of what one with new shapes takes more."""
     function, make, _ = CALLS[name]
-    same = [make(4)] * calls
+    on_gpu = device == "cuda"
+    with torch.device(device):
+        same = [make(4)] * calls
     again, known, new = [], [], []
-    with without_launches(), DeterministicMode(simulate="cuda") as mode:
+    with (
+        contextlib.nullcontext() if on_gpu else without_launches(),
+        DeterministicMode(simulate=None if on_gpu else "cuda") as mode,
+    ):
         function(*same[0])
         assert {row.action for row in mode.records} == {"substitute"}, name
         for _ in range(rounds):
-            inputs = [make(next(_sizes)) for _ in range(calls)]
+            with torch.device(device):
+                inputs = [make(next(_sizes)) for _ in range(calls)]
             for times, called in ((new, inputs), (known, inputs), (again, same)):
                 times.append(seconds(function, called))
     return min(again) * 1e6, (min(new) - min(known)) * 1e6
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=8, help="that each call takes")
     parser.add_argument("--rounds", type=int, default=10, help="in each turn")
     parser.add_argument("--calls", type=int, default=20, help="of other shapes each, in a round")
     parser.add_argument("--only", default="", help="calls whose names contain this")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
     torch.set_num_threads(1)
     found: dict[str, list[tuple[float, float]]] = {
         name: [] for name in CALLS if options.only in name
     }
     for _, name in in_turns(list(found), options.turns):
-        found[name].append(measure(name, options.rounds, options.calls))
+        found[name].append(measure(name, options.rounds, options.calls, options.device))
     lines = []
     for name, times in found.items():
         again, more = map(min, zip(*times))

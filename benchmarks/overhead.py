@@ -8,12 +8,14 @@ for the call, and none for the programs.
 import argparse
 import contextlib
 import itertools
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,6 @@ TARGETS = {"DeterministicMode, unlisted": 1.06, "DeterministicMode, native": 2.5
 PROGRAM_TARGETS = {'intercept="listed", unfilled': 1.03}
 EMPTY = "empty TorchDispatchMode"
 NONE = "no mode"
-
-SMALL_CALL = Timer("neg(x)", globals={"neg": torch.ops.aten.neg.default, "x": torch.ones(4)})
 
 Modes = dict[str, Callable[[], AbstractContextManager[Any]]]
 
@@ -83,21 +83,21 @@ def program_modes() -> Modes:
     }
 
 
-def tiny_operators() -> None:
+def tiny_operators(device: str = "cpu") -> None:
     """Call a thousand operators on four elements."""
-    x = torch.ones(4)
+    x = torch.ones(4, device=device)
     for _ in range(250):
         x = ((x + 1) * 0.5).neg().abs()
 
 
-def transformer_step() -> Callable[[], None]:
+def transformer_step(device: str = "cpu") -> Callable[[], None]:
     """A training step of a small transformer, with the embedding of its words."""
     torch.manual_seed(0)
     words, head = nn.Embedding(100, 64), nn.Linear(64, 100)
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-    model = nn.Sequential(words, nn.TransformerEncoder(layer, 2), head)
+    model = nn.Sequential(words, nn.TransformerEncoder(layer, 2), head).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    text = torch.randint(100, (4, 16))
+    text = torch.randint(100, (4, 16)).to(device)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -107,10 +107,17 @@ def transformer_step() -> Callable[[], None]:
     return step
 
 
+def small_call(device: str = "cpu") -> Timer:
+    """Of one operator on four elements."""
+    x = torch.ones(4, device=device)
+    return Timer("neg(x)", globals={"neg": torch.ops.aten.neg.default, "x": x})
+
+
 def measure(
-    found: Modes, rounds: int, calls: int, timer: Timer = SMALL_CALL
+    found: Modes, rounds: int, calls: int, timer: Timer | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of a call by mode, one figure for each batch of calls."""
+    """Seconds of a call by mode, of a small one by default: one figure for each batch of calls."""
+    timer = timer or small_call()
     times: dict[str, list[float]] = {name: [] for name in found}
     for _, name in in_turns(list(found), rounds):
         with found[name]():
@@ -147,18 +154,29 @@ def import_seconds(processes: int) -> list[float]:
     return [float(subprocess.check_output(run)) for _ in range(processes)]
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=30)
     # A recording writes after 512 calls.
     parser.add_argument("--calls", type=int, default=1024, help="in each round")
     parser.add_argument("--runs", type=int, default=20, help="of a program in each round")
     parser.add_argument("--imports", type=int, default=9, help="processes that import detmode")
-    options = parser.parse_args()
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    device = options.device
+    # Read when CUDA starts; without it PyTorch's flag refuses matrix products.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(modes(Path(folder)), options.rounds, options.calls)
+        times = measure(modes(Path(folder)), options.rounds, options.calls, small_call(device))
     show("aten::neg of 4 elements", times, EMPTY, TARGETS)
-    programs = {"1,000 tiny operators": tiny_operators, "a transformer's step": transformer_step()}
+    programs = {
+        "1,000 tiny operators": partial(tiny_operators, device),
+        "a transformer's step": transformer_step(device),
+    }
     for what, run in programs.items():
         timer = Timer("run()", globals={"run": run})
         times = measure(program_modes(), options.rounds, options.runs, timer)

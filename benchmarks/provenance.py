@@ -38,6 +38,7 @@ def provenance(commit: str | None = None) -> dict[str, str | None]:
         "driver": _answer(*ask_driver) if gpu is not None else None,
         "cuda": torch.version.cuda,
         "torch": torch.__version__,
+        "torch._native": _overrides(),
         "cupy": _cupy(),
         "cpu": cpu(),
         "python": platform.python_version(),
@@ -167,6 +168,21 @@ def _cupy() -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def _overrides() -> str | None:
+    """The operators whose CUDA kernels PyTorch overrides here, and what those are written in."""
+    try:
+        from torch.backends import python_native
+    except ImportError:  # PyTorch 2.11 and older
+        return None
+    found = []
+    for name in python_native.available_dsls:
+        language = getattr(python_native, name)
+        operators = python_native.get_dsl_operations(name) if language.enabled else []
+        if operators:
+            found.append(f"{name} {language.version}: {', '.join(operators)}")
+    return "; ".join(found) or None
 
 
 def _answer(*command: str) -> str | None:

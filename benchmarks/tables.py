@@ -88,6 +88,7 @@ def caption(results: Results) -> str:
     found = {name: value or "none" for name, value in results.provenance.items()}
     where = found["gpu"] if results.on_gpu else f"no measurement of a GPU ({found['cpu']})"
     software = f"driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}"
+    software += f" (torch._native: {found['torch._native']})"
     return (
         f"{where}, {software}, CuPy {found['cupy']}, detmode {found['commit']}, {found['date']}; "
         f"up to {results.rounds} rounds, a copy moves {results.bandwidth / 1e9:.0f} GB/s."

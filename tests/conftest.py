@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.commands.programs import ENVIRONMENT
+from detmode.cuda.launch import forget_plans
 
 # Reports are as wide as the terminal.
 os.environ["COLUMNS"] = "200"
@@ -122,6 +123,12 @@ class LeftOut:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for reason, count in self.counts.items():
             terminalreporter.write_line(f"{count} tests are left out, which {reason}")
+
+
+@pytest.fixture(autouse=True)
+def new_plans() -> None:
+    """Launches are planned anew in each test, which may change what plans depend on."""
+    forget_plans()
 
 
 @pytest.fixture

@@ -275,6 +275,17 @@ def read_host(run: Run) -> list[Finding]:
     return _with_end(run, [Finding("a call", OK, f"us: {text}")] if parts else [])
 
 
+def read_printed(run: Run) -> list[Finding]:
+    """The lines of printed tables: those whose second cell is a number."""
+    cells = (re.split(r"\s{2,}", line.strip()) for line in run.text.splitlines())
+    found = [
+        Finding(name, OK, ", ".join(figures))
+        for name, *figures in cells
+        if figures and re.fullmatch(r"-?\d+(\.\d+)?", figures[0])
+    ]
+    return _with_end(run, found)
+
+
 def read_steps(run: Run) -> list[Finding]:
     """By model: a step under detmode over a nondeterministic one."""
     found = []
@@ -374,10 +385,11 @@ STAGES = (
     ),
     Stage(
         "surroundings",
-        "graphs, streams, memory, autograd's threads; the check of bits can fail",
+        "graphs, streams, memory, threads, compiled code; the check of bits can fail",
         _tests(
             *("tests/gpu/test_graphs.py", "tests/gpu/test_streams.py"),
-            *("tests/gpu/test_backward.py", "tests/gpu/test_negative_control.py", *CUDA),
+            *("tests/gpu/test_backward.py", "tests/gpu/test_negative_control.py"),
+            *("tests/gpu/test_compiled.py", "tests/mode/test_torch_native.py", *CUDA),
             shares=MANY,
         ),
         _tests("tests/gpu/test_backward.py", "-k", "reflection_pad1d", *SMALL),
@@ -416,6 +428,45 @@ STAGES = (
         (_timed("a call", "--part", "host", "--rounds", "2", "--calls", "20"),),
         read_host,
         minutes=1.5,
+    ),
+    Stage(
+        "calls",
+        "whole calls on the host, with their launches; programs under both ways of interception",
+        (
+            Job("calls", _python("benchmarks/host_calls.py", "--device", "cuda")),
+            Job(
+                "programs",
+                _python("benchmarks/overhead.py", "--device", "cuda", "--imports", "0"),
+            ),
+        ),
+        (
+            Job(
+                "calls",
+                _python("benchmarks/host_calls.py", "--turns", "1", "--rounds", "1", "--only")
+                + ("cumsum",),
+            ),
+            Job(
+                "programs",
+                _python("benchmarks/overhead.py", "--rounds", "2", "--calls", "2", "--runs", "1")
+                + ("--imports", "0"),
+            ),
+        ),
+        read_printed,
+        minutes=1.5,
+    ),
+    Stage(
+        "warm",
+        "the time of warming a few operators, with an empty cache and with a full one",
+        (
+            Job(
+                "sums and interpolation",
+                _python("benchmarks/warming.py", "--device", "cuda", "aten::index_add")
+                + ("aten::cumsum", "aten::upsample_bilinear2d_backward"),
+            ),
+        ),
+        (Job("losses", _python("benchmarks/warming.py", "aten::nll_loss2d_forward")),),
+        read_printed,
+        minutes=2,
     ),
     Stage(
         "timed",

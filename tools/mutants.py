@@ -78,9 +78,9 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",
-        "tests/cuda/test_primitives.py",
-        ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
-        ("store(own, joins ? op(earlier, run) : run, start);", "store(own, run, start);"),
+        _FUZZ("index"),
+        ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
+        ("if (first_run && !last_launch) {", "if (!last_launch) {"),
     ),
     *_of(
         _INCLUDE + "accumulator.cuh",
@@ -426,8 +426,13 @@ _COMPILED = "tests/compiled/test_{}.py".format
 COMPILED = (
     *_of(
         "detmode/compiled/hooks.py",
-        _COMPILED("compiled"),
+        f"{_COMPILED('compiled')} {_COMPILED('loading')}",
         ("install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))", "pass"),
+        ("        _forget_deterministic_code()\n", ""),
+    ),
+    *_of(
+        "detmode/compiled/current.py",
+        _COMPILED("compiled"),
         ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
     ),
     *_of(

@@ -6,20 +6,24 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 from detmode.cuda import host
 from detmode.cuda.accumulator import accumulator_buffers, headroom, sum_to_zeros
 from detmode.cuda.launch import (
+    Launch,
     ctype,
     empty,
     empty_like,
     index_ctype,
+    lasting_stream,
     launch,
     launch_blocks,
     load,
     magic_numbers,
+    planned,
     unavailable,
 )
 from detmode.cuda.source import CompileError, Source, compile_for, sources_of
 
 __all__ = [
     "CompileError",
+    "Launch",
     "Source",
     "accumulator_buffers",
     "compile_for",
@@ -29,10 +33,12 @@ __all__ = [
     "headroom",
     "host",
     "index_ctype",
+    "lasting_stream",
     "launch",
     "launch_blocks",
     "load",
     "magic_numbers",
+    "planned",
     "sources_of",
     "sum_to_zeros",
     "unavailable",

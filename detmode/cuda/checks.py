@@ -43,9 +43,10 @@ def check_scalar_type(dtype: torch.dtype, *tensors: Tensor | None) -> None:
 
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise RuntimeError unless the tensors of a call of ``name`` are on one device."""
-    expected = tensors[0].device
-    for tensor in tensors:
-        if tensor.device != expected:
+    # Quicker than the devices, of which PyTorch makes objects.
+    index, is_cpu = tensors[0].get_device(), tensors[0].is_cpu
+    for tensor in tensors[1:]:
+        if tensor.get_device() != index or tensor.is_cpu is not is_cpu:
             *devices, last = (tensor.device for tensor in tensors)
             raise RuntimeError(
                 f"{name}(): Expected all tensors to be on the same device, but got "

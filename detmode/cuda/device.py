@@ -103,8 +103,10 @@ class _Slots(threading.local):
     """One thread's argument values of one entry, in words of 8 bytes, and the pointers to them."""
 
     def __init__(self, signature: KernelSignature) -> None:
-        self.values = (ctypes.c_ulonglong * max(signature.n_words, 1))()
-        first = ctypes.addressof(self.values)
+        values = (ctypes.c_ulonglong * signature.n_words)()
+        self.bytes = memoryview(values).cast("B")
+        self.words = self.bytes.cast("Q")
+        first = ctypes.addressof(values)
         addresses = [first + 8 * offset for offset in signature.offsets]
         self.pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self.address = ctypes.addressof(self.pointers)
@@ -147,9 +149,9 @@ def launch_blocks(
     block: tuple[int, int, int],
     bound: Bound,
     shared: int,
-    device: torch.device,
+    index: int,
 ) -> None:
-    """Puts one launch on the current stream of `device` and returns.
+    """Puts one launch on the current stream of the GPU `index` and returns.
 
     The first launch of an entry on a device compiles it or takes it from the cache, and loads it.
 
@@ -160,11 +162,9 @@ def launch_blocks(
     """
     # PyTorch's own functions, below what it does in Python: its tensors are there, so CUDA is
     # initialized, and a Stream object takes longer than a launch.
-    current = torch._C._cuda_getDevice()
-    index = device.index if device.index is not None else current
-    if index != current:
+    if index != torch._C._cuda_getDevice():
         with torch.cuda.device(index):
-            launch_blocks(source, entry, grid, block, bound, shared, device)
+            launch_blocks(source, entry, grid, block, bound, shared, index)
         return
     known = _kernels.get((id(source), entry, index))
     if known is None:
@@ -173,11 +173,23 @@ def launch_blocks(
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
     slots = kernel.slots
-    kernel.signature.pack_into(slots.values, bound)
+    slots.bytes[:], tensors = bound
+    words = slots.words
+    for place, tensor in zip(kernel.signature.pointer_words, tensors):
+        if tensor is not None:
+            words[place] = tensor.data_ptr()
     if shared > kernel.shared:
         _lock.run(kernel.raise_limit, shared)
     stream = torch._C._cuda_getCurrentRawStream(index)
     kernel.launch_kernel(kernel.function, *grid, *block, shared, stream, slots.address, 0)
+
+
+def lasting_stream(index: int) -> int | None:
+    """The current stream of the GPU `index`; see `detmode.cuda.lasting_stream`."""
+    if index != torch._C._cuda_getDevice() or torch.cuda.is_current_stream_capturing():
+        return None
+    stream: int = torch._C._cuda_getCurrentRawStream(index)
+    return stream
 
 
 def load(source: Source, entry: str, device: torch.device) -> bool:

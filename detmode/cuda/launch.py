@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,15 +16,22 @@ from detmode.cuda.dtypes import CTYPES
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 __all__ = [
+    "Launch",
     "ctype",
     "empty",
     "empty_like",
+    "forget_plans",
     "index_ctype",
+    "lasting_stream",
     "launch",
     "launch_blocks",
     "load",
     "magic_numbers",
+    "planned",
     "unavailable",
 ]
 
@@ -80,18 +88,27 @@ def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _device(bound: Bound) -> torch.device:
-    values, tensors, _ = bound
-    if not tensors:
-        raise ValueError("a launch needs at least one tensor: its device decides where it runs")
-    found: torch.device = values[tensors[0]].device
-    for i in tensors[1:]:
-        if values[i].device != found:
-            raise ValueError(
-                f"all tensors of a launch must be on one device, but got {found} and "
-                f"{values[i].device}"
-            )
-    return found
+def _checked(
+    grid: int | Sequence[int], block: int | Sequence[int]
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    blocks, threads = _triple("grid", grid), _triple("block", block)
+    if not 1 <= threads[0] * threads[1] * threads[2] <= 1024 or threads[2] > 64:
+        raise ValueError(
+            f"launch_blocks(): block must hold 1 to 1024 threads, at most 64 along z, but got "
+            f"{threads}"
+        )
+    if blocks[0] >= 2**31 or blocks[1] > 65535 or blocks[2] > 65535:
+        raise ValueError(
+            f"launch_blocks(): grid must be below 2**31 along x, at most 65535 along y and z, but "
+            f"got {blocks}"
+        )
+    return blocks, threads
+
+
+def _grid_for(threads: int) -> tuple[int, int, int]:
+    if threads < 0:
+        raise ValueError(f"launch(): threads must not be negative, but got {threads}")
+    return min((threads + BLOCK - 1) // BLOCK, MAX_GRID), 1, 1
 
 
 def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> None:
@@ -117,10 +134,8 @@ def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> 
         RuntimeError: launching is impossible here (see `unavailable`).
         detmode.cuda.host.LaunchError: on the host, see there.
     """
-    if threads < 0:
-        raise ValueError(f"launch(): threads must not be negative, but got {threads}")
-    grid = min((threads + BLOCK - 1) // BLOCK, MAX_GRID)
-    _launch(source, entry, (grid, 1, 1), (BLOCK, 1, 1), arguments, 0)
+    bound = source.signature(entry).bind(arguments)
+    _launch(source, entry, _grid_for(threads), (BLOCK, 1, 1), 0, bound)
 
 
 def launch_blocks(
@@ -145,18 +160,66 @@ def launch_blocks(
     Raises:
         ValueError: sizes that no GPU launches, otherwise as `launch`.
     """
-    blocks, threads = _triple("grid", grid), _triple("block", block)
-    if not 1 <= threads[0] * threads[1] * threads[2] <= 1024 or threads[2] > 64:
-        raise ValueError(
-            f"launch_blocks(): block must hold 1 to 1024 threads, at most 64 along z, but got "
-            f"{threads}"
-        )
-    if blocks[0] >= 2**31 or blocks[1] > 65535 or blocks[2] > 65535:
-        raise ValueError(
-            f"launch_blocks(): grid must be below 2**31 along x, at most 65535 along y and z, but "
-            f"got {blocks}"
-        )
-    _launch(source, entry, blocks, threads, arguments, shared)
+    bound = source.signature(entry).bind(arguments)
+    _launch(source, entry, *_checked(grid, block), shared, bound)
+
+
+class Launch:
+    """A launch that still needs its tensors; a plan that is kept by shapes holds such ones.
+
+    It is made as `launch` launches, of all arguments that are no pointers, or by `of_blocks`, as
+    `launch_blocks` does. A call gives the pointers' arguments by name, and launches.
+
+    Raises:
+        ValueError, TypeError: as `launch`.
+    """
+
+    __slots__ = ("_how", "_signature", "_words")
+
+    def __init__(self, source: Source, entry: str, threads: int, /, **numbers: object) -> None:
+        self._how = source, entry, _grid_for(threads), (BLOCK, 1, 1), 0
+        self._signature = source.signature(entry)
+        self._words = self._signature.bind_numbers(numbers)
+
+    @classmethod
+    def of_blocks(
+        cls,
+        source: Source,
+        entry: str,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        /,
+        shared: int = 0,
+        **numbers: object,
+    ) -> Launch:
+        """A launch with an explicit grid and block."""
+        made = cls(source, entry, 0, **numbers)
+        made._how = source, entry, *_checked(grid, block), shared
+        return made
+
+    def __call__(self, /, **tensors: Tensor | None) -> None:
+        """Launch with these tensors, as `launch` does.
+
+        Raises:
+            ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
+        """
+        _launch(*self._how, (self._words, self._signature.bind_tensors(tensors)))
+
+
+_plans: list[Any] = []
+
+
+def planned(plan: Callable[P, R]) -> Callable[P, R]:
+    """Keep what a function plans, such as launches, by its arguments: the last 4096 of them."""
+    kept = functools.lru_cache(maxsize=4096)(plan)
+    _plans.append(kept)
+    return cast("Callable[P, R]", kept)
+
+
+def forget_plans() -> None:
+    """Let everything be planned anew, where what plans depend on has changed: in tests."""
+    for kept in _plans:
+        kept.cache_clear()
 
 
 def _launch(
@@ -164,22 +227,39 @@ def _launch(
     entry: str,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    arguments: dict[str, object],
     shared: int,
+    bound: Bound,
 ) -> None:
-    signature = source.signatures.get(entry) or source.signature(entry)
-    bound = signature.bind(arguments)
     if 0 in grid:
         return
-    device = _device(bound)
-    # The properties of a tensor are quicker than device.type.
-    first = bound[0][bound[1][0]]
+    first, index = None, 0
+    for tensor in bound[1]:
+        if tensor is None:
+            continue
+        if first is None:
+            first = tensor
+            # Quicker than the device, of which PyTorch makes an object each time.
+            index = tensor.get_device()
+        elif tensor.get_device() != index:
+            raise ValueError(
+                "all tensors of a launch must be on one device, but got "
+                f"{first.device} and {tensor.device}"
+            )
+    if first is None:
+        raise ValueError("a launch needs at least one tensor: its device decides where it runs")
     if first.is_cuda:
-        gpu.launch_blocks(source, entry, grid, block, bound, shared, device)
-    elif first.is_cpu:
-        host.launch_blocks(source, entry, grid, block, bound, shared)
+        gpu.launch_blocks(source, entry, grid, block, bound, shared, index)
     else:
-        raise ValueError(f"launches run on cuda or cpu tensors, but got {device.type} tensors")
+        host.launch_blocks(source, entry, grid, block, bound, shared)
+
+
+def lasting_stream(tensor: Tensor) -> int | None:
+    """The stream in whose order later launches find what a launch on a tensor's device writes now.
+
+    None where nothing can be kept for them: while a CUDA graph captures the stream, on a GPU that
+    is not the current one, and on the CPU, where every launch is to be tested in every schedule.
+    """
+    return gpu.lasting_stream(tensor.get_device()) if tensor.is_cuda else None
 
 
 def load(source: Source, entries: Sequence[str], device: torch.device) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
 _KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(([^()]*)\)")
 _STRUCT = re.compile(r"struct\s+(\w+)\s*\{([^{}]*)\}\s*;")
 _MEMBERS = re.compile(r"\s*(int64_t|double)\s+(\w+(?:\s*,\s*\w+)*)\s*")
-_CODES = {"pointer": "Q", "int64_t": "q", "bool": "q", "double": "d"}
+_CODES = {"pointer": "8x", "int64_t": "q", "bool": "q", "double": "d"}
 _PYTHON = {
     "pointer": "a Tensor or None",
     "int64_t": "an int",
@@ -74,86 +74,34 @@ def _members(body: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-Bound: TypeAlias = tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]
-"""Values in the order of the parameters, and where among them tensors and null pointers are."""
+Bound: TypeAlias = tuple[bytes, tuple[Tensor | None, ...]]
+"""A launch's arguments: their words, with zeros for pointers, and the tensors of the pointers."""
 
 
-class KernelSignature:
-    """The parameters of one entry, and how its arguments lie: each from a word of 8 bytes on.
+class _Part:
+    """The numbers among the parameters of one entry, or the pointers."""
 
-    Args:
-        where: the file and the entry, for messages.
-        parameters: of the kernel.
-
-    Raises:
-        ValueError: a parameter that no launch can pass.
-    """
-
-    def __init__(self, where: str, parameters: tuple[Parameter, ...]) -> None:
-        self.where = where
-        self.parameters = parameters
-        self.offsets: list[int] = []
-        """The first word of each parameter."""
-        self._words: list[tuple[str, str]] = []
-        for name, kind, members in parameters:
-            if kind not in _CODES and not members:
-                raise ValueError(
-                    f"{where}: parameter {name!r} is of type {kind}; a kernel takes pointers, "
-                    "int64_t, double, bool, and plain structs of int64_t and double"
-                )
-            self.offsets.append(len(self._words))
-            self._words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
-        self._layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
-        # The last one first: its members take more places than it has.
-        self._structs = [i for i, parameter in enumerate(parameters) if parameter.members][::-1]
-        self.n_words = len(self._words)
-        names = [parameter.name for parameter in parameters]
+    def __init__(self, where: str, parameters: Sequence[Parameter]) -> None:
+        self._where = where
+        self.parameters = tuple(parameters)
+        names = self.names = [parameter.name for parameter in parameters]
         # Of one name, itemgetter gives no tuple.
         self._in_order = (
             itemgetter(*names) if len(names) > 1 else lambda a: tuple(a[n] for n in names)
         )
-        self._accepted: dict[tuple[type, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._accepted: set[tuple[type, ...]] = set()
 
-    def bind(self, arguments: Mapping[str, object]) -> Bound:
-        """Put arguments into the order of the parameters.
-
-        Raises:
-            ValueError: a parameter without an argument, or the reverse.
-            TypeError: an argument of another kind than its parameter.
-        """
-        try:
-            values = self._in_order(arguments)
-        except KeyError:
-            values = ()
-        if not len(values) == len(arguments) == len(self.parameters):
-            self._refuse_names(arguments)
+    def of(self, arguments: Mapping[str, object]) -> tuple[Any, ...]:
+        """Return the arguments of these parameters, in their order."""
+        values: tuple[Any, ...] = self._in_order(arguments)
         # Types that were checked once need no second look.
         types = tuple(map(type, values))
-        accepted = self._accepted.get(types)
-        if accepted is None:
-            accepted = self._accepted[types] = self._check(values)
-        return values, accepted[0], accepted[1]
+        if types not in self._accepted:
+            self._check(values)
+            self._accepted.add(types)
+        return values
 
-    def pack_into(self, words: Any, bound: Bound) -> None:
-        """Write arguments to a buffer of 8-byte words: addresses, numbers, structs' members.
-
-        Raises:
-            ValueError: a number that its parameter cannot hold.
-        """
-        values, tensors, nulls = bound
-        packed = list(values)
-        for i in tensors:
-            packed[i] = packed[i].data_ptr()
-        for i in nulls:
-            packed[i] = 0
-        for i in self._structs:
-            packed[i : i + 1] = packed[i]
-        try:
-            self._layout.pack_into(words, 0, *packed)
-        except struct.error:
-            self._refuse_words(packed)
-
-    def _check(self, values: tuple[object, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _check(self, values: tuple[object, ...]) -> None:
         for (name, kind, members), value in zip(self.parameters, values):
             if members:
                 fields = tuple(member for member, _ in members)
@@ -163,15 +111,96 @@ class KernelSignature:
                 fits, expected = _fits(kind, value), _PYTHON[kind]
             if not fits:
                 raise TypeError(
-                    f"{self.where}: {name} is {kind}, so it takes {expected}, but got "
+                    f"{self._where}: {name} is {kind}, so it takes {expected}, but got "
                     f"{type(value).__name__} {getattr(value, '_fields', '')}".rstrip()
                 )
-        tensors = (i for i, value in enumerate(values) if isinstance(value, Tensor))
-        nulls = (i for i, value in enumerate(values) if value is None)
-        return tuple(tensors), tuple(nulls)
 
-    def _refuse_names(self, arguments: Mapping[str, object]) -> None:
-        names = [parameter.name for parameter in self.parameters]
+
+class KernelSignature:
+    """The parameters of one entry, and how its arguments lie: each from a word of 8 bytes on.
+
+    Args:
+        where: the file and the entry, for messages.
+        parameters: of the kernel.
+
+    Attributes:
+        offsets: the first word of each parameter.
+        n_words: of all parameters.
+        pointers: the positions of the pointers among the parameters.
+        pointer_words: their words.
+
+    Raises:
+        ValueError: a parameter that no launch can pass.
+    """
+
+    def __init__(self, where: str, parameters: tuple[Parameter, ...]) -> None:
+        self.where = where
+        self.parameters = parameters
+        self.offsets: list[int] = []
+        words: list[tuple[str, str]] = []
+        for name, kind, members in parameters:
+            if kind not in _CODES and not members:
+                raise ValueError(
+                    f"{where}: parameter {name!r} is of type {kind}; a kernel takes pointers, "
+                    "int64_t, double, bool, and plain structs of int64_t and double"
+                )
+            self.offsets.append(len(words))
+            words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
+        self.n_words = len(words)
+        self._layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in words))
+        self._words = [(name, kind) for name, kind in words if kind != "pointer"]
+        self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
+        self.pointer_words = [self.offsets[i] for i in self.pointers]
+        self._tensors = _Part(where, [parameters[i] for i in self.pointers])
+        self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
+        # The last one first: its members take more places than it has.
+        numbers = enumerate(self._numbers.parameters)
+        self._structs = [i for i, parameter in numbers if parameter.members][::-1]
+
+    def bind(self, arguments: Mapping[str, object]) -> Bound:
+        """Check all arguments, and put them into the order of the parameters.
+
+        Raises:
+            ValueError: a parameter without an argument, or the reverse; or a number that its
+                parameter cannot hold.
+            TypeError: an argument of another kind than its parameter.
+        """
+        try:
+            if len(arguments) == len(self.parameters):
+                return self._packed(arguments), self._tensors.of(arguments)
+        except KeyError:
+            pass
+        self._refuse_names(arguments, [parameter.name for parameter in self.parameters])
+
+    def bind_numbers(self, arguments: Mapping[str, object]) -> bytes:
+        """Give the first half of what :meth:`bind` gives: for all arguments but the pointers'."""
+        try:
+            if len(arguments) == len(self._numbers.names):
+                return self._packed(arguments)
+        except KeyError:
+            pass
+        self._refuse_names(arguments, self._numbers.names)
+
+    def bind_tensors(self, arguments: Mapping[str, object]) -> tuple[Tensor | None, ...]:
+        """Give the second half of what :meth:`bind` gives: for the arguments of pointers."""
+        try:
+            if len(arguments) == len(self._tensors.names):
+                return self._tensors.of(arguments)
+        except KeyError:
+            pass
+        self._refuse_names(arguments, self._tensors.names)
+
+    def _packed(self, arguments: Mapping[str, object]) -> bytes:
+        numbers = list(self._numbers.of(arguments))
+        for i in self._structs:
+            numbers[i : i + 1] = numbers[i]
+        try:
+            return self._layout.pack(*numbers)
+        except struct.error:
+            self._refuse_words(numbers)
+            raise
+
+    def _refuse_names(self, arguments: Mapping[str, object], names: Sequence[str]) -> NoReturn:
         problems = []
         for name in arguments:
             if name not in names:
@@ -186,7 +215,7 @@ class KernelSignature:
         )
 
     def _refuse_words(self, words: list[Any]) -> None:
-        """Raise ValueError for the first of packed words that does not fit."""
+        """Raise ValueError for the first of the numbers that does not fit."""
         for (name, kind), word in zip(self._words, words):
             try:
                 struct.pack(_CODES[kind], word)

@@ -98,7 +98,8 @@ class _Batch:
             if library is None:
                 library = torch.library.Library(func.namespace, "IMPL")
                 self.libraries[func.namespace] = library
-            library.impl(func, _kernel(func, key), key)
+            # Libraries may have overridden ATen's kernel; before 2.13 a second one had to insist.
+            library.impl(func, _kernel(func, key), key, allow_override=True)
             self.names.add((func.name(), key))
         self.is_complete = True
 

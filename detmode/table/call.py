@@ -54,7 +54,15 @@ class Call:
     ) -> None:
         self.func = func
         self.arguments = arguments
-        self.tensors = tensors = tensors_in(arguments.values())
+        tensors: list[torch.Tensor] = []
+        self.tensors = tensors
+        for value in arguments.values():
+            kind = type(value)
+            if kind is torch.Tensor:
+                tensors.append(value)
+            # A list of an operator is of one type: sizes need no second look.
+            elif kind not in SCALARS and not (kind is list and value and type(value[0]) is int):
+                tensors += tensors_in((value,))
         device_types: set[str] = set()
         self.device_types = device_types
         launches_on: str | None = "cpu" if tensors else None

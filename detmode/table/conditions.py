@@ -254,6 +254,8 @@ def lies_along(name: str, dim: str) -> Condition:
         if not has_strides(tensor) or not -tensor.dim() <= axis < tensor.dim():
             return False
         numel = tensor.numel()
+        if type(numel) is int:
+            return numel > 1 and tensor.shape[axis] == numel
         return decided(numel > 1, otherwise=True) and decided(
             tensor.shape[axis] == numel, otherwise=True
         )

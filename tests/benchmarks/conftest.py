@@ -64,6 +64,7 @@ def row(spread: Callable[[float], Spread]) -> Callable[..., Row]:
 @pytest.fixture
 def measured() -> Results:
     """Of a GPU that nobody has: only what its tables are made of."""
-    found = ("gpu", "driver", "cuda", "torch", "cupy", "cpu", "python", "commit", "date")
+    found = ("gpu", "driver", "cuda", "torch", "torch._native", "cupy", "cpu", "python")
+    found += ("commit", "date")
     provenance: dict[str, str | None] = {name: f"some {name}" for name in found}
     return Results(provenance, bandwidth=2e12, rounds=20)

@@ -21,6 +21,7 @@ from sides import (
 )
 from timing import Clock, Spread, bytes_of
 
+from detmode.mode import listed
 from detmode.rules.avg_pool3d import samples as avg_pool3d_samples
 from detmode.table.samples import Maker
 from detmode.verify.cases import cases, samples_of
@@ -53,6 +54,36 @@ def test_every_side_is_timed(workload: Workload, clock: Clock) -> None:
     for time in row.times.values():
         assert time.count == 3
         assert 0 < time.low <= time.median <= time.high
+
+
+@pytest.mark.skipif(not listed.AVAILABLE, reason="an override falls back by get_kernel")
+# PyTorch warns of every kernel that replaces one.
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_atens_kernel_is_the_one_that_programs_get() -> None:
+    """A kernel that ``torch._native`` puts in its place is timed as ATen, and nowhere else."""
+    ran = []
+
+    def scatter_add(keys: torch.DispatchKeySet, *args: Any) -> Any:
+        if not torch.are_deterministic_algorithms_enabled():
+            ran.append(args)
+        return aten.call_boxed(keys, *args)
+
+    case = next(each.case for each in only("scatter") if each.case.sample.op == "aten::scatter_add")
+    sample = case.sample
+    able = sides.sides(case, sample.make(Maker(torch.float32)), CPU)
+    aten = torch.library.get_kernel("aten::scatter_add", "CPU")
+    library = torch.library.Library("aten", "IMPL", "CPU")
+    try:
+        library.impl("scatter_add", scatter_add, "CPU", with_keyset=True)
+        met = {}
+        for name in (ATEN, NATIVE, OURS):
+            ran.clear()
+            with able[name].around():
+                able[name].run()
+            met[name] = len(ran)
+    finally:
+        library._destroy()
+    assert met == {ATEN: 1, NATIVE: 0, OURS: 0}
 
 
 @pytest.mark.parametrize("check", ["check_bits", "check_accuracy"])

@@ -4,12 +4,15 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import generate_performance
 import pytest
 import tables
 import targets
+import torch
 import whole_steps
+from provenance import provenance
 from results import Results, of_gpus
 from sides import COMPOSED, NATIVE, ROUND_TRIP, Row
 from timing import Spread
@@ -120,3 +123,16 @@ def test_section_has_every_table_and_its_provenance(filled: Results) -> None:
     }
     assert "Not timed: two: it does not hold." in text
     assert "Not timed: odd: varies." in text
+
+
+def test_provenance_names_overridden_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ``torch._native``, and of the languages that are enabled alone."""
+    operators = {"cutedsl": ["scatter_add", "topk"], "triton": ["bmm"], "helion": []}
+    overriding = SimpleNamespace(available_dsls=[*operators], get_dsl_operations=operators.get)
+    for name in operators:
+        language = SimpleNamespace(version="4.5.2", enabled=name != "triton")
+        setattr(overriding, name, language)
+    monkeypatch.setattr(torch.backends, "python_native", overriding, raising=False)
+    assert provenance("abc")["torch._native"] == "cutedsl 4.5.2: scatter_add, topk"
+    overriding.available_dsls = []
+    assert provenance("abc")["torch._native"] is None

@@ -44,11 +44,12 @@ KERNELS = source(
 )
 FAULTS = source("faults.cu", read_shared_of=["float"])
 WARP = source("warp.cu")
+CROWD = source("crowd.cu")
 PRIMITIVES = source(
     "primitives.cu",
     row_sum=["float, 32", "float, 256", "double, 96", "complex<float>, 64"],
     reduce_in_order=["32", "96", "1024"],
-    segment_sum=["float, 8, 8", "float, 64, 8", "float, 64, 64", "double, 64, 64"],
+    segment_sum=["float, 8", "float, 64", "double, 64"],
     from_float=HALVES,
     to_float=HALVES,
     extremes=["bool", *REAL],

@@ -2,7 +2,9 @@
 #include "block_reduce.cuh"
 #include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
+#include "crowd.cuh"
 #include "dtype.cuh"
+#include "look_back.cuh"
 #include "owner.cuh"
 #include "segment_reduce.cuh"
 
@@ -46,25 +48,23 @@ __global__ void reduce_in_order(int64_t* __restrict__ output) {
   if (threadIdx.x == 0) output[0] = all.ordered && all.first == 0 ? all.last : -1;
 }
 
-template <typename scalar_t, int piece, int share>
+template <typename scalar_t, int piece>
 __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __restrict__ values,
                             int64_t* __restrict__ carry_keys, scalar_t* __restrict__ carry_values,
                             scalar_t* __restrict__ output, int64_t n, int64_t columns) {
-  auto key = [=](int64_t j) { return keys[j]; };
-  int64_t work = segment_shares<share>(n) * columns;
+  int64_t work = segment_pieces<piece>(n) * columns;
   for (int64_t i = thread_index(); i < work; i += thread_count()) {
-    int64_t column = i % columns, begin = i / columns * share;
-    segment_share<piece, share>(
-        i / columns, n, key, [=](int64_t j) { return j; },
-        [=](int64_t j, int64_t, bool) { return values[j * columns + column]; },
+    int64_t column = i % columns;
+    segment_piece<piece>(
+        i / columns, n, [=](int64_t j) { return keys[j]; },
+        [=](int64_t j) { return values[j * columns + column]; },
         [](scalar_t value) { return value; }, sum_op<scalar_t>(),
         static_cast<scalar_t>(sum_op<scalar_t>::identity()),
-        [=](int64_t own, scalar_t sum, scalar_t) { output[own * columns + column] = sum; },
-        [=](int64_t slot, scalar_t sum) { carry_values[slot * columns + column] = sum; });
-    if (n > piece && column == 0 && begin % piece == 0) {
-      segment_marks<piece>(begin / piece, n, key,
-                           [=](int64_t slot, int64_t own) { carry_keys[slot] = own; });
-    }
+        [=](int64_t key, scalar_t value) { output[key * columns + column] = value; },
+        [=](int64_t slot, int64_t key, scalar_t value) {
+          if (column == 0) carry_keys[slot] = key;
+          carry_values[slot * columns + column] = value;
+        });
   }
 }
 
@@ -171,4 +171,20 @@ __global__ void chosen(const scalar_t* __restrict__ grad_output,
                                      [&](int axis, index_t) -> window_range<index_t> {
                                        return {0, out[axis], static_cast<index_t>(step)};
                                      });
+}
+
+// Each thread adds a pair at its target; those of a warp may add theirs among themselves.
+__global__ void sums_in_warps(const int64_t* __restrict__ targets,
+                              const int64_t* __restrict__ pairs, int64_t* __restrict__ sums,
+                              int64_t n, bool together) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t pair[2] = {pairs[2 * i], pairs[2 * i + 1]};
+    add_in_warp(sums + 2 * targets[i], pair, together);
+  }
+}
+
+__global__ void look_back(int32_t* __restrict__ words, int64_t* __restrict__ found, int64_t tile,
+                          int64_t count) {
+  publish_count(words, 1, tile, static_cast<int32_t>(count));
+  *found = count_before(words, 1, tile, static_cast<int32_t>(count));
 }

@@ -88,7 +88,7 @@ def test_no_float_atomics() -> None:
     ("source", "entry", "atomics"),
     [
         (KERNELS, "accumulate_keys<float>", {"ld"}),
-        (PRIMITIVES, "elect", {"ld"}),
+        (PRIMITIVES, "elect", {"ld", "st"}),
         (REDUCTIONS, "extremum_observe<double>", {"ld"}),
         (SCANS, "scan<runs, 32, 1, 1>", {"ld", "st"}),
     ],

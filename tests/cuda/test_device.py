@@ -67,7 +67,7 @@ GPU = torch.device("cuda", 0)
 def launch_forget(shared: int = 0) -> None:
     """One block of the kernel of this name."""
     arguments = FAULTS.signature("forget").bind({"output": torch.zeros(1), "n": 1})
-    device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, GPU)
+    device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, shared, 0)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_entry_is_loaded_once(driver: Driver) -> None:
         arguments = KERNELS.signature("scale<float>").bind(
             {"n": 300, "factor": factor, "input": x, "output": y}
         )
-        device.launch_blocks(KERNELS, "scale<float>", (2, 1, 1), (256, 1, 1), arguments, 0, GPU)
+        device.launch_blocks(KERNELS, "scale<float>", (2, 1, 1), (256, 1, 1), arguments, 0, 0)
     ((code, name),) = driver.loaded
     assert code.startswith(b"\x7fELF")
     assert name.encode() in code
@@ -174,6 +174,15 @@ def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.Monke
     monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", None)
     other = detmode.warm("aten::nll_loss2d_forward", [torch.bfloat16])
     assert (other.compiled, other.found, len(driver.loaded)) == ((), kernels, 4)
+
+
+def test_a_stream_that_lasts(driver: Driver) -> None:
+    """The current stream does, but not in a capture, nor that of another GPU; the CPU has none."""
+    assert device.lasting_stream(0) == 1234
+    assert device.lasting_stream(1) is None
+    driver.capturing = True
+    assert device.lasting_stream(0) is None
+    assert cuda.lasting_stream(torch.zeros(1)) is None
 
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:

@@ -12,14 +12,17 @@ from typing import Any
 
 import families
 import gpu_day
+import host_calls
 import journal
 import needs
+import overhead
 import prebuild
 import profile_call
 import pytest
 import sanitize
 import torch
 import variation
+import warming
 from gpu_day import STAGES, Job, Stage
 
 from detmode.cli import parser as cli
@@ -66,7 +69,7 @@ def test_all_stages_on_the_host(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     lines = run.stdout.splitlines()
     rows = [re.split(r"\s{2,}", line) for line in lines[2:-2]]
-    assert [row[0] for row in rows] == [stage.name for stage in STAGES]
+    assert [*dict.fromkeys(row[0] for row in rows)] == [stage.name for stage in STAGES]
     told = {row[0]: row for row in rows}
     assert (
         {name for name, row in told.items() if row[-1] == "needs a GPU"}
@@ -78,6 +81,7 @@ def test_all_stages_on_the_host(tmp_path: Path) -> None:
         assert re.fullmatch(r"[1-9]\d* checks hold", told[name][-1]), told[name]
     assert " of ATen's time (" in told["timed"][-1]
     assert "us: dispatch " in told["host"][-1]
+    assert {"aten::cumsum", 'intercept="listed"', "full"} <= {row[1] for row in rows}
     assert {path.name for path in first.iterdir()} == {
         *("results.jsonl", "tests.jsonl", "log.txt", "timed")
     }
@@ -257,11 +261,25 @@ def test_what_programs_print_is_read(tmp_path: Path) -> None:
         assert (read.outcome, read.found, read.checks) == found
 
 
+def test_tables_are_read(tmp_path: Path) -> None:
+    """Each line of a printed table is a finding; heads, rules and captions are none."""
+    heads = ("us of 4 elements", "again", "target", "")
+    printed = host_calls.table(heads, [("aten::cumsum", "21.8", "20", "missed")])
+    text = f"a warning, twice\n{printed}\nPyTorch 2.13, 3 rounds\n"
+    run = gpu_day.Run(stage(), Job("calls", ()), tmp_path, 0, gpu_day.OK, text)
+    assert gpu_day.read_printed(run) == [gpu_day.Finding("aten::cumsum", "ok", "21.8, 20, missed")]
+    ended = dataclasses.replace(run, outcome=gpu_day.FAILED, text="no GPU\n")
+    assert gpu_day.read_printed(ended) == [gpu_day.Finding("calls", "failed", "no GPU")]
+
+
 def test_commands_are_understood(tmp_path: Path) -> None:
     """Every program of a GPU's stages is there and takes its arguments."""
     parsers = {
         "benchmarks/families.py": families.parser(),
+        "benchmarks/host_calls.py": host_calls.parser(),
+        "benchmarks/overhead.py": overhead.parser(),
         "benchmarks/variation.py": variation.parser(),
+        "benchmarks/warming.py": warming.parser(),
         "tools/prebuild.py": prebuild.parser(),
         "tools/profile_call.py": profile_call.parser(),
         "tools/sanitize.py": sanitize.parser(),

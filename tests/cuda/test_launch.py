@@ -98,11 +98,17 @@ def test_unknown_entry() -> None:
             launch(KERNELS, "scale<int64_t>", threads, input=X, output=X, n=1, factor=1.0)
 
 
+class OnAnotherGpu(torch.Tensor):
+    def get_device(self) -> int:
+        return 1
+
+
 def test_devices() -> None:
     """Tensors of two devices, no tensor at all, and meta tensors are refused."""
     meta = X.to("meta")
     for input, output, message in (
-        (X, meta, "on one device, but got cpu and meta"),
+        (X, X.as_subclass(OnAnotherGpu), "on one device, but got cpu and "),
+        (X, meta, "but got meta tensors"),
         (None, None, "needs at least one tensor"),
         (meta, meta, "but got meta tensors"),
     ):

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import FLOATING, PRIMITIVES, in_every_schedule
+from cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -167,22 +167,17 @@ def test_block_reduce_keeps_the_order(threads: int) -> None:
 
 
 def segment_sum(
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    segments: int,
-    piece: int,
-    share: int | None = None,
+    keys: torch.Tensor, values: torch.Tensor, segments: int, piece: int
 ) -> torch.Tensor:
-    share = share or piece
-    entry = f"segment_sum<{ctype(values.dtype)}, {piece}, {share}>"
+    entry = f"segment_sum<{ctype(values.dtype)}, {piece}>"
     n, columns = values.shape
     output = torch.zeros(segments, columns, dtype=values.dtype)
     while n > 0:
         pieces = -(-n // piece)
-        carry_keys = empty((2 * pieces,), torch.int64, "cpu")
+        carry_keys = torch.zeros(2 * pieces, dtype=torch.int64)
         carries = empty((2 * pieces, columns), values.dtype, "cpu")
         launch(
-            PRIMITIVES, entry, -(-n // share) * columns,
+            PRIMITIVES, entry, pieces * columns,
             keys=keys, values=values, carry_keys=carry_keys, carry_values=carries, output=output,
             n=n, columns=columns,
         )  # fmt: skip
@@ -209,7 +204,7 @@ def test_segment_sums(dtype: torch.dtype, piece: int, n: int, segments: int) -> 
 @pytest.mark.parametrize("first", [0, 1, 57, 63])
 def test_segment_sums_have_a_fixed_order(run: int, first: int) -> None:
     """The bits are those of parts summed in order and joined in order, whoever sums them."""
-    keys = (torch.arange(1000) + run - first).div(run, rounding_mode="floor")
+    keys = (torch.arange(1000) + -first % run).div(run, rounding_mode="floor")
     values = torch.randn(1000, 1, generator=torch.Generator().manual_seed(run))
     expected = torch.zeros(int(keys[-1]) + 1, 1)
     for key in keys.unique().tolist():
@@ -221,8 +216,7 @@ def test_segment_sums_have_a_fixed_order(run: int, first: int) -> None:
         expected[key] = functools.reduce(
             torch.add, (functools.reduce(torch.add, part) for part in parts)
         )
-    for share in (8, 64):
-        assert torch.equal(segment_sum(keys, values, len(expected), 64, share), expected)
+    assert torch.equal(segment_sum(keys, values, len(expected), 64), expected)
 
 
 def test_segment_sums_keep_negative_zero() -> None:
@@ -281,3 +275,56 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
 
     got = in_every_schedule(gathered).flatten(2).double()
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def crowds() -> torch.Tensor:
+    """Targets of 70 warps: k threads at one place for each k, runs, halves, and at random."""
+    generator = torch.Generator().manual_seed(4)
+    lanes = torch.arange(32)
+    warps = [torch.where(lanes.roll(k // 2) < k, 40, lanes) for k in range(33)]
+    warps += [lanes // length for length in range(1, 33)]
+    warps += [lanes % 2, lanes % 3, lanes % 4, lanes % 5]
+    warps += [torch.randint(0, 4, (32,), generator=generator)]
+    return torch.cat(warps)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_sums_in_warps(together: bool) -> None:
+    """Sums are exact wherever threads of a warp meet, in any schedule."""
+    targets = crowds()
+    n, generator = targets.numel(), torch.Generator().manual_seed(5)
+    pairs = torch.randint(-(2**50), 2**50, (n, 2), generator=generator)
+
+    def sums() -> torch.Tensor:
+        output = torch.zeros(41, 2, dtype=torch.int64)
+        launch(
+            PRIMITIVES, "sums_in_warps", n,
+            targets=targets, pairs=pairs, sums=output, n=n, together=together,
+        )  # fmt: skip
+        return output
+
+    expected = torch.zeros(41, 2, dtype=torch.int64).index_add(0, targets, pairs)
+    assert torch.equal(in_every_schedule(sums), expected)
+
+
+@pytest.mark.parametrize(
+    ("targets", "atomics"),
+    [
+        ([0] * 32, [1]),
+        ([0, 1] * 16, [1, 1]),
+        ([0, 1, 2, 3] * 8, [1] * 4),
+        ([0] * 8 + [1] * 7 + [2] * 17, [1, 7, 17]),  # the crowd behind the seven is not found
+        ([0] * 8 + [1] * 17 + [2] * 7, [1, 1, 7]),
+        ([0, 1, 2, 3, 4] * 6 + [0, 1], [7, 7, 6, 6, 6]),
+        (list(range(32)), [1] * 32),
+    ],
+    ids=["one", "halves", "quarters", "short", "long", "fifths", "none"],
+)
+def test_a_crowd_makes_one_atomic(targets: list[int], atomics: list[int]) -> None:
+    """From eight threads of a warp at one address on, one of them adds for all."""
+    sums = torch.zeros(len(atomics), 2, dtype=torch.int64)
+    values, n = torch.arange(1, 33), 32
+    launch(CROWD, "counted_sums", n, targets=torch.tensor(targets), values=values, sums=sums, n=n)
+    expected = torch.zeros(len(atomics), dtype=torch.int64)
+    expected = expected.index_add(0, torch.tensor(targets), values)
+    assert sums.tolist() == list(map(list, zip(expected.tolist(), atomics, strict=True)))

@@ -1,6 +1,5 @@
 """A launch's arguments: named, checked and packed as the kernel's text declares them."""
 
-import ctypes
 import re
 import struct
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 from cuda_sources import KERNELS, WARP, source_in
 
-from detmode.cuda import host, launch
+from detmode.cuda import Launch, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
 
@@ -83,18 +82,45 @@ def test_structs_that_do_not_fit(both: object, error: type[Exception], message: 
 
 def test_arguments_are_packed_in_words() -> None:
     """Both runtimes read 8 bytes an argument, or a member, in the order of the parameters and
-    not of the arguments.
+    not of the arguments; pointers are zeros there, and their tensors come with them.
     """
-    words = (ctypes.c_ulonglong * 6)()
     values = {"anything": X[1:], "flag": True, "real": 2.5, "whole": -5, "input": None, "output": X}
     signature = WARP.signature("kinds")
-    signature.pack_into(words, signature.bind(values))
-    assert struct.unpack("=QQqdqQ", bytes(words)) == (0, X.data_ptr(), -5, 2.5, 1, X[1:].data_ptr())
+    words, tensors = signature.bind(values)
+    assert struct.unpack("=QQqdqQ", words) == (0, 0, -5, 2.5, 1, 0)
+    assert all(values[name] is x for name, x in zip(("input", "output", "anything"), tensors))
+    assert (signature.pointers, signature.pointer_words) == ([0, 1, 5], [0, 1, 5])
     signature = WARP.signature("by_value")
     assert (signature.offsets, signature.n_words) == ([0, 1, 4], 5)
-    values = {"after": 4, "both": Mixed(1, 2, 3.0), "output": X}
-    signature.pack_into(words, signature.bind(values))
-    assert struct.unpack("=Qqqdq", bytes(words)[:40]) == (X.data_ptr(), 1, 2, 3.0, 4)
+    words, (output,) = signature.bind({"after": 4, "both": Mixed(1, 2, 3.0), "output": X})
+    assert struct.unpack("=Qqqdq", words) == (0, 1, 2, 3.0, 4)
+    assert output is X
+
+
+def test_a_launch_that_is_kept() -> None:
+    """It launches with each call's tensors, on all threads that it was made for."""
+    twice = Launch(KERNELS, "scale<float>", 300, n=300, factor=2.0)
+    reverse = Launch.of_blocks(KERNELS, "reverse_in_shared", 1, (128,), shared=1024, n=256)
+    for values in (torch.ones(300), torch.arange(300.0)):
+        output, reversed = torch.zeros(300), torch.zeros(256)
+        twice(output=output, input=values)
+        assert torch.equal(output, 2 * values)
+        reverse(input=values, output=reversed)
+        assert torch.equal(reversed, values[:256].flip(0))
+    Launch(KERNELS, "scale<float>", 0, n=0, factor=2.0)(output=X, input=X)
+    for make, given, message in (
+        (Launch, {"n": 1}, "nothing is given for 'factor'. The kernel's parameters are n, factor"),
+        (Launch, {"n": 1, "factor": 1.0, "input": X}, "'input' is no parameter. "),
+        (twice, {"input": X}, "nothing is given for 'output'. The kernel's parameters are input, "),
+        (twice, {"input": X, "n": 3}, "'n' is no parameter; nothing is given for 'output'"),
+    ):
+        what = () if make is twice else (KERNELS, "scale<float>", 1)
+        with pytest.raises(ValueError, match=re.escape(f"kernels.cu: scale<float>: {message}")):
+            make(*what, **given)
+    with pytest.raises(TypeError, match="input is pointer, so it takes a Tensor or None, but got "):
+        twice(input=1, output=X)
+    with pytest.raises(TypeError, match="n is int64_t, so it takes an int, but got float"):
+        Launch(KERNELS, "scale<float>", 1, n=1.0, factor=1.0)
 
 
 def test_declarations() -> None:

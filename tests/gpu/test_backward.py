@@ -11,6 +11,7 @@ from gpu_calls import DEVICES, poison
 from variation import Load
 
 from detmode import DeterministicMode
+from detmode.mode import listed
 
 FORWARDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "upsample_bilinear2d_backward": lambda x: F.interpolate(x, size=(21, 40), mode="bilinear"),
@@ -30,6 +31,14 @@ FORWARDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "scatter_add": lambda x: x.flatten().gather(0, torch.zeros_like(x, dtype=torch.int64).view(-1)),
     "index_add": lambda x: x.index_select(3, x.new_zeros(50, dtype=torch.int64)),
 }
+
+
+INTERCEPTS = (
+    "all",
+    pytest.param(
+        "listed", marks=pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
+    ),
+)
 
 
 def gradient(forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -63,12 +72,35 @@ def test_gradients_are_substituted(op: str, device: str) -> None:
     assert all(torch.equal(each, found[0]) for each in found[1:])
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", FORWARDS)
+@pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
+def test_listed_operators_alone(op: str, device: str) -> None:
+    """Kernels at the backend's key see the rows of a dispatch mode, and give its bits."""
+    x = torch.randn(3, 4, 9, 11).to(device)
+    found = []
+    for intercept in ("all", "listed"):
+        simulate = "cuda" if device == "cpu" else None
+        with DeterministicMode(simulate=simulate, intercept=intercept) as mode:
+            bits = gradient(FORWARDS[op], x)
+        varied = {
+            (row.overload.replace("_.", "."), row.site, row.count)
+            for row in mode.records
+            if row.action == "substitute"
+        }
+        found.append((varied, bits))
+    (expected, bits), (rows, own) = found
+    assert rows == expected != set()
+    assert torch.equal(own, bits)
+
+
 @pytest.mark.cuda
-def test_backward_runs_in_another_thread() -> None:
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_backward_runs_in_another_thread(intercept: str) -> None:
     """The tests above say something of autograd's threads: CUDA's backward is not in this one."""
     seen = []
     x = torch.randn(1, 1, 4, 4, device="cuda", requires_grad=True)
-    with DeterministicMode() as mode:
+    with DeterministicMode(intercept=intercept) as mode:
         grown = F.interpolate(x, size=(9, 9), mode="bilinear")
         grown.register_hook(lambda gradient: seen.append(threading.get_ident()))
         grown.sum().backward()

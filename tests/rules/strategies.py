@@ -1,8 +1,8 @@
 """Inputs that the fuzz tests draw, and the claim they share: the same bits in two schedules."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import host
+from detmode.cuda.launch import forget_plans
 from detmode.cuda.rows import assign
 from detmode.runs.difference import same_bits
 from detmode.table.inputs import back_to_front, channels_last, shifted
@@ -77,18 +78,30 @@ def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
     return shape, dim, lengths, draw(st.sampled_from([1, min(2, size), size]))
 
 
+@contextmanager
+def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
+    """Patches of what plans depend on: nothing is planned otherwise inside, or so behind."""
+    forget_plans()
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+    forget_plans()
+
+
 def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[object]:
     """Inside, a function of a module that chooses between two kernels takes this way."""
     choice = getattr(module, name)
-    return patch.object(module, name, choice if way is None else lambda *shapes, **by_row: way)
+    way_of = choice if way is None else lambda *shapes, **by_row: way
+    return planned_with(patch.object(module, name, way_of))
 
 
-def assigned_by(elects: bool | None) -> AbstractContextManager[object]:
+@contextmanager
+def assigned_by(elects: bool | None) -> Iterator[None]:
     """Inside, assignments elect an owner or sort, however few the rows are."""
-    stack = ExitStack()
-    stack.enter_context(chosen(assign, "elects", elects))
-    stack.enter_context(chosen(assign, "are_few", None if elects is None else False))
-    return stack
+    few = None if elects is None else False
+    with chosen(assign, "elects", elects), chosen(assign, "are_few", few):
+        yield
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:

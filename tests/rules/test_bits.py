@@ -1,10 +1,12 @@
 """Every substitute gives the same bits, whatever the order of blocks and threads."""
 
 import sys
+from unittest.mock import patch
 
 import needs
 import pytest
 from selection import PROFILE, Group, cases, check_each, every_case, grouped, once
+from strategies import planned_with
 
 from detmode.verify.cases import Case, run_substituted
 from detmode.verify.claims import check_bits, check_races, same_bits
@@ -31,7 +33,7 @@ def test_no_data_race(group: Group) -> None:
 
 @needs.compiler
 @pytest.mark.parametrize("group", ONCE, ids=str)
-def test_few_threads_take_many_turns(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_threads_take_many_turns(group: Group) -> None:
     """A grid is capped: one warp, each thread of which takes several turns, gives the same bits.
 
     The samples are small. Launched as they are, hardly a loop over the grid runs twice.
@@ -39,9 +41,7 @@ def test_few_threads_take_many_turns(group: Group, monkeypatch: pytest.MonkeyPat
 
     def check(case: Case) -> None:
         expected = run_substituted(case.sample, case.dtype)
-        with monkeypatch.context() as patch:
-            patch.setattr(launching, "MAX_GRID", 1)
-            patch.setattr(launching, "BLOCK", 32)
+        with planned_with(patch.multiple(launching, MAX_GRID=1, BLOCK=32)):
             assert same_bits(run_substituted(case.sample, case.dtype), expected)
 
     check_each(group, check)

@@ -9,7 +9,7 @@ import torch
 from exact_sums import assert_exact
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules, tensors
+from strategies import LAYOUTS, SEEDS, in_schedules, planned_with, tensors
 
 from detmode.cuda import host
 from detmode.cuda.rows import chosen_windows as gather
@@ -50,7 +50,7 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     given_indices = data.draw(LAYOUTS)(indices)
     given_kernel = data.draw(st.sampled_from([kernel, kernel, [], [9] * n, [0] * n]))
     index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
-    with (
+    with planned_with(
         mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
         mock.patch.object(gather, "index_ctype", return_value=index),
         mock.patch.object(launch, "index_ctype", return_value=index),

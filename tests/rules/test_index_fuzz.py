@@ -27,12 +27,11 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.cuda import host
-from detmode.cuda.rows import assign, positions, shapes, sums
+from detmode.cuda.rows import assign, shapes, sort, sums
 from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
 from detmode.rules.scatter.launch import scatter
-from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 
@@ -160,31 +159,13 @@ def test_both_ways_meet(seed: int, dtype: torch.dtype, spread: int) -> None:
 
 @pytest.mark.parametrize("by_row", [True, False])
 def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
-    """Rows whose sort is cheaper are sorted up to torch.sort's limit on CUDA, and added beyond."""
+    """Rows whose sort is cheaper are sorted while int32 has their positions, and added beyond."""
 
     def sorts(n: int) -> bool:
         return shapes.sorts_rows(shapes.Rows(1, n, 1, 2), torch.complex128, by_row)
 
     assert sorts(2**31 - 1)
     assert not sorts(2**31)
-
-
-@pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
-@pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
-def test_wide_rows_are_added_as_narrow_ones(
-    dtype: torch.dtype, copies: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long."""
-    maker = Maker(dtype, seed=copies)
-    columns = 528 // dtype.itemsize
-    index = torch.arange(700).div(copies, rounding_mode="floor")
-    index = index[torch.randperm(700, generator=torch.Generator().manual_seed(copies))]
-    self, source = maker.normal(700, columns), maker.normal(700, columns)
-    found = []
-    for wide in (True, False):
-        monkeypatch.setattr(sums, "are_wide", lambda *shapes, wide=wide: wide)
-        found.append(in_schedules(lambda: launch.index_add(self, 0, index, source), 3))
-    assert same_bits(*found)
 
 
 SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -197,18 +178,36 @@ SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", SORTING)
 def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions of 16, 32 and 64 bits lead to the same bits, over several levels of carries."""
+    """Positions of 32 and 64 bits lead to the same bits, over several levels of carries."""
     monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
     monkeypatch.setattr(assign, "elects", lambda *shapes: False)
     monkeypatch.setattr(assign, "are_few", lambda *shapes: False)
     maker = Maker(torch.float32, seed=1)
     self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
     found = []
-    for dtype in (torch.int16, torch.int32, torch.int64):
-        monkeypatch.setattr(positions, "sort_dtype", lambda size, dtype=dtype: dtype)
+    for dtype in (torch.int32, torch.int64):
+        monkeypatch.setattr(sort, "key_dtype", lambda size, dtype=dtype: dtype)
         found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
-    assert same_bits(found[0], found[1])
-    assert same_bits(found[0], found[2])
+    assert same_bits(*found)
+
+
+@pytest.mark.parametrize("name", ["sum", "product"])
+def test_levels_of_carries_wait_for_one_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that goes on from level to level reads nothing that is not yet written."""
+    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
+    maker = Maker(torch.float32, seed=2)
+    self, index, rows = maker.normal(3, 2), maker.integers(0, 3, 2500), maker.normal(2500, 2)
+    with host.check_races():
+        SORTING[name](self, index, rows)
+
+
+@needs.compiler
+def test_alphas_that_are_equal_are_told_apart() -> None:
+    """-0.0 equals 0.0, yet a sum by one of them has the other sign; both have one plan's shapes."""
+    self, index, rows = torch.full((2,), -0.0), torch.tensor([0]), torch.ones(1)
+    for alpha, negative in ((0.0, False), (-0.0, True), (0.0, False)):
+        result = launch.index_add(self, 0, index, rows, alpha=alpha)
+        assert torch.signbit(result).tolist() == [negative, True]
 
 
 @pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
@@ -224,9 +223,8 @@ def test_an_index_is_checked_before_rows_are_moved(
     monkeypatch.setattr(sums, "are_few", lambda *shapes: few)
     index = torch.tensor([4, position, 0])
     monkeypatch.setattr(assign, "are_few", lambda *shapes: few)
-    checks = "in_range" if few else "position >= 0 && position < size"
-    file = "assign" if few and name == "copy" else "sums"
-    with pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`{checks}` failed"):
+    file = "sort" if not few else "assign" if name == "copy" else "sums"
+    with pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`in_range` failed"):
         SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
 

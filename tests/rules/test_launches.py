@@ -47,8 +47,8 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "wide_rows": (
         lambda: index_add(ROWS, 0, places(100) % 40, ROWS.repeat(3, 1)[:100]),
         [
-            "narrow_index<int32_t>",
-            *(f"sorted_{of}<row_sum<bfloat16>, 8, 8, int32_t>" for of in ("rows", "carries")),
+            "sort_tiles<int32_t>",
+            *(f"sorted_{of}<row_sum<bfloat16>, 4, int32_t>" for of in ("rows", "carries")),
         ],
     ),
 }

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import needs
 import pytest
@@ -10,7 +11,7 @@ import torch
 from exact_sums import DTYPES, assert_exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import SEEDS, in_schedules, tensors
+from strategies import SEEDS, in_schedules, planned_with, tensors
 from torch import Tensor
 
 from detmode.cuda.rows import padding as gather
@@ -66,10 +67,11 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     self = torch.zeros(shape, dtype=dtype)
     function = LAUNCHERS[kind]
     # Several planes a thread or one, counted in 32 bits or 64.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "MANY", data.draw(st.sampled_from([0, 2**62])))
-        index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
-        patch.setattr(gather, "index_ctype", lambda *counts: index)
+    index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
+    with planned_with(
+        mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
+        mock.patch.object(gather, "index_ctype", return_value=index),
+    ):
         got = in_schedules(lambda: function(grad_output, self, padding), data.draw(SEEDS))
     assert got.is_contiguous()
     # Sums start from +0.0: the zeros of `self` are addends.

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules, same_bits, tensors
+from strategies import LAYOUTS, SEEDS, in_schedules, planned_with, same_bits, tensors
 from torch import Tensor
 
 from detmode.cuda.rows import chosen_windows
@@ -33,7 +33,7 @@ strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_siz
 def counting(draw: Callable[..., Any], module: Any) -> AbstractContextManager[object]:
     """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
     many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
-    return patch.multiple(module, MANY=many, index_ctype=lambda *counts: counted)
+    return planned_with(patch.multiple(module, MANY=many, index_ctype=lambda *counts: counted))
 
 
 @st.composite

@@ -243,6 +243,8 @@ def test_gradients(op: str, data: st.DataObject, dtype: torch.dtype, seed: int) 
     for mine, other, true, aten in zip(got, again, exact, plain, strict=True):
         assert same_bits(mine, other)
         error = (mine.double() - true).abs().max()
-        # PyTorch's formulas round at every step, with ATen's scans and with these, and cancel.
-        scale = 64 * torch.finfo(dtype).eps * true.abs().max().clamp(min=1)
+        # PyTorch's formulas round at every step, with ATen's scans and with these, and cancel. In
+        # float64 what is taken for exact has its own roundings.
+        few = 512 if dtype is torch.float64 else 64
+        scale = few * torch.finfo(dtype).eps * true.abs().max().clamp(min=1)
         assert error <= 4 * (aten.double() - true).abs().max() + scale

@@ -53,8 +53,7 @@ class Moved(TorchDispatchMode):
         launch = launching._launch
 
         def counted(*given: Any) -> None:
-            tensors = [each for each in given[4].values() if isinstance(each, torch.Tensor)]
-            self.bytes += sum(map(size_of, tensors))
+            self.bytes += sum(size_of(each) for each in given[-1][1] if each is not None)
             launch(*given)
 
         with self, patch.object(launching, "_launch", counted):

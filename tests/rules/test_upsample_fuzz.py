@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS
+from strategies import ANY_LAYOUT, SEEDS, planned_with
 
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
+from detmode.cuda.rows import interpolation_tables as tables
 from detmode.rules.upsample import RULES as INTERPOLATION
 from detmode.rules.upsample_aa import RULES as ANTIALIASED
 from detmode.table.conditions import FLOATING
@@ -88,7 +89,7 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
         "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
     }
-    with host.schedule(seed), mock.patch.multiple(gather, **limits):
+    with host.schedule(seed), planned_with(mock.patch.multiple(gather, **limits)):
         result = SUBSTITUTES[op](**call)
     truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
     grad = call["grad_output"]
@@ -107,12 +108,39 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
     storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
     grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
     with (
-        mock.patch.object(gather, "SEVERAL", 0),
-        mock.patch.object(gather, "launch", wraps=gather.launch) as launched,
+        planned_with(mock.patch.object(gather, "SEVERAL", 0)),
+        mock.patch.object(gather, "Launch", wraps=gather.Launch) as planned,
     ):
         result = backward(grad, [6, 6], [1, 16, 3, 3], False)
-    assert launched.call_args.args[1].endswith(f", {packed}>")
+    assert planned.call_args.args[1].endswith(f", {packed}>")
     assert torch.equal(result, backward(grad, [6, 6], [1, 16, 3, 3], False))
+
+
+@needs.compiler
+def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written once for the sizes and the dtype of a stream's calls, short ones alone, and anew
+    where nothing lasts; every call gives the same bits.
+    """
+    launched = mock.Mock(wraps=tables.launch)
+    monkeypatch.setattr(tables, "launch", launched)
+    tables._kept.cache_clear()
+    grad, backward = torch.randn(2, 3, 6, 6), SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+
+    def written(stream: int | None, grad: torch.Tensor, to: int = 3) -> int:
+        monkeypatch.setattr(tables, "lasting_stream", lambda like: stream)
+        launched.reset_mock()
+        found = backward(grad, [6, 6], [*grad.shape[:2], 3, to], False)
+        monkeypatch.setattr(tables, "lasting_stream", lambda like: None)
+        count = launched.call_count
+        assert torch.equal(found, backward(grad, [6, 6], [*grad.shape[:2], 3, to], False))
+        return int(count)
+
+    calls = [(7, grad), (7, 2 * grad), (8, grad), (7, grad), (7, grad.double()), (7, grad, 4)]
+    assert [written(*call) for call in calls] == [1, 0, 1, 0, 1, 1]
+    assert [written(None, grad), written(None, grad)] == [1, 1]
+    monkeypatch.setattr(tables, "MOST_KEPT", 10)
+    assert [written(7, grad), written(7, grad)] == [1, 1]
+    tables._kept.cache_clear()
 
 
 @pytest.mark.parametrize("op", SUBSTITUTES)

@@ -197,6 +197,7 @@ def launch_blocks(
     """Run one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
 
     Raises:
+        ValueError: a tensor that is not on the CPU.
         LaunchError: see the class; also a tensor of another dtype than its pointer's.
         DeviceAssert: a `DETMODE_ASSERT` did not hold.
         CompileError: the file does not compile.
@@ -205,24 +206,27 @@ def launch_blocks(
     library = compile(source, Build.RACES if _schedule.races else default_build())
     kinds = library.kinds(position)
     signature = source.signature(entry)
-    values, tensors, _ = bound
-    words = (ctypes.c_ulonglong * max(signature.n_words, 1))()
-    signature.pack_into(words, bound)
+    words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(bound[0])
+    tensors = dict(zip(signature.pointers, bound[1]))
     packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
     for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
         packed[i].buffer = _STRUCT if kind == "s" else _WORD
         packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
-        if i not in tensors:
+        tensor = tensors.get(i)
+        if tensor is None:
             continue
-        tensor = values[i]
+        if not tensor.is_cpu:
+            raise ValueError(
+                f"launches run on cuda or cpu tensors, but got {tensor.device} tensors"
+            )
         if not _element_fits(pointee, tensor.dtype):
             constant = "const " if kind == "c" else ""
             raise LaunchError(
                 f"{signature.where}: {signature.parameters[i].name} is a Tensor of {tensor.dtype}, "
                 f"but the parameter is {constant}{_POINTEES[pointee]}*"
             )
-        start = tensor.data_ptr()
+        packed[i].value = start = tensor.data_ptr()
         regions.append((start, start + _extent(tensor), kind == "p", i))
     merged = _merge(regions)
     buffers = (_Buffer * max(len(merged), 1))()

@@ -23,6 +23,7 @@
 // addends of -0.0 alone give -0.0, so where ATen adds to zeros, 0.0 joins the addends.
 #pragma once
 
+#include "crowd.cuh"
 #include "dtype.cuh"
 #include "index.cuh"
 
@@ -134,24 +135,21 @@ struct component {
     if (load_relaxed(key) < own) atomicMax(key, own);
   }
 
-  static __device__ __forceinline__ void atomic_limb(int64_t* limb, bool negative, uint64_t value) {
-    if (value == 0) return;
-    atomicAdd(reinterpret_cast<unsigned long long*>(limb), negative ? 0 - value : value);
-  }
-
-  static __device__ __forceinline__ void add(int32_t key, int64_t* limb, value_t addend,
-                                             int64_t headroom) {
-    if (key <= ZEROS) return;
+  // Sets what an addend adds to the limbs; false, and nothing set, where that is nothing. An
+  // infinity or NaN is noted in the first limb at once.
+  static __device__ __forceinline__ bool scale(int32_t key, int64_t* limb, value_t addend,
+                                               int64_t headroom, int64_t (&parts)[limbs]) {
+    if (key <= ZEROS) return false;
     uint64_t word = F::to_bits(addend);
     int exponent = exponent_of(word);
     uint64_t fraction = fraction_of(word);
     if (key >= SPECIAL) {
-      if (exponent != exponent_mask) return;
+      if (exponent != exponent_mask) return false;
       atomicOr(reinterpret_cast<unsigned long long*>(limb), fraction != 0 ? SAW_NAN
                                                             : negative(word)
                                                                 ? SAW_NEGATIVE_INFINITY
                                                                 : SAW_POSITIVE_INFINITY);
-      return;
+      return false;
     }
     uint64_t significand =
         exponent != 0 ? fraction | (uint64_t(1) << (F::precision - 1)) : fraction;
@@ -159,15 +157,11 @@ struct component {
     // The largest addend's leading bit is bit `limbs * width - 1` of the integer.
     int width = 63 - static_cast<int>(headroom);
     int shift = limbs * width - F::precision - (key - ZEROS - exponent);
+    uint64_t high, low = 0;
     if (limbs == 1) {
-      uint64_t value = shift >= 0 ? significand << shift : shift_right_rn(significand, -shift);
-      atomic_limb(limb, negative(word), value);
-      return;
-    }
-    uint64_t high, low;
-    if (shift >= width) {
+      high = shift >= 0 ? significand << shift : shift_right_rn(significand, -shift);
+    } else if (shift >= width) {
       high = significand << (shift - width);
-      low = 0;
     } else if (shift > 0) {
       int split = width - shift;
       high = significand >> split;
@@ -177,8 +171,9 @@ struct component {
       high = value >> width;
       low = value & ((uint64_t(1) << width) - 1);
     }
-    atomic_limb(limb, negative(word), high);
-    atomic_limb(limb + 1, negative(word), low);
+    parts[0] = static_cast<int64_t>(negative(word) ? 0 - high : high);
+    if (limbs == 2) parts[limbs - 1] = static_cast<int64_t>(negative(word) ? 0 - low : low);
+    return true;
   }
 
   template <typename result_t>
@@ -234,7 +229,19 @@ struct accumulator {
   static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
                                              int64_t destination, opmath_type addend,
                                              int64_t headroom) {
-    part::add(keys[destination], sums + destination * limbs, addend, headroom);
+    int64_t *limb = sums + destination * limbs, parts[limbs];
+    if (!part::scale(keys[destination], limb, addend, headroom, parts)) return;
+    for (int k = 0; k < limbs; ++k) {
+      if (parts[k] != 0) atomic_add(limb + k, parts[k]);
+    }
+  }
+  // As add; where `together` holds, all threads of a warp call it at once (crowd.cuh).
+  static __device__ __forceinline__ void add_in_warp(const int32_t* keys, int64_t* sums,
+                                                     int64_t destination, opmath_type addend,
+                                                     int64_t headroom, bool together) {
+    int64_t *limb = sums + destination * limbs, parts[limbs] = {};
+    part::scale(keys[destination], limb, addend, headroom, parts);
+    ::add_in_warp(limb, parts, together);
   }
   // Whether the destination has met an addend; without one it keeps its bits.
   static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
@@ -269,6 +276,12 @@ struct accumulator<complex<T>> {
                                              int64_t headroom) {
     part::add(keys, sums, 2 * destination, addend.re, headroom);
     part::add(keys, sums, 2 * destination + 1, addend.im, headroom);
+  }
+  static __device__ __forceinline__ void add_in_warp(const int32_t* keys, int64_t* sums,
+                                                     int64_t destination, complex<T> addend,
+                                                     int64_t headroom, bool together) {
+    part::add_in_warp(keys, sums, 2 * destination, addend.re, headroom, together);
+    part::add_in_warp(keys, sums, 2 * destination + 1, addend.im, headroom, together);
   }
   static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
     return part::any(keys, 2 * destination);

@@ -6,13 +6,10 @@
 // tiles a tree in which each node has 32 children. It depends on the number of elements alone,
 // neither on the GPU nor on which block is done first: a tile waits for the totals that its place
 // in the tree asks for, and never takes what happens to be there instead.
-//
-// A block draws its tile from a counter, so the tiles that it waits for are those of blocks that
-// run already or have run, and each of those waits for earlier ones only.
 #pragma once
 
 #include "block_reduce.cuh"
-#include "index.cuh"
+#include "look_back.cuh"
 
 constexpr int SCAN_CHILDREN = 32;
 constexpr int SCAN_LEVELS = 7;  // of a tree over as many tiles as a grid has blocks
@@ -43,14 +40,6 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
   }
 }
 
-// On the host blocks run one after another: what is not there never comes, and a node that is
-// published twice was published too early. On a GPU these checks would cost a read each.
-#ifdef __CUDA_ARCH__
-#define SCAN_HOST_ASSERT(condition)
-#else
-#define SCAN_HOST_ASSERT(condition) DETMODE_ASSERT(condition)
-#endif
-
 // A node's total goes from the block that has it to those that wait for it, each 32-bit word with
 // its own mark above it: whoever reads the mark has the word, without a fence.
 template <typename T>
@@ -60,7 +49,7 @@ static __device__ __forceinline__ void scan_publish(int64_t* totals, int64_t nod
   int64_t* to = totals + node * words_of<T>::count;
 #pragma unroll
   for (int w = 0; w < words_of<T>::count; ++w) {
-    SCAN_HOST_ASSERT(load_relaxed(to + w) == 0);
+    HOST_ASSERT(load_relaxed(to + w) == 0);
     store_relaxed(to + w, int64_t(1) << 32 | static_cast<uint32_t>(words.word[w]));
   }
 }
@@ -77,7 +66,7 @@ static __device__ __forceinline__ T scan_await(const int64_t* totals, int64_t no
       there = there && word != 0;
       words.word[w] = static_cast<int32_t>(word);
     }
-    SCAN_HOST_ASSERT(there);
+    HOST_ASSERT(there);
   } while (!there);
   return words.value;
 }
@@ -238,14 +227,9 @@ static __device__ __forceinline__ void scan_tile(const typename scan_t::input_t*
   constexpr int warps = threads / 32;
   // Bytes, because a shared variable must not have a constructor.
   __shared__ __align__(16) unsigned char storage[(warps + 1 + SCAN_LEVELS) * sizeof(state_t)];
-  __shared__ int64_t drawn;
   state_t* of_warp = reinterpret_cast<state_t*>(storage);
-  int64_t tile = 0;
-  if (gridDim.x > 1) {
-    if (threadIdx.x == 0) drawn = atomic_add(totals + nodes * words_of<state_t>::count, 1);
-    __syncthreads();
-    tile = drawn;
-  }
+  int64_t* counter = totals + nodes * words_of<state_t>::count;
+  int64_t tile = gridDim.x > 1 ? draw_tile(reinterpret_cast<int32_t*>(counter)) : 0;
   if ((tile + 1) * threads * rows * vec <= n) {
     scan_drawn_tile<scan_t, threads, rows, vec, true>(input, output, totals, n, stride, tile,
                                                       of_warp);

@@ -51,7 +51,7 @@ __global__ void assign_owned(const int64_t* __restrict__ index, const int64_t* _
 
 // The rows sorted by destination, stably: the last of a run of equal ones writes.
 template <typename word_t, typename key_t>
-__global__ void assign_sorted(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
+__global__ void assign_sorted(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
                               const word_t* __restrict__ source, word_t* __restrict__ out,
                               int64_t n, row_shape shape) {
   int64_t rows = shape.rows, inner = shape.inner, size = shape.size;

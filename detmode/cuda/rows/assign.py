@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, ctype, launch
-from detmode.cuda.rows.positions import from_the_start, of_elements, sorted_positions
+from detmode.cuda.rows.positions import from_the_start, of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, are_few, elects, flat
+from detmode.cuda.rows.sort import sorted_positions
 
 WORDS = {
     16: torch.complex128,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
+from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 
@@ -48,50 +47,61 @@ def entries(kernel: str) -> tuple[str, ...]:
 
 
 def gather_chosen(
-    source: Source,
-    kernel: str,
+    launch: Launch,
     grad_output: Tensor,
     self: Tensor,
     indices: Tensor,
-    spatial: int,
     memory_format: torch.memory_format,
-    counts: Sequence[int],
-    **window: Tensor | tuple[int, ...],
+    **others: Tensor,
 ) -> Tensor:
-    """Launch ``kernel``, which calls ``gather_chosen`` of ``chosen_windows.cuh``.
+    """Launch a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
     Args:
-        source: the file with the kernel.
-        kernel: a name that :func:`entries` expanded.
+        launch: planned by :func:`plan_chosen`.
         grad_output: like ``indices``, in any strides.
         self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
-        spatial: 2 or 3 dimensions, the last ones.
         memory_format: of the result.
-        counts: the largest numbers that the kernel works out of ``window``, beside positions in
-            the tensors.
-        window: the kernel's own arguments.
+        others: tensors that the kernel takes besides.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
     grad_input = empty_like(self, memory_format=memory_format)
-    flat = memory_format is torch.contiguous_format
-    options, threads, shape = _plan(grad_output.shape, self.shape, spatial, flat, tuple(counts))
     launch(
-        source, f"{kernel}<{ctype(self.dtype)}, {options}>", threads,
         grad_output=grad_output.contiguous(memory_format=memory_format),
-        indices=indices.contiguous(memory_format=memory_format), grad_input=grad_input, shape=shape,
-        **window,
-    )  # fmt: skip
+        indices=indices.contiguous(memory_format=memory_format),
+        grad_input=grad_input,
+        **others,
+    )
     return grad_input
 
 
-@lru_cache(maxsize=4096)
-def _plan(
-    out_shape: torch.Size, in_shape: torch.Size, spatial: int, flat: bool, counts: tuple[int, ...]
-) -> tuple[str, int, PooledShape]:
-    """The template's arguments behind the dtype, the threads, and the kernel's shape."""
+def plan_chosen(
+    source: Source,
+    kernel: str,
+    dtype: torch.dtype,
+    out_shape: torch.Size,
+    in_shape: torch.Size,
+    spatial: int,
+    flat: bool,
+    counts: Sequence[int],
+    **window: tuple[int, ...],
+) -> Launch:
+    """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
+
+    Args:
+        source: the file with the kernel.
+        kernel: a name that :func:`entries` expanded.
+        dtype: of the pooled tensor.
+        out_shape: of ``grad_output``.
+        in_shape: of the pooled tensor.
+        spatial: 2 or 3 dimensions, the last ones.
+        flat: contiguous, not channels last.
+        counts: the largest numbers that the kernel works out of ``window``, beside positions in
+            the tensors.
+        window: the kernel's own numbers.
+    """
     outer, inner = (in_shape[:-spatial].numel(), 1) if flat else in_shape[:2]
     shared = inner if inner > 1 else outer
     many = shared >= 4 * PER_THREAD and in_shape.numel() >= MANY
@@ -102,7 +112,9 @@ def _plan(
     threads = in_shape.numel() // max(shared, 1) * shares
     sizes_in, sizes_out = ((*missing, *each[-spatial:]) for each in (in_shape, out_shape))
     work, lanes = (threads, outer, inner), shares if inner > 1 else 1
-    return f"{per_thread}, {index}", threads, pooled_shape(work, sizes_in, sizes_out, lanes)
+    shape = pooled_shape(work, sizes_in, sizes_out, lanes)
+    entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
+    return Launch(source, entry, threads, shape=shape, **window)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
@@ -111,20 +123,27 @@ def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial
     Raises:
         RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.
     """
-    if self.dim() not in (spatial + 1, spatial + 2):
-        raise RuntimeError(
-            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D input tensor, but got "
-            f"{list(self.shape)}"
-        )
-    if grad_output.dim() != self.dim() or grad_output.shape[:-spatial] != self.shape[:-spatial]:
-        raise RuntimeError(
-            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
-            f"{list(self.shape)}, but got {list(grad_output.shape)}"
-        )
-    if indices.shape != grad_output.shape:
-        raise RuntimeError(
-            f"{name}(): Expected indices to have the shape of grad_output, "
-            f"{list(grad_output.shape)}, but got {list(indices.shape)}"
-        )
+    check_shapes(name, grad_output.shape, self.shape, indices.shape, spatial)
     check_scalar_type(torch.int64, indices)
     check_devices(name, grad_output, self, indices)
+
+
+def check_shapes(
+    name: str, out_shape: torch.Size, shape: torch.Size, indices_shape: torch.Size, spatial: int
+) -> None:
+    """Check the shapes alone, as :func:`check` does."""
+    if len(shape) not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"{name}(): Expected {spatial + 1}D or {spatial + 2}D input tensor, but got "
+            f"{list(shape)}"
+        )
+    if len(out_shape) != len(shape) or out_shape[:-spatial] != shape[:-spatial]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have the batch and channel sizes of self, "
+            f"{list(shape)}, but got {list(out_shape)}"
+        )
+    if indices_shape != out_shape:
+        raise RuntimeError(
+            f"{name}(): Expected indices to have the shape of grad_output, "
+            f"{list(out_shape)}, but got {list(indices_shape)}"
+        )

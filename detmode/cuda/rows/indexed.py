@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.cuda import planned
 from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, in_contiguous
 from detmode.cuda.rows.shapes import Rows
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class IndexedRows:
     """The operator's tensors, with scalars as vectors of one element.
 
@@ -24,6 +25,7 @@ class IndexedRows:
         dim: not negative.
         index: int64, one-dimensional, contiguous.
         source: with the dimensions of ``target``, apart from its memory.
+        shape: the layout of its rows.
     """
 
     out: Tensor
@@ -31,16 +33,13 @@ class IndexedRows:
     dim: int
     index: Tensor
     source: Tensor
+    shape: Rows
 
     def run(self, move_rows: Callable[..., None], **options: Any) -> Tensor:
         """``move_rows`` on contiguous rows; ``out`` with what it gave."""
-        sizes = self.target.shape
-        shape = Rows(
-            prod(sizes[: self.dim]), len(self.index), prod(sizes[self.dim + 1 :]), sizes[self.dim]
-        )
-        if shape.addends:
+        if self.shape.addends:
             source = self.source.contiguous()
-            in_contiguous(self.target, move_rows, self.index, source, shape, **options)
+            in_contiguous(self.target, move_rows, self.index, source, self.shape, **options)
         return self.out
 
 
@@ -63,9 +62,21 @@ def indexed_rows(
         index, source = copy_if_overlapping(out, index), copy_if_overlapping(out, source)
     target = out if out.dim() else out.view(1)
     dim = dim % target.dim()
+    source_shape, shape = _layout(target.shape, dim, index.numel())
     if source.numel():
-        check_on_host(index, target.shape[dim], dim, error)
-    shape = list(target.shape)
-    shape[dim] = index.numel()
-    positions = index.reshape(-1).to(torch.int64).contiguous()
-    return IndexedRows(out, target, dim, positions, source.reshape(shape))
+        check_on_host(index, shape.size, dim, error)
+    # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
+    if index.dim() != 1:
+        index = index.reshape(-1)
+    if index.dtype is not torch.int64:
+        index = index.to(torch.int64)
+    if source.shape != source_shape:
+        source = source.reshape(source_shape)
+    return IndexedRows(out, target, dim, index.contiguous(), source, shape)
+
+
+@planned
+def _layout(sizes: torch.Size, dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
+    """The shape of the source, and how its rows lie."""
+    before, behind = sizes[:dim], sizes[dim + 1 :]
+    return (*before, n, *behind), Rows(prod(before), n, prod(behind), sizes[dim])

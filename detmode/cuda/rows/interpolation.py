@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import ctype, empty, launch, launch_blocks
+from detmode.cuda import Launch, ctype, empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
     PACKED,
@@ -20,8 +21,8 @@ from detmode.cuda.rows.interpolation_tables import (
     Axis,
     Interpolation,
     Tables,
+    by_name,
     ratio_of,
-    write_tables,
 )
 
 # Where an element of grad_input meets more elements of grad_output than this, the last dimension is
@@ -60,43 +61,65 @@ def gather_backward(
     # Channels last, an element is at least as far from the next in a row as from the next channel.
     if not contiguous and grad_output.stride(-1) >= grad_output.stride(1):
         memory_format = suggest_memory_format(grad_output)
-    tables, outer, inner, alone = _plan(
-        *(interpolation, grad_output.shape, memory_format),
+    grad_output = grad_output.contiguous(memory_format=memory_format)
+    plan = _plan(
+        *(interpolation, grad_output.dtype, grad_output.shape, memory_format),
         *(tuple(output_size), tuple(input_size), align_corners, tuple(scales)),
+        grad_output.data_ptr() % 16 == 0,
     )
     grad_input = empty(input_size, grad_output.dtype, grad_output.device, memory_format)
-    if grad_output.shape == grad_input.shape:
-        return grad_input.copy_(grad_output)
-    if grad_input.numel() == 0:
+    if plan is None:
+        return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
+    positions, weights = plan.tables.beside(grad_output)
+    if plan.last is None:
+        plan.gather(
+            grad_output=grad_output, positions=positions, weights=weights, grad_input=grad_input
+        )
         return grad_input
-    grad_output = grad_output.contiguous(memory_format=memory_format)
-    positions, weights = write_tables(interpolation, tables, align_corners, grad_output)
-    if alone:
-        _gather(grad_output, positions, weights, grad_input, outer, inner, tables, interpolation)
-        return grad_input
-    axes = tables.axes
-    last, leading, row = Tables.of(axes[:1]), Tables.of(axes[1:]), axes[0].out * inner
-    outer_last = outer * math.prod(axis.size for axis in axes[1:])
-    sums = empty((outer_last, row), weights.dtype, weights.device)
-    rest = positions[axes[0].positions :], weights[axes[0].out * axes[0].taps :]
-    _gather(grad_output, *rest, sums, outer, row, leading, interpolation)
-    _gather(sums, positions, weights, grad_input, outer_last, inner, last, interpolation)
+    sums = empty(plan.sums, weights.dtype, weights.device)
+    plan.gather(
+        grad_output=grad_output,
+        positions=positions[plan.skipped[0] :],
+        weights=weights[plan.skipped[1] :],
+        grad_input=sums,
+    )
+    plan.last(grad_output=sums, positions=positions, weights=weights, grad_input=grad_input)
     return grad_input
 
 
-@lru_cache(maxsize=4096)
+class _Plan(NamedTuple):
+    """The launches of one gradient.
+
+    Args:
+        tables: of all axes.
+        gather: over all axes, or over all but the last one.
+        last: over that one, in two launches.
+        sums: the shape of what is between the two.
+        skipped: the positions and weights of the last axis.
+    """
+
+    tables: Tables
+    gather: Launch
+    last: Launch | None = None
+    sums: tuple[int, int] = (0, 0)
+    skipped: tuple[int, int] = (0, 0)
+
+
+@planned
 def _plan(
     interpolation: Interpolation,
+    dtype: torch.dtype,
     shape: torch.Size,
     memory_format: torch.memory_format,
     output_size: tuple[int, ...],
     input_size: tuple[int, ...],
     align_corners: bool,
     scales: tuple[float | None, ...],
-) -> tuple[Tables, int, int, bool]:
-    """The tables of the axes, and how many elements are before and behind those.
+    is_aligned: bool,
+) -> _Plan | None:
+    """The plan of a gradient; None where nothing is gathered: of no elements, or of equal sizes.
 
-    At the end, whether one launch gathers over all axes.
+    ``is_aligned``: packs of 16 bytes of grad_output can be read at once.
     """
     batch, channels, *sizes = input_size
     if (
@@ -108,64 +131,69 @@ def _plan(
             f"grad_output, {list(shape)}, does not have the sizes of an interpolation from "
             f"{list(input_size)} to {list(output_size)}"
         )
-    is_gathered = shape != input_size and 0 not in input_size
-    axes = []
+    if shape == input_size or 0 in input_size:
+        return None
+    found = []
     for size, out, scale in zip(sizes[::-1], output_size[::-1], scales[::-1]):
-        if is_gathered and max(size, out) >= 1 << 31:
+        if max(size, out) >= 1 << 31:
             raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
         ratio = ratio_of(size, out, align_corners, scale)
-        axes.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
+        found.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
+    axes = tuple(found)
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
     reads = math.prod(-(-axis.out * axis.taps // axis.size) for axis in axes)
     is_one_row = len(axes) == 1 or axes[0].out * inner == 1
-    many = inner == 1 and math.prod(input_size) >= MANY
-    return Tables.of(axes), outer, inner, is_one_row or reads <= MAX_READS or many
+    numel = math.prod(input_size)
+    many = inner == 1 and numel >= MANY
+    opmath = torch.float64 if dtype is torch.float64 else torch.float32
+    positions = sum(axis.positions for axis in axes)
+    tables = Tables(interpolation, axes, align_corners, opmath, positions)
+    gather = partial(_gather, clamps=interpolation.clamps, opmath=opmath)
+    if is_one_row or reads <= MAX_READS or many:
+        return _Plan(tables, gather(dtype, dtype, outer, inner, axes, numel, is_aligned))
+    row, outer_last = axes[0].out * inner, outer * math.prod(axis.size for axis in axes[1:])
+    return _Plan(
+        tables,
+        gather(dtype, opmath, outer, row, axes[1:], outer_last * row, is_aligned),
+        gather(opmath, dtype, outer_last, inner, axes[:1], numel, True),
+        (outer_last, row),
+        (axes[0].positions, axes[0].out * axes[0].taps),
+    )
 
 
 def _gather(
-    source: Tensor,
-    positions: Tensor,
-    weights: Tensor,
-    result: Tensor,
+    read: torch.dtype,
+    written: torch.dtype,
     outer: int,
     inner: int,
-    tables: Tables,
-    interpolation: Interpolation,
-) -> None:
-    """``source`` is [outer, ..., inner] in memory, the axes of ``tables`` reversed between."""
-    axes = tables.axes
-    template = f"{ctype(source.dtype)}, {ctype(result.dtype)}, {len(axes)}"
-    arguments = {
-        "grad_output": source,
-        "positions": positions,
-        "weights": weights,
-        "grad_input": result,
-        "outer": outer,
-        **tables.named,
-        "clamps": interpolation.clamps,
-    }
+    axes: tuple[Axis, ...],
+    numel: int,
+    is_aligned: bool,
+    *,
+    clamps: bool,
+    opmath: torch.dtype,
+) -> Launch:
+    """The launch that reads [outer, ..., inner], reversed axes between, and writes ``numel``."""
+    template = f"{ctype(read)}, {ctype(written)}, {len(axes)}"
+    numbers = {"outer": outer, **by_name(axes), "clamps": clamps}
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
-        packed = PACKED[ctype(source.dtype)]
-        aligned = all(t.data_ptr() % (packed * t.itemsize) == 0 for t in (source, result))
+        packed = PACKED[ctype(read)]
         step, kind = 1, "false"
-        if aligned and inner % packed == 0 and result.numel() >= SEVERAL * packed:
+        if is_aligned and inner % packed == 0 and numel >= SEVERAL * packed:
             step, kind = packed, "true"
-        elif WIDTH**2 <= inner < 1 << 31 and result.numel() >= SEVERAL * WIDTH:
+        elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
         entry = f"upsample_gather<{template}, {step}, {kind}>"
-        threads = result.numel() // inner * -(-inner // step)
-        launch(SOURCE, entry, threads, inner=inner, **arguments)
-        return
-    grid, block, rows = _grid_of_rows(axes[0].size, axes[1].size if axes[1:] else 0, result.numel())
-    launch_blocks(
+        return Launch(SOURCE, entry, numel // inner * -(-inner // step), inner=inner, **numbers)
+    grid, block, rows = _grid_of_rows(axes[0].size, axes[1].size if axes[1:] else 0, numel)
+    return Launch.of_blocks(
         SOURCE, f"upsample_gather_rows<{template}, {rows}>", grid, block,
-        shared=2 * rows * block[0] * block[1] * weights.itemsize, **arguments,
+        shared=2 * rows * block[0] * block[1] * opmath.itemsize, **numbers,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
 def _grid_of_rows(
     width: int, height: int, numel: int
 ) -> tuple[tuple[int, int], tuple[int, int], int]:

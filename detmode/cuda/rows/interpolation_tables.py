@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source, ctype, empty, lasting_stream, launch
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
 PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
 """Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
+MOST_KEPT = 1 << 16
+"""The most positions of tables that are kept."""
 ROWS = 4
 """Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
 
@@ -88,35 +91,47 @@ def by_name(axes: Sequence[Axis]) -> dict[str, Axis]:
     return dict(zip("whd", (*axes, absent, absent)))
 
 
-class Tables(NamedTuple):
-    """The axes, the last one first and by name, and what their tables and their threads count."""
+@dataclass(eq=False)  # frozen, each would take a microsecond more
+class Tables:
+    """The tables of all axes, one after the other: int32 positions, and weights in opmath_t.
 
+    Args:
+        interpolation: writes them.
+        axes: the last one first.
+        align_corners: as of the interpolation.
+        opmath: the dtype of the weights.
+        positions: their number.
+    """
+
+    interpolation: Interpolation
     axes: tuple[Axis, ...]
-    named: dict[str, Axis]
+    align_corners: bool
+    opmath: torch.dtype
     positions: int
-    weights: int
-    threads: int
 
-    @classmethod
-    def of(cls, axes: Sequence[Axis]) -> Tables:
-        """The tables of all ``axes``."""
-        positions = weights = threads = 0
-        for axis in axes:
-            positions += axis.positions
-            weights += axis.out * axis.taps
-            threads += axis.size + axis.out
-        return cls(tuple(axes), by_name(axes), positions, weights, threads)
+    def beside(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions and weights on the device of ``like``, to be read alone.
+
+        Those that a call has written are kept for later ones on its stream, unless they are long.
+        """
+        stream = lasting_stream(like)
+        if stream is None or self.positions > MOST_KEPT:
+            return self._written(like.device)
+        return _kept(self, like.device, stream)
+
+    def _written(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        axes = self.axes
+        positions = empty((self.positions,), torch.int32, device)
+        weights = empty((sum(axis.out * axis.taps for axis in axes),), self.opmath, device)
+        launch(
+            self.interpolation.source, self.interpolation.entry.format(ctype(self.opmath)),
+            sum(axis.size + axis.out for axis in axes),
+            positions=positions, weights=weights, **by_name(axes),
+            align_corners=self.align_corners,
+        )  # fmt: skip
+        return positions, weights
 
 
-def write_tables(
-    interpolation: Interpolation, tables: Tables, align_corners: bool, like: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The tables of the axes, one after the other: int32 positions, weights in opmath_t."""
-    opmath = torch.float64 if like.dtype is torch.float64 else torch.float32
-    positions = empty((tables.positions,), torch.int32, like.device)
-    weights = empty((tables.weights,), opmath, like.device)
-    launch(
-        interpolation.source, interpolation.entry.format(ctype(opmath)), tables.threads,
-        positions=positions, weights=weights, **tables.named, align_corners=align_corners,
-    )  # fmt: skip
-    return positions, weights
+@lru_cache(maxsize=32)
+def _kept(tables: Tables, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
+    return tables._written(device)

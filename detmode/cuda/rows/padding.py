@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty_like, index_ctype, launch
+from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, planned
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
@@ -65,16 +63,13 @@ def gather_backward(
     check_devices(where, grad_output, self)
     check_implemented(where, self, DTYPES)
     shapes = grad_output.shape, self.shape
-    entry, threads, sizes = _plan(where, spatial, *shapes, tuple(padding), self.dtype)
+    launch = _plan(where, spatial, *shapes, tuple(padding), self.dtype)
     grad_input = empty_like(self, memory_format=torch.contiguous_format)
-    launch(
-        SOURCE, entry, threads,
-        grad_output=grad_output.contiguous(), grad_input=grad_input, **sizes,
-    )  # fmt: skip
+    launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
     return grad_input
 
 
-@lru_cache(maxsize=4096)
+@planned
 def _plan(
     where: str,
     spatial: int,
@@ -82,8 +77,8 @@ def _plan(
     shape: torch.Size,
     padding: tuple[int, ...],
     dtype: torch.dtype,
-) -> tuple[str, int, dict[str, Any]]:
-    """The kernel's entry, its threads, and its arguments besides the tensors."""
+) -> Launch:
+    """The launch that still needs its tensors."""
     reflect = where.startswith("reflection")
     _check(where, out_shape, shape, padding, spatial, reflect)
     axes = map(PaddedAxis, shape[::-1], out_shape[::-1], map(int, padding[::2]))
@@ -94,7 +89,7 @@ def _plan(
     index = index_ctype(out_shape.numel(), shape.numel())
     entry = f"pad_backward<{ctype(dtype)}, {str(reflect).lower()}, {per_thread}, {index}>"
     threads = -(-planes // per_thread) * positions
-    return entry, threads, {"planes": planes, "d": d, "h": h, "w": w}
+    return Launch(SOURCE, entry, threads, planes=planes, d=d, h=h, w=w)
 
 
 def _check(

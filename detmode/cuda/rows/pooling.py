@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Sequence
 from functools import lru_cache
 
 from detmode.cuda import magic_numbers
@@ -42,7 +41,8 @@ def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bo
     return last if ceil_mode and last * stride >= size + padding else last + 1
 
 
-def triple(operator: str, name: str, values: Sequence[int]) -> tuple[int, int, int]:
+@lru_cache(maxsize=4096)
+def triple(operator: str, name: str, values: tuple[int, ...]) -> tuple[int, int, int]:
     """Return an argument of a 3-d pooling, which may be given once for all axes.
 
     Raises:

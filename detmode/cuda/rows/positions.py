@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch
-from detmode.cuda.rows.shapes import SMALL_SORT, Rows, sort_dtype
+from detmode.cuda import empty, launch
+from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.source import SOURCE
 
 
@@ -30,7 +30,8 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
                     )
             found += index.to(self.device).nonzero().unbind(1)
         elif index.dtype in (torch.int64, torch.int32):
-            found.append(index.to(self.device, torch.int64))
+            is_ready = index.dtype is torch.int64 and index.device == self.device
+            found.append(index if is_ready else index.to(self.device, torch.int64))
         else:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if len(found) > self.dim():
@@ -42,6 +43,8 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
 
 def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:
     """The common shape of the indices, or ATen's ``IndexError``."""
+    if len(indices) == 1:
+        return tuple(indices[0].shape)
     try:
         return tuple(torch.broadcast_shapes(*(index.shape for index in indices)))
     except RuntimeError:
@@ -68,16 +71,19 @@ def linearize(
     """
     if start is None and len(indices) == 1 and not wraps:
         return indices[0][0].expand(shape).contiguous()
-    before = None if start is None else start.expand(shape).contiguous()
-    keys = empty(shape, torch.int64, indices[0][0].device)
-    n = keys.numel()
+    if start is None:
+        keys = empty(shape, torch.int64, indices[0][0].device)
+    else:
+        keys = start.expand(shape).clone(memory_format=torch.contiguous_format)
+    n, before = keys.numel(), start is not None
     for index, size in indices:
-        index = index.expand(shape).contiguous()
+        if index.shape != shape:
+            index = index.expand(shape)
         launch(
             SOURCE, "index_put_linearize", n,
-            index=index, before=before, keys=keys, n=n, size=size, wraps=wraps,
+            index=index.contiguous(), keys=keys, n=n, size=size, before=before, wraps=wraps,
         )  # fmt: skip
-        before = keys
+        before = True
     return keys
 
 
@@ -99,23 +105,6 @@ def of_elements(index: Tensor, shape: Rows) -> Tensor:
     outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
     inner = torch.arange(shape.inner, device=index.device)
     return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
-
-
-def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The positions of ``index`` sorted stably, as int32 or, if they need it, int64; their order.
-
-    Args:
-        index: contiguous int64; on a GPU the launch traps for one that is not in ``[0, size)``.
-        size: of the dimension.
-    """
-    n, dtype = index.numel(), sort_dtype(size)
-    if n <= SMALL_SORT and dtype is torch.int16:
-        # Fewer bits would save nothing here, and cost a launch that widens them.
-        dtype = torch.int32
-    keys = empty((n,), dtype, index.device)
-    launch(SOURCE, f"narrow_index<{ctype(dtype)}>", n, index=index, keys=keys, n=n, size=size)
-    found, order = torch.sort(keys, stable=True)
-    return found.to(torch.promote_types(dtype, torch.int32)), order
 
 
 def check_on_host(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.cuda import planned
 from detmode.cuda.rows.positions import (
     axis_of,
     check_on_host,
@@ -53,8 +54,8 @@ def reduce_scattered(
         return out
     target, dim, index, source = laid_out(out, dim, index, src)
     # Only what lies under the index takes part.
-    for other, length in enumerate(index.shape):
-        if other != dim and target.shape[other] != length:
+    for other, (length, size) in enumerate(zip(index.shape, target.shape)):
+        if other != dim and size != length:
             target = target.narrow(other, 0, length)
     positions, shape = rows_of(index, dim, target.shape[dim])
     in_contiguous(target, reduce_rows, positions, source.contiguous(), shape, **options)
@@ -75,11 +76,15 @@ def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
         return
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"scatter(): index should be int64 or int32, but got {index.dtype}")
-    own, named, given = self.shape or (1,), index.shape or (1,), src.shape or (1,)
-    # Mostly they are equal, which is quickly seen.
+    _check_shapes(self.shape, axis, index.shape, src.shape)
+
+
+@planned
+def _check_shapes(self: torch.Size, axis: int, index: torch.Size, src: torch.Size) -> None:
+    own, named, given = self or (1,), index or (1,), src or (1,)
     if (
         not len(own) == len(named) == len(given)
-        or (named != given and not all(map(le, named, given)))
+        or not all(map(le, named, given))
         or not all(map(le, named[:axis] + named[axis + 1 :], own[:axis] + own[axis + 1 :]))
     ):
         raise RuntimeError(
@@ -101,9 +106,10 @@ def laid_out(
     target, index, source = (x if x.dim() else x.view(1) for x in (out, index, src))
     dim = dim % target.dim()
     check_on_host(index, target.shape[dim], dim, RuntimeError)
-    for other, length in enumerate(index.shape):
-        if source.shape[other] != length:
-            source = source.narrow(other, 0, length)
+    if source.shape != index.shape:
+        for other, length in enumerate(index.shape):
+            if source.shape[other] != length:
+                source = source.narrow(other, 0, length)
     return target, dim, index if index.dtype is torch.int64 else index.to(torch.int64), source
 
 
@@ -112,20 +118,25 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
 
     An expanded index is recognised by its strides.
     """
-    before, n, behind = index.shape[:dim], index.shape[dim], index.shape[dim + 1 :]
-    outer, inner = prod(before), prod(behind)
-
-    def repeats(dims: range) -> bool:
-        return all(index.stride(d) == 0 or index.shape[d] == 1 for d in dims)
-
-    if not repeats(range(dim + 1, index.dim())):
-        return index.contiguous(), Rows(outer, n, inner, size)
+    shape, repeats_before, repeats_behind = _layout(index.shape, index.stride(), dim, size)
+    if not repeats_behind:
+        return index.contiguous(), shape
     row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
-    if repeats(range(dim)):
-        positions = row_index[(0,) * dim].contiguous()
-        return positions, Rows(outer, n, inner, size)
+    if repeats_before:
+        return row_index[(0,) * dim].contiguous(), shape
+    outer, n, inner, *_ = shape
     if inner == 1:
-        return row_index.contiguous(), Rows(outer, n, 1, size)
-    starts = torch.arange(outer, device=index.device).view(*before, 1)
+        return row_index.contiguous(), shape
+    starts = torch.arange(outer, device=index.device).view(*index.shape[:dim], 1)
     positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
     return positions, Rows(1, outer * n, inner, outer * size)
+
+
+@planned
+def _layout(
+    sizes: torch.Size, strides: tuple[int, ...], dim: int, size: int
+) -> tuple[Rows, bool, bool]:
+    """The elements' layout; whether the index repeats itself before ``dim``, and behind it."""
+    repeats = [stride == 0 or length == 1 for stride, length in zip(strides, sizes)]
+    shape = Rows(prod(sizes[:dim]), sizes[dim], prod(sizes[dim + 1 :]), size)
+    return shape, all(repeats[:dim]), all(repeats[dim + 1 :])

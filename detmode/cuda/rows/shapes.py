@@ -17,26 +17,27 @@ import torch
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
-SHARE = 8
-"""Of a piece of wide rows, those of which one thread adds up the runs that begin there."""
-
-WIDE = 512
-"""Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
-
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
 
 MOST_OF_FEW = 1 << 16
 """The most elements of which each is moved by a thread that reads the whole index."""
 
-SMALL_SORT = 4096
-"""The most elements that torch.sort sorts in one launch on a GPU, whatever their bits."""
+CROWDED_COLUMNS = 4
+"""The most columns side by side of which eight threads of a warp, crowd.cuh's CROWD, can meet."""
 
 KEYS = ("int32_t", "int64_t")
 """The types of sorted positions in CUDA code."""
 
 MOST_SORTED = 2**31 - 1
-"""The most elements of a dimension that PyTorch sorts on a GPU; the CPU has no such limit."""
+"""The most positions that are sorted: their order is int32."""
+
+SORT_BYTES = ((1 << 15, 64), (1 << 31, 120), (1 << 63, 280))
+"""By the most destinations, the bytes of a row's sort in the choice of a way.
+
+They are those of a sort of 8 bits a pass with 64-bit positions. The one at hand moves less
+(``docs/design/performance-notes.md``), but the choice decides on bits: it stays until it is
+measured."""
 
 
 class Rows(NamedTuple):
@@ -87,10 +88,7 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
         return True
     if sorted_rows.rows > MOST_SORTED:
         return False
-    key = sort_dtype(sorted_rows.size).itemsize
-    # The index is read once and written as keys; a pass of the radix sort takes 8 bits, reads and
-    # writes keys and 64-bit positions; then both are read once, and each row where it lies.
-    sort = sorted_rows.rows * (2 * key * (key + 8) + 24)
+    sort = sorted_rows.rows * next(b for most, b in SORT_BYTES if sorted_rows.size <= most)
     gather = sorted_rows.outer * sorted_rows.rows * touched(sorted_rows.inner, dtype.itemsize)
     carries = sorted_rows.addends * 4 // PIECE * 8 * components * words
 
@@ -110,23 +108,10 @@ def are_few(shape: Rows) -> bool:
     return shape.rows <= PIECE and shape.addends <= MOST_OF_FEW
 
 
-def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
-    """Return whether sorted rows are wide; their keys must not need 64 bits."""
-    return shape.inner * dtype.itemsize >= WIDE and shape.size <= MOST_SORTED
-
-
 def elects(shape: Rows) -> bool:
     """Return whether to elect an owner for each destination of an assignment instead of sorting.
 
-    A sort needs keys and 64-bit positions twice, about four int64 for each row. Owners, one for
-    each destination, must not need more than that.
+    Both give the same bits. Owners, one int64 for each destination, are filled first, so a sort is
+    cheaper where there are many more of them than rows. More rows than can be sorted have owners.
     """
-    return shape.size <= 4 * shape.rows
-
-
-def sort_dtype(size: int) -> torch.dtype:
-    """The narrowest dtype for indices below ``size``: a sort's price goes by its bits."""
-    for dtype in (torch.int16, torch.int32):
-        if size - 1 <= torch.iinfo(dtype).max:
-            return dtype
-    return torch.int64
+    return shape.size <= 4 * shape.rows or shape.rows > MOST_SORTED

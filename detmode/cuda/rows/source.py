@@ -6,30 +6,19 @@ import torch
 
 from detmode.cuda import Source, ctype
 from detmode.cuda.dtypes import COMPLEX, FLOATING, INTEGRAL
-from detmode.cuda.rows.shapes import KEYS, PIECE, SHARE
+from detmode.cuda.rows.shapes import KEYS
 
-_ELEMENTS = ("observe", "admit_self", "accumulate", "finish")
-
-
-def width_of(dtype: torch.dtype, *, wide: bool = False) -> int:
-    """Return the neighbouring columns of which a thread adds 8 bytes, or 16 of wide rows."""
-    return max((16 if wide else 8) // dtype.itemsize, 1)
+_ELEMENTS = ("observe", "admit_self", "finish")
 
 
-_ROWS = (
-    *(
-        f"row_sum<{ctype(dtype)}>, {width}"
-        for dtype in FLOATING + COMPLEX
-        for width in sorted({1, width_of(dtype)})
-    ),
-    *(f"row_product<{ctype(dtype)}>, 1" for dtype in FLOATING + INTEGRAL),
-)
+def widths(dtype: torch.dtype) -> tuple[int, ...]:
+    """Return the neighbouring columns that a thread can add: one, or eight bytes of them."""
+    return (1, 8 // dtype.itemsize) if dtype.itemsize < 8 else (1,)
+
+
 _SORTED = (
-    *(f"{row}, {PIECE}, {key}" for row in _ROWS for key in KEYS),
-    *(
-        f"row_sum<{ctype(dtype)}>, {width_of(dtype, wide=True)}, {SHARE}, {KEYS[0]}"
-        for dtype in FLOATING + COMPLEX
-    ),
+    *(f"row_sum<{ctype(dtype)}>, {n}" for dtype in FLOATING + COMPLEX for n in widths(dtype)),
+    *(f"row_product<{ctype(dtype)}>, 1" for dtype in FLOATING + INTEGRAL),
 )
 
 SOURCE = Source(
@@ -37,13 +26,22 @@ SOURCE = Source(
     "sums.cu",
     entries=(
         "index_put_linearize",
-        *(f"narrow_index<{ctype(dtype)}>" for dtype in INTEGRAL[2:]),
         *(
             f"index_add_{kernel}<{ctype(dtype)}>"
             for kernel in _ELEMENTS
             for dtype in FLOATING + COMPLEX
         ),
-        *(f"sorted_{items}<{rows}>" for items in ("rows", "carries") for rows in _SORTED),
-        *(f"few_rows<{row}>" for row in _ROWS),
+        *(
+            f"index_add_accumulate<{ctype(dtype)}, {crowded}>"
+            for dtype in FLOATING + COMPLEX
+            for crowded in ("false", "true")
+        ),
+        *(
+            f"sorted_{items}<{row}, {key}>"
+            for items in ("rows", "carries")
+            for row in _SORTED
+            for key in KEYS
+        ),
+        *(f"few_rows<{row}>" for row in _SORTED),
     ),
 )

@@ -26,28 +26,16 @@ static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, bool
   return to_opmath(from_opmath<scalar_t>(scale(to_opmath(value), re, im)));
 }
 
-// keys = before * size + index: the row-major position of several indices, one index a launch.
-// Nothing is before the first one; then `before` may be `keys`. A negative index counts from the
-// end where `wraps`.
-__global__ void index_put_linearize(const int64_t* __restrict__ index, const int64_t* before,
-                                    int64_t* keys, int64_t n, int64_t size, bool wraps) {
+// keys = keys * size + index: the row-major position of several indices, one index a launch.
+// Where nothing is `before` it, the first index writes them. A negative index counts from the end
+// where `wraps`.
+__global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* __restrict__ keys,
+                                    int64_t n, int64_t size, bool before, bool wraps) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t position = index[i];
     if (wraps && position < 0) position += size;
     DETMODE_ASSERT(position >= 0 && position < size);
-    keys[i] = (before == nullptr ? 0 : before[i] * size) + position;
-  }
-}
-
-// An index as keys to sort, of the fewest bits that the positions below `size` need. All of them
-// are checked here, where neighbouring threads read neighbours: no launch reads the index again.
-template <typename key_t>
-__global__ void narrow_index(const int64_t* __restrict__ index, key_t* __restrict__ keys, int64_t n,
-                             int64_t size) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t position = index[i];
-    DETMODE_ASSERT(position >= 0 && position < size);
-    keys[i] = static_cast<key_t>(position);
+    keys[i] = before ? keys[i] * size + position : position;
   }
 }
 
@@ -55,12 +43,11 @@ __global__ void narrow_index(const int64_t* __restrict__ index, key_t* __restric
 template <typename scalar_t>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
-                                  int64_t* __restrict__ counts, int64_t n, bool by_row,
-                                  row_shape shape, bool scaled, double re, double im) {
+                                  int64_t n, bool by_row, row_shape shape, bool scaled, double re,
+                                  double im) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t destination = placed_by(index, i, by_row, shape).destination;
     accumulator<scalar_t>::observe(keys, destination, addend(source[i], scaled, re, im));
-    if (counts != nullptr) atomic_add(counts + destination, int64_t(1));
   }
 }
 
@@ -78,17 +65,25 @@ __global__ void index_add_admit_self(const scalar_t* __restrict__ self, int32_t*
   }
 }
 
-// Integer additions: any order gives the same.
-template <typename scalar_t>
+// Integer additions: any order and grouping gives the same. Threads of one warp meet where no more
+// than CROWDED_COLUMNS lie side by side.
+template <typename scalar_t, bool crowded>
 __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,
                                      const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
-                                     int64_t n, bool by_row, row_shape shape, bool scaled,
-                                     double re, double im, int64_t headroom) {
+                                     int64_t* __restrict__ counts, int64_t n, bool by_row,
+                                     row_shape shape, bool scaled, double re, double im,
+                                     int64_t headroom) {
+  int64_t in_whole_warps = n / WARP * WARP;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    bool together = crowded && i < in_whole_warps;
     int64_t destination = placed_by(index, i, by_row, shape).destination;
-    accumulator<scalar_t>::add(keys, sums, destination, addend(source[i], scaled, re, im),
-                               headroom);
+    accumulator<scalar_t>::add_in_warp(keys, sums, destination, addend(source[i], scaled, re, im),
+                                       headroom, together);
+    if (counts != nullptr) {
+      int64_t one[1] = {1};
+      add_in_warp(counts + destination, one, together);
+    }
   }
 }
 
@@ -196,36 +191,14 @@ struct neighbours {
   }
 };
 
-// One store of all columns. Of lanes that it has computed, the compiler makes one for each word.
-template <typename T, int n>
-static __device__ __forceinline__ void store_pack(pack_of<T, n>* to, const pack_of<T, n>& pack) {
-#ifdef __CUDA_ARCH__
-  constexpr int words = sizeof(pack) / 4;
-  const auto* word = reinterpret_cast<const uint32_t*>(&pack);
-  if (words == 4) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "l"(global_address(to)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-                 : "memory");
-    return;
-  }
-#endif
-  *to = pack;
-}
-
 // Puts a destination's runs onto its initial values.
 template <typename row_t, int width, typename key_t>
 struct row_store {
-  using pack_t = pack_of<typename row_t::scalar_t, width>;
   typename row_t::scalar_t* out;
   const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
   int64_t begin, end;    // where in it they are
   int64_t column, inner, size;
   bool include_self;
-  __device__ __forceinline__ pack_t* target(int64_t key) const {
-    int64_t outer = quick_div(column, inner);
-    return reinterpret_cast<pack_t*>(out + (outer * size + key) * inner + (column - outer * inner));
-  }
   // The first place in `counted` that holds `bound` or more.
   __device__ __forceinline__ int64_t place_of(int64_t bound) const {
     int64_t low = begin, high = end;
@@ -237,119 +210,104 @@ struct row_store {
     }
     return low;
   }
-  __device__ __forceinline__ void operator()(int64_t key, const neighbours<row_t, width>& runs,
-                                             const pack_t& initial) const {
-    put(key, runs, initial, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
+  __device__ __forceinline__ void operator()(int64_t key,
+                                             const neighbours<row_t, width>& runs) const {
+    put(key, runs, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
   }
   // `rows`: by how many to divide, the initial value not among them; 0 but for means.
   __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
-                                      const pack_t& initial, int64_t rows) const {
-    int64_t count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
-    pack_t sums;
-#pragma unroll
-    for (int k = 0; k < width; ++k) {
-      sums.lane[k] = runs.lane[k].onto(initial.lane[k], include_self, count);
-    }
-    store_pack(target(key), sums);
+                                      int64_t rows) const {
+    int64_t outer = quick_div(column, inner), count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
+    auto* target = out + (outer * size + key) * inner + (column - outer * inner);
+    for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
   }
 };
 
-// The order is segment_reduce.cuh's: parts of runs in pieces of PIECE rows, first to last, then
-// the carried parts in the same way. A thread takes `width` columns of a share.
+// The order is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the pieces' carries
+// in the same way. A thread takes one piece of `width` columns.
 constexpr int PIECE = 64;
 
 // The first launch: the rows themselves. `order` is the stable sort of the index, `keys` its
-// values. Of two blocks on a multiprocessor one loads while the other adds.
-template <typename row_t, int width, int share, typename key_t>
-__global__ void __launch_bounds__(256, 2)
-    sorted_rows(const key_t* __restrict__ keys, const int64_t* __restrict__ order,
-                const typename row_t::scalar_t* __restrict__ source,
-                typename row_t::scalar_t* __restrict__ out, key_t* __restrict__ carry_keys,
-                double* __restrict__ carries, row_shape shape, bool include_self, bool mean,
-                bool scaled, double re, double im) {
+// values.
+template <typename row_t, int width, typename key_t>
+__global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
+                            const typename row_t::scalar_t* __restrict__ source,
+                            typename row_t::scalar_t* __restrict__ out,
+                            double* __restrict__ carries, row_shape shape, bool include_self,
+                            bool mean, bool scaled, double re, double im) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
-  // Of wide rows a destination's initial values are loaded with the first row, not after the last.
-  struct row_and_initial {
-    pack_t row, initial;
-  };
   runs_t* carried = reinterpret_cast<runs_t*>(carries);
   int64_t rows = shape.rows, inner = shape.inner;
-  int64_t groups = shape.outer * inner / width, all = segment_shares<share>(rows) * groups;
-  auto key = [&](int64_t row) { return keys[row]; };
+  int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
-    int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
-    int64_t outer = quick_div(column, inner), begin = s * share;
+    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
+    int64_t outer = quick_div(column, inner);
     auto* first = source + outer * rows * inner + (column - outer * inner);
-    // A run that is complete here begins in this share and ends in its piece or soon after.
-    row_store<row_t, width, key_t> store{
-        out,        share == PIECE && mean ? keys : nullptr,
-        begin,      min_index(rows, (begin / PIECE + 1) * PIECE + SEGMENT_REACH),
-        column,     inner,
-        shape.size, include_self};
-    segment_share<PIECE, share>(
-        s, rows, key, [&](int64_t row) { return order[row]; },
-        [&](int64_t place, key_t key, bool begins) {
-          row_and_initial loaded;
-          loaded.row = *reinterpret_cast<const pack_t*>(first + place * inner);
-          if (share < PIECE && begins) loaded.initial = *store.target(key);
-          return loaded;
-        },
-        [&](const row_and_initial& loaded) {
+    segment_piece<PIECE>(
+        piece, rows, [&](int64_t row) { return keys[row]; },
+        [&](int64_t row) { return *reinterpret_cast<const pack_t*>(first + order[row] * inner); },
+        [&](const pack_t& pack) {
           runs_t runs;
-          for (int k = 0; k < width; ++k) {
-            runs.lane[k] = row_t::read(loaded.row.lane[k], scaled, re, im);
-          }
+          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(pack.lane[k], scaled, re, im);
           return runs;
         },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
-        [&](int64_t key, const runs_t& runs, const row_and_initial& loaded) {
-          store(key, runs, share < PIECE ? loaded.initial : *store.target(key));
-        },
-        [&](int64_t slot, const runs_t& runs) { carried[slot * groups + group] = runs; });
-    if (carry_keys != nullptr && column == 0 && begin % PIECE == 0) {
-      segment_marks<PIECE>(begin / PIECE, rows, key,
-                           [&](int64_t slot, key_t key) { carry_keys[slot] = key; });
-    }
+        // A run that is complete here lies in this piece.
+        row_store<row_t, width, key_t>{out, mean ? keys : nullptr, piece * PIECE,
+                                       min_index(rows, (piece + 1) * PIECE), column, inner,
+                                       shape.size, include_self},
+        [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * groups + group] = runs; });
   }
 }
 
-// The launches after it: `n` carries, until one piece holds them all.
-template <typename row_t, int width, int share, typename key_t>
+// The row that a carry begins or ends at: slot 2 * p holds the first run of piece p of the level
+// below, and slot 2 * p + 1 its last one. What would be behind the last carry is the last row.
+static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t level, int64_t rows) {
+#pragma unroll 1
+  for (; level > 0; --level) slot = slot / 2 * PIECE + slot % 2 * (PIECE - 1);
+  return min_index(slot, rows - 1);
+}
+
+// The launches after it reduce the carries level by level, until one piece holds them all. Those of
+// a level lie behind those of the level below. `owned` is how many groups of columns a block has to
+// itself, in which it goes on through all levels from `level` on; 0: the launch is one level, of
+// all groups.
+template <typename row_t, int width, typename key_t>
 __global__ void sorted_carries(const key_t* __restrict__ keys,
-                               const double* __restrict__ carries_read,
-                               const key_t* __restrict__ counted,
                                typename row_t::scalar_t* __restrict__ out,
-                               key_t* __restrict__ carry_keys, double* __restrict__ carries,
-                               int64_t n, row_shape shape, bool include_self) {
+                               double* __restrict__ carries, row_shape shape, bool include_self,
+                               bool mean, int64_t level, int64_t owned) {
   using runs_t = neighbours<row_t, width>;
-  const runs_t* read = reinterpret_cast<const runs_t*>(carries_read);
-  runs_t* carried = reinterpret_cast<runs_t*>(carries);
-  int64_t groups = shape.outer * shape.inner / width, all = segment_shares<share>(n) * groups;
-  auto key = [&](int64_t slot) { return keys[slot]; };
-  for (int64_t i = thread_index(); i < all; i += thread_count()) {
-    int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
-    row_store<row_t, width, key_t> store{out,        share == PIECE ? counted : nullptr,
-                                         0,          shape.rows,
-                                         column,     shape.inner,
-                                         shape.size, include_self};
-    segment_share<PIECE, share>(
-        s, n, key, [](int64_t slot) { return slot; },
-        [&](int64_t slot, key_t key, bool) {
-          return key < 0 ? runs_t::nothing() : read[slot * groups + group];
-        },
-        [](const runs_t& runs) { return runs; },
-        [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
-        runs_t::nothing(),
-        [&](int64_t key, const runs_t& runs, const runs_t&) {
-          store(key, runs, *store.target(key));
-        },
-        [&](int64_t slot, const runs_t& runs) { carried[slot * groups + group] = runs; });
-    if (carry_keys != nullptr && column == 0 && s * share % PIECE == 0) {
-      segment_marks<PIECE>(s * share / PIECE, n, key,
-                           [&](int64_t slot, key_t key) { carry_keys[slot] = key; });
+  runs_t* read = reinterpret_cast<runs_t*>(carries);
+  int64_t all = shape.outer * shape.inner / width, n = 2 * segment_pieces<PIECE>(shape.rows);
+  for (int64_t below = 1; below < level; ++below) {
+    read += n * all;
+    n = 2 * segment_pieces<PIECE>(n);
+  }
+  int64_t first_group = blockIdx.x * owned;
+  int64_t groups = owned > 0 ? min_index(owned, all - first_group) : all;
+  int64_t begin = owned > 0 ? threadIdx.x : thread_index();
+  int64_t step = owned > 0 ? blockDim.x : thread_count();
+  for (;; ++level) {
+    runs_t* carried = read + n * all;
+    for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
+      int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
+      segment_piece<PIECE>(
+          piece, n, [&](int64_t slot) { return keys[row_of_carry(slot, level, shape.rows)]; },
+          [&](int64_t slot) { return read[slot * all + group]; },
+          [](const runs_t& runs) { return runs; },
+          [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
+          runs_t::nothing(),
+          row_store<row_t, width, key_t>{out, mean ? keys : nullptr, 0, shape.rows, group * width,
+                                         shape.inner, shape.size, include_self},
+          [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * all + group] = runs; });
     }
+    if (owned == 0 || n <= PIECE) return;
+    __syncthreads();
+    read = carried;
+    n = 2 * segment_pieces<PIECE>(n);
   }
 }
 
@@ -406,7 +364,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     }
     if (!leads) continue;
     DETMODE_ASSERT(in_range);
-    row_store<row_t, width, int64_t> store{out, nullptr, 0, 0, column, inner, size, include_self};
-    store.put(own, runs, *store.target(own), mean ? met : 0);
+    row_store<row_t, width, int64_t>{out, nullptr, 0, 0, column, inner, size, include_self}.put(
+        own, runs, mean ? met : 0);
   }
 }

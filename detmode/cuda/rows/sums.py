@@ -6,22 +6,32 @@ says which is taken. It goes by shapes alone, so that it is the same on every GP
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
 import torch
 from torch import Tensor
 
-from detmode.cuda import accumulator_buffers, ctype, empty, launch
-from detmode.cuda.rows.positions import from_the_start, of_elements, sorted_positions
+from detmode.cuda import Launch, ctype, empty, launch, launch_blocks, planned
+from detmode.cuda.rows.positions import from_the_start, of_elements
 from detmode.cuda.rows.shapes import (
+    CROWDED_COLUMNS,
     PIECE,
-    SHARE,
     Rows,
     are_few,
-    are_wide,
     flat,
     parts_of,
     sorts_rows,
 )
-from detmode.cuda.rows.source import SOURCE, width_of
+from detmode.cuda.rows.sort import sorted_positions
+from detmode.cuda.rows.source import SOURCE, widths
+
+THREADS = 256
+"""Of a block that reduces carries."""
+
+Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+"""Reduces rows, planned by their shapes: called with out, index and source."""
 
 
 def add_rows(
@@ -49,38 +59,9 @@ def add_rows(
     """
     if shape.addends == 0:
         return
-    by_row, (components, words) = index.numel() == shape.rows, parts_of(out.dtype)
-    if sorts_rows(shape, out.dtype, by_row):
-        row, width = f"row_sum<{ctype(out.dtype)}>", width_of(out.dtype)
-        _reduce_sorted(
-            row, width, components * words, out, index, source, shape, include_self, alpha, mean
-        )
-        return
-    scalar = ctype(out.dtype)
-    n = shape.destinations
-    keys, sums = accumulator_buffers(n, out.dtype, out.device)
-    counts = torch.zeros(n, dtype=torch.int64, device=out.device) if mean else None
-    headroom = (shape.rows + 1).bit_length()
-    addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
-    re, im = float(alpha.real), float(alpha.imag)
-    addends |= {"shape": shape, "scaled": alpha != 1, "re": re, "im": im}
-    launch(
-        SOURCE, f"index_add_observe<{scalar}>", shape.addends,
-        keys=keys, counts=counts, **addends,
-    )  # fmt: skip
-    launch(
-        SOURCE, f"index_add_admit_self<{scalar}>", n,
-        self=out, keys=keys, sums=sums, n=n, include_self=include_self, headroom=headroom,
-    )  # fmt: skip
-    launch(
-        SOURCE, f"index_add_accumulate<{scalar}>", shape.addends,
-        keys=keys, sums=sums, headroom=headroom, **addends,
-    )  # fmt: skip
-    launch(
-        SOURCE, f"index_add_finish<{scalar}>", n,
-        keys=keys, sums=sums, counts=counts, out=out, n=n, include_self=include_self,
-        headroom=headroom,
-    )  # fmt: skip
+    scale = None if alpha == 1 else (float(alpha.real).hex(), float(alpha.imag).hex())
+    by_row, is_aligned = index.numel() == shape.rows, source.data_ptr() % 8 == 0
+    _sums(shape, out.dtype, by_row, is_aligned, include_self, mean, scale)(out, index, source)
 
 
 def multiply_rows(
@@ -97,67 +78,136 @@ def multiply_rows(
     """
     if shape.addends == 0:
         return
+    _products(shape, out.dtype, index.numel() == shape.rows, include_self)(out, index, source)
+
+
+@planned
+def _sums(
+    shape: Rows,
+    dtype: torch.dtype,
+    by_row: bool,
+    is_aligned: bool,
+    include_self: bool,
+    mean: bool,
+    scale: tuple[str, str] | None,
+) -> Way:
+    """Plan sums; ``scale`` is alpha as text, in which 0.0 is not -0.0."""
+    re, im = map(float.fromhex, scale or ("1", "0"))
+    scaled: dict[str, Any] = {"scaled": scale is not None, "re": re, "im": im}
+    components, words = parts_of(dtype)
+    if sorts_rows(shape, dtype, by_row):
+        # Reading several columns at once needs aligned rows, and does not change the bits.
+        width = widths(dtype)[-1]
+        if not is_aligned or (shape if by_row else flat(shape)).inner % width:
+            width = 1
+        rows = {"include_self": include_self, "mean": mean, **scaled}
+        return _by_rows(f"row_sum<{ctype(dtype)}>", width, components * words, shape, by_row, rows)
+    return partial(_add_integers, shape, components, words, by_row, include_self, mean, scaled)
+
+
+@planned
+def _products(shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool) -> Way:
     # product_t of product.cuh
-    words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
-    row = f"row_product<{ctype(out.dtype)}>"
-    _reduce_sorted(row, 1, words, out, index, source, shape, include_self)
+    words = 1 if not dtype.is_floating_point else 3 if dtype is torch.float64 else 2
+    factors = {"include_self": include_self, "mean": False, "scaled": False, "re": 1.0, "im": 0.0}
+    return _by_rows(f"row_product<{ctype(dtype)}>", 1, words, shape, by_row, factors)
+
+
+def _add_integers(
+    shape: Rows,
+    components: int,
+    words: int,
+    by_row: bool,
+    include_self: bool,
+    mean: bool,
+    scaled: dict[str, Any],
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+) -> None:
+    scalar = ctype(out.dtype)
+    n, elements = shape.destinations, shape.destinations * components
+    # One allocation, so one fill: the sums, the counts and the keys.
+    n_sums, n_counts = elements * words, n if mean else 0
+    scratch = torch.zeros(
+        n_sums + n_counts + (elements + 1) // 2, dtype=torch.int64, device=out.device
+    )
+    sums, keys = scratch[:n_sums], scratch[n_sums + n_counts :].view(torch.int32)
+    counts = scratch[n_sums : n_sums + n_counts] if mean else None
+    headroom = (shape.rows + 1).bit_length()
+    addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
+    addends |= {"shape": shape, **scaled}
+    launch(
+        SOURCE, f"index_add_observe<{scalar}>", shape.addends,
+        keys=keys, **addends,
+    )  # fmt: skip
+    launch(
+        SOURCE, f"index_add_admit_self<{scalar}>", n,
+        self=out, keys=keys, sums=sums, n=n, include_self=include_self, headroom=headroom,
+    )  # fmt: skip
+    crowded = "true" if shape.inner <= CROWDED_COLUMNS else "false"
+    launch(
+        SOURCE, f"index_add_accumulate<{scalar}, {crowded}>", shape.addends,
+        keys=keys, sums=sums, counts=counts, headroom=headroom, **addends,
+    )  # fmt: skip
+    launch(
+        SOURCE, f"index_add_finish<{scalar}>", n,
+        keys=keys, sums=sums, counts=counts, out=out, n=n, include_self=include_self,
+        headroom=headroom,
+    )  # fmt: skip
+
+
+def _by_rows(
+    row: str, width: int, words: int, shape: Rows, by_row: bool, addends: dict[str, Any]
+) -> Way:
+    """Plan for ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
+    named = shape if by_row else flat(shape)
+    if not are_few(named):
+        return partial(_reduce_sorted, row, width, words, shape, by_row, addends)
+    entry, threads = f"few_rows<{row}, {width}>", named.addends // width
+    launch = Launch(SOURCE, entry, threads, by_row=by_row, shape=shape, **addends)
+    return partial(_reduce_few, launch)
+
+
+def _reduce_few(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
+    launch(index=index, source=source, out=out)
 
 
 def _reduce_sorted(
     row: str,
     width: int,
     words: int,
+    shape: Rows,
+    by_row: bool,
+    addends: dict[str, Any],
     out: Tensor,
     index: Tensor,
     source: Tensor,
-    shape: Rows,
-    include_self: bool,
-    alpha: complex = 1,
-    mean: bool = False,
 ) -> None:
-    """Launch for up to ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
-    by_row = index.numel() == shape.rows
-    named, share = shape if by_row else flat(shape), PIECE
-    if row.startswith("row_sum") and not mean and not are_few(named) and are_wide(named, out.dtype):
-        width, share = width_of(out.dtype, wide=True), SHARE
-    # Reading several columns at once needs aligned rows. Neither changes the bits.
-    aligned = width * out.itemsize
-    if named.inner % width or source.data_ptr() % aligned or out.data_ptr() % aligned:
-        width, share = 1, PIECE
-    addends = {"source": source, "include_self": include_self, "mean": mean}
-    addends |= {"scaled": alpha != 1, "re": float(alpha.real), "im": float(alpha.imag)}
-    if are_few(named):
-        launch(
-            SOURCE, f"few_rows<{row}, {width}>", named.addends // width,
-            index=index, out=out, by_row=by_row, shape=shape, **addends,
-        )  # fmt: skip
-        return
     if not by_row:
-        index, shape = of_elements(index, shape), named
+        index, shape = of_elements(index, shape), flat(shape)
     columns = shape.outer * shape.inner
     keys, order = sorted_positions(from_the_start(index, shape), shape.size)
-    kernel = f"<{row}, {width}, {share}, {ctype(keys.dtype)}>"
+    kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
 
-    def slots(n: int) -> tuple[int, Tensor | None, Tensor | None]:
-        """Threads for n items, and where their pieces' carries go; the last launch has none."""
-        threads, pieces = -(-n // share) * columns // width, -(-n // PIECE)
-        if pieces == 1:
-            return threads, None, None
-        carry_keys = empty((2 * pieces,), keys.dtype, out.device)
-        carries = empty((2 * pieces * columns * words,), torch.float64, out.device)
-        return threads, carry_keys, carries
-
-    threads, carry_keys, carries = slots(shape.rows)
+    groups, pieces = columns // width, [-(-shape.rows // PIECE)]
+    while pieces[-1] > 1:
+        # Each piece carries its first run and its last one.
+        pieces.append(-(-2 * pieces[-1] // PIECE))
+    slots = 2 * sum(pieces[:-1])
+    carries = empty((slots * columns * words,), torch.float64, out.device) if slots else None
     launch(
-        SOURCE, f"sorted_rows{kernel}", threads,
-        keys=keys, order=order, out=out, carry_keys=carry_keys, carries=carries, shape=shape,
-        **addends,
+        SOURCE, f"sorted_rows{kernel}", pieces[0] * groups,
+        keys=keys, order=order, source=source, out=out, carries=carries, shape=shape, **addends,
     )  # fmt: skip
-    while carry_keys is not None:
-        read_keys, read, n = carry_keys, carries, carry_keys.numel()
-        threads, carry_keys, carries = slots(n)
-        launch(
-            SOURCE, f"sorted_carries{kernel}", threads,
-            keys=read_keys, carries_read=read, counted=keys if mean else None, out=out,
-            carry_keys=carry_keys, carries=carries, n=n, shape=shape, include_self=include_self,
+    for level, n in enumerate(pieces[1:], 1):
+        # Few pieces of a few columns are a block's, which goes on through all levels by itself.
+        owned = THREADS // n if n <= PIECE else 0
+        blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
+        launch_blocks(
+            SOURCE, f"sorted_carries{kernel}", blocks, THREADS,
+            keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
+            include_self=addends["include_self"], mean=addends["mean"],
         )  # fmt: skip
+        if owned:
+            return

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
+from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
 from detmode.table.conditions import FLOATING
@@ -68,14 +66,13 @@ def _gather(
     name: str, grad_output: Tensor, self: Tensor, spatial: int, memory_format: torch.memory_format
 ) -> Tensor:
     last = memory_format is torch.channels_last
-    entry, threads, sizes = _plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
+    launch = _plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
     grad_input = empty_like(self, memory_format=memory_format)
-    grad_output = grad_output.contiguous(memory_format=memory_format)
-    launch(SOURCE, entry, threads, grad_output=grad_output, grad_input=grad_input, **sizes)
+    launch(grad_output=grad_output.contiguous(memory_format=memory_format), grad_input=grad_input)
     return grad_input
 
 
-@lru_cache(maxsize=4096)
+@planned
 def _plan(
     name: str,
     spatial: int,
@@ -83,8 +80,8 @@ def _plan(
     shape: torch.Size,
     last: bool,
     dtype: torch.dtype,
-) -> tuple[str, int, dict[str, Any]]:
-    """The kernel's entry, its threads, and its arguments besides the tensors."""
+) -> Launch:
+    """The launch that still needs its tensors."""
     _check_shapes(name, out_shape, shape, spatial)
     outer, inner = shape[:2] if last else (shape[:-spatial].numel(), 1)
     shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
@@ -97,8 +94,9 @@ def _plan(
     products = [(size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes_in, sizes_out)]
     index = index_ctype(out_shape.numel(), shape.numel(), *products)
     layout = pooled_shape((threads, outer, inner), sizes_in, sizes_out, shares if last else 1)
-    sizes = {"shape": layout, "magics": OutMagics(*magic_numbers(*sizes_out))}
-    return f"{KERNEL}<{ctype(dtype)}, {per_thread}, {index}>", threads, sizes
+    magics = OutMagics(*magic_numbers(*sizes_out))
+    entry = f"{KERNEL}<{ctype(dtype)}, {per_thread}, {index}>"
+    return Launch(SOURCE, entry, threads, shape=layout, magics=magics)
 
 
 def _channels_last(self: Tensor) -> bool:

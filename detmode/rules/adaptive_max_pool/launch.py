@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Source
+from detmode.cuda import Launch, Source, planned
 from detmode.cuda.checks import check_implemented, checks_all
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
+from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, plan_chosen
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_max_pool_backward"
@@ -64,12 +64,20 @@ def _gather(
     spatial: int,
     memory_format: torch.memory_format,
 ) -> Tensor:
+    flat = memory_format is torch.contiguous_format
+    launch = _plan(self.dtype, grad_output.shape, self.shape, spatial, flat)
+    return gather_chosen(launch, grad_output, self, indices, memory_format)
+
+
+@planned
+def _plan(
+    dtype: torch.dtype, out_shape: torch.Size, shape: torch.Size, spatial: int, flat: bool
+) -> Launch:
+    """The launch that still needs its tensors."""
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
-    axes = zip(self.shape[-spatial:], grad_output.shape[-spatial:])
+    axes = zip(shape[-spatial:], out_shape[-spatial:])
     counts = [(size_in + 1) * (size_out + 1) for size_in, size_out in axes]
-    return gather_chosen(
-        SOURCE, KERNEL, grad_output, self, indices, spatial, memory_format, counts=counts
-    )
+    return plan_chosen(SOURCE, KERNEL, dtype, out_shape, shape, spatial, flat, counts)
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty_like, index_ctype, launch, magic_numbers
+from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
 from detmode.cuda.rows.pooling import pooled_size, pooling, triple
@@ -55,18 +53,17 @@ def avg_pool3d_backward(
     check_scalar_type(self.dtype, grad_output)
     check_devices("avg_pool3d_backward", grad_output, self)
     check_implemented("avg_pool3d_backward_out_frame", self, FLOATING)
-    entry, threads, sizes = _plan(
+    launch = _plan(
         *(grad_output.shape, self.shape, self.dtype),
         *(tuple(kernel_size), tuple(stride), tuple(padding)),
         *(ceil_mode, count_include_pad, divisor_override),
     )
     grad_input = empty_like(self, memory_format=torch.contiguous_format)
-    grad_output = grad_output.contiguous()
-    launch(SOURCE, entry, threads, grad_output=grad_output, grad_input=grad_input, **sizes)
+    launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
     return grad_input
 
 
-@lru_cache(maxsize=4096)
+@planned
 def _plan(
     out_shape: torch.Size,
     shape: torch.Size,
@@ -77,8 +74,8 @@ def _plan(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
-) -> tuple[str, int, dict[str, Any]]:
-    """The kernel's entry, its threads, and its arguments besides the tensors."""
+) -> Launch:
+    """The launch that still needs its tensors."""
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
@@ -94,12 +91,12 @@ def _plan(
     t, h, w = (pooling(*axis) for axis in axes)
     (positions_magic,) = magic_numbers(positions)
     threads = -(-planes // per_thread) * positions
-    sizes = {
-        **{"planes": planes, "t": t, "h": h, "w": w, "positions_magic": positions_magic},
-        **{"count_include_pad": count_include_pad, "shared_divisor": divisor, "n": threads},
-        "reciprocal": 1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
-    }
-    return f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>", threads, sizes
+    return Launch(
+        SOURCE, f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>", threads,
+        planes=planes, t=t, h=h, w=w, positions_magic=positions_magic, n=threads,
+        count_include_pad=count_include_pad, shared_divisor=divisor,
+        reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+    )  # fmt: skip
 
 
 def _windows_alike(

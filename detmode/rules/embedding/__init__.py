@@ -24,14 +24,14 @@ With ``substitute=False`` the flag selects ATen's sorted kernel. On MPS PyTorch'
 ## Cost
 
 The floor is ``grad_output`` and ``indices`` read and the gradient of the weight written once. Wide
-rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 68 bytes for
-each position up to 32768 rows of weight, 120 up to 2**31, else 288; and for every 64 positions two
-rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost what
-the family ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in ATen's
-sorted kernel, and their row is zeroed in the end.
+rows add to it the zeros of that gradient, which ATen writes too; the sort, which moves 48 bytes for
+each position up to 2**18 rows of weight, 64 up to 2**27, 80 up to 2**31; and for every 64 positions
+two rows of float64, written and read, in float32 an eighth of ``grad_output``. Narrow rows cost
+what the family ``index`` says. Positions that hold ``padding_idx`` are read and added too, as in
+ATen's sorted kernel, and their row is zeroed in the end.
 
 In total, 1.5 times the floor for 50,000 positions of 768 columns among 30,522 rows; 1.1 for 4096
-columns, 2.5 for 16.
+columns, 2.3 for 16.
 
 ## Limits
 

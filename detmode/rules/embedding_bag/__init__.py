@@ -27,8 +27,8 @@ raised.
 The floor is the gradient and the maximum indices read and the weight's gradient written once: in
 float32 12 bytes for each bag and column and 4 for each element of the weight. Integers read those
 12 bytes twice, with an integer maximum and an integer addition, and cost 28 for each element of the
-weight: 12 bytes of scratch (float64: 20) zeroed and read, and the sum. Sorting costs about 160
-bytes for each bag and column up to 2**31 elements of the weight, else about 320, and 4 for each
+weight: 12 bytes of scratch (float64: 20) zeroed and read, and the sum. Sorting costs about 110
+bytes for each bag and column up to 2**31 elements of the weight, else about 150, and 4 for each
 element of the weight. ATen reads 12 and adds with one atomic for each bag and column, and writes 4
 for each element of the weight.
 

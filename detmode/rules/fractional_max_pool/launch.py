@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, index_ctype, launch
 from detmode.cuda.checks import check_implemented, check_scalar_type
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
+from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, plan_chosen
 from detmode.cuda.rows.positions import check_on_host
 from detmode.table.conditions import FLOATING
 
@@ -82,11 +82,12 @@ def _gather(
     axes = axes_of(n, self.shape, kernel, indices.shape)
     indices = indices.contiguous()
     strays = find_strays(indices, axes)
-    counts = _counts(axes.values())
-    window: dict[str, Tensor | Regions] = {**axes, "strays": strays}
-    return gather_chosen(
-        SOURCE, KERNEL, grad_output, self, indices, n, torch.contiguous_format, counts, **window
-    )
+    launch = plan_chosen(
+        *(SOURCE, KERNEL, self.dtype, grad_output.shape, self.shape, n, True),
+        _counts(axes.values()),
+        t=axes["t"], h=axes["h"], w=axes["w"],
+    )  # fmt: skip
+    return gather_chosen(launch, grad_output, self, indices, torch.contiguous_format, strays=strays)
 
 
 Regions = namedtuple("Regions", "size out kernel")

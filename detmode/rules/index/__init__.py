@@ -15,13 +15,12 @@ destination one by one.
 ## What happens instead
 
 Additions are substituted, in one of two ways that ``shapes.py`` chooses, from the shapes alone, by
-the bytes that each moves. Narrow rows: a maximum of exponents per destination, then the addends as
-integers of that scale; integer additions give the same bits in any order, and the sum is rounded
-once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows of one
-column in float64 (float64 itself in pairs of float64), and what is shared by pieces and is not done
-within a few rows goes through the same launch again, so that no thread walks over a long run of
-duplicates. Rows of 512 bytes and more are read 16 bytes at a time, in the same order. Up to 64 rows
-are added in the same way by one launch, without the sort. All roundings are explicit and the choice
+the bytes that each moves. Narrow rows: a maximum of exponents per destination, then the
+addends as integers of that scale; integer additions give the same bits in any order, and the sum is
+rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows
+of one column in float64 (float64 itself in pairs of float64), and what pieces share goes through
+the same launch again, so that no thread walks over a long run of duplicates. Up to 64 rows are
+added in the same way by one launch, without the sort. All roundings are explicit and the choice
 depends on the shapes alone: any GPU gives the same bits.
 
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
@@ -39,17 +38,16 @@ The floor is ``source`` and the index read once and the destinations read and wr
 rows read ``source`` and index twice, and use 12 bytes of scratch per destination (float64: 20,
 complex twice that), zeroed, written and read, with an integer maximum and an integer addition per
 addend.
-Wide rows read ``source`` once; the sort moves 68 bytes per row up to 32768 destinations, 120 up to
-2**31, else 288; and for every 64 rows of a long run of duplicates two rows of float64 (float64: of
-pairs) are written and read.
-A sum into a view that is not contiguous adds a copy of ``self`` each way.
+Wide rows read ``source`` once; the sort moves 48 bytes per row up to 2**18 destinations, 64 up to
+2**27, 80 up to 2**31; and for every 64 rows two rows of float64 (float64: of pairs) are written and
+read. A sum into a view that is not contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Of several indices, each adds 24 bytes to become a position. Positions are read twice, and each
-destination adds 8 bytes and each source an atomic and a read; or a sort moves 68 bytes for each
-source up to 32768 destinations, 120 up to 2**31.
+destination adds 8 bytes and each source an atomic and a read; or a sort moves 48 bytes for each
+source up to 2**18 destinations, 64 up to 2**27.
 
-In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.5 times the floor; ``index_put``
+In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.2 times the floor; ``index_put``
 of single elements by two indices 4.2 times the floor where it adds and 4.1 times the floor where it
 assigns, of rows of 768 hardly more than the floor.
 
@@ -95,7 +93,7 @@ _IN_ORDER = Row(
 RULES = (
     *chain(
         "aten::index_add",
-        on_cuda(launch.index_add, otherwise=Native(), traffic=1.5, when=_SUMS),
+        on_cuda(launch.index_add, otherwise=Native(), traffic=1.2, when=_SUMS),
         because="duplicates in index add to one row by atomicAdd",
         otherwise="integer additions commute; the CPU adds a destination's rows in order",
     ),

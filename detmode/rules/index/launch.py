@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.cuda import planned
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
@@ -46,22 +47,12 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
         raise RuntimeError(f"index_add_(): Expected dtype int32/int64 for index, got {index.dtype}")
     if index.dim() > 1:
         raise IndexError(f"index_add_(): Index should have dimension 1 or 0 (got {index.dim()})")
-    if index.numel() != (source.shape[dim] if source.dim() else 1):
-        raise RuntimeError(
-            f"index_add_(): Number of indices ({index.numel()}) should be the size of source, "
-            f"{list(source.shape)}, in dimension {dim}"
-        )
     if source.dtype != self.dtype:
         raise RuntimeError(
             f"index_add_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    own, other = self.shape, source.shape
-    if len(own) != len(other) or own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
-        raise RuntimeError(
-            "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {list(own)} source.shape = {list(other)}"
-        )
+    _check_shapes(self.shape, dim, index.numel(), source.shape)
     if alpha == 1:
         return
     largest = torch.finfo(self.dtype).max
@@ -69,6 +60,20 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
         largest < abs(part) < float("inf") for part in (alpha.real, alpha.imag)
     ):
         raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
+
+
+@planned
+def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
+    if n != (other[dim] if other else 1):
+        raise RuntimeError(
+            f"index_add_(): Number of indices ({n}) should be the size of source, {list(other)}, "
+            f"in dimension {dim}"
+        )
+    if len(own) != len(other) or own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(own)} source.shape = {list(other)}"
+        )
 
 
 @checks_all
@@ -97,7 +102,9 @@ def index_put(
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
     check_values(out, values)
-    values = copy_if_overlapping(out, values.to(out.device))
+    if values.device != out.device:
+        values = values.to(out.device)
+    values = copy_if_overlapping(out, values)
     if accumulate:
         add_named(out, given, values)
     else:

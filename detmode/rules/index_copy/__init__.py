@@ -22,8 +22,8 @@ sort through ``index_put``; on the CPU one thread writes in order.
 
 The floor is ``index`` and ``source`` read once and the rows written once, which wide rows nearly
 reach. Owners are 8 bytes written for each row of ``self``, and an atomic and a read for each
-source, which reads its index twice; a sort instead of that moves 68 bytes for each source up to
-32768 rows, 120 up to 2**31. On the CPU: one thread.
+source, which reads its index twice; a sort instead of that moves 48 bytes for each source up to
+2**18 rows, 64 up to 2**27. On the CPU: one thread.
 
 In total, 1.0 times the floor for rows of 128 and more.
 

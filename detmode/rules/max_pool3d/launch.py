@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Source
-from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen
-from detmode.cuda.rows.pooling import Pooling, pooling, triple
+from detmode.cuda import Launch, Source, planned
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
+from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
+from detmode.cuda.rows.pooling import pooling, triple
 from detmode.table.conditions import FLOATING
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
@@ -49,38 +48,34 @@ def max_pool3d_with_indices_backward(
         NotImplementedError: a dtype that is not floating point.
     """
     name = "max_pool3d_with_indices_backward"
-    check(name, grad_output, self, indices, 3)
     check_scalar_type(self.dtype, grad_output)
+    check_scalar_type(torch.int64, indices)
+    check_devices(name, grad_output, self, indices)
     check_implemented(f"{name}_out_frame", self, FLOATING)
-    axes, counts = _windows(
-        *(name, self.shape, grad_output.shape),
-        *map(tuple, (kernel_size, stride, padding, dilation)),
-    )
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
-    return gather_chosen(
-        SOURCE,
-        "max_pool3d_backward",
-        grad_output,
-        self,
-        indices,
-        3,
-        torch.channels_last_3d if last else torch.contiguous_format,
-        counts,
-        **axes,
+    launch = _plan(
+        *(name, self.dtype, self.shape, grad_output.shape, indices.shape, last),
+        *(tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation)),
     )
+    memory_format = torch.channels_last_3d if last else torch.contiguous_format
+    return gather_chosen(launch, grad_output, self, indices, memory_format)
 
 
-@lru_cache(maxsize=4096)
-def _windows(
+@planned
+def _plan(
     name: str,
+    dtype: torch.dtype,
     shape: torch.Size,
     out_shape: torch.Size,
+    indices_shape: torch.Size,
+    last: bool,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
-) -> tuple[dict[str, Pooling], tuple[int, ...]]:
-    """The pooling of each axis, and the largest numbers that the kernel works out of them."""
+) -> Launch:
+    """The launch that still needs its tensors."""
+    check_shapes(name, out_shape, shape, indices_shape, 3)
     kernel = triple("max_pool3d", "kernel_size", kernel_size)
     strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("max_pool3d", "padding", padding)
@@ -100,4 +95,7 @@ def _windows(
         )
     axes = zip(shape[-3:], out_shape[-3:], kernel, strides, pads, dilations)
     counts = (*strides, *pads, *(k * d for k, d in zip(kernel, dilations)))
-    return {name: pooling(*axis) for name, axis in zip("thw", axes)}, counts
+    t, h, w = (pooling(*axis) for axis in axes)
+    return plan_chosen(
+        SOURCE, "max_pool3d_backward", dtype, out_shape, shape, 3, not last, counts, t=t, h=h, w=w
+    )

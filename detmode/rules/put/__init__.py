@@ -24,9 +24,9 @@ Any GPU gives the same bits.
 
 The floor is ``index`` and ``source`` read once and one element written for each. Assignments read
 the index twice, and add 8 bytes for each element of ``self`` and an atomic and a read for each
-source; a sort instead of that moves 136 bytes for each source up to 2**31 elements. For the cost of
-sums, see the family ``index``. A ``self`` that is not contiguous is copied each way. On the CPU:
-the index is read once more for its bounds, and one thread writes instead of all.
+source; a sort instead of that moves 64 bytes for each source up to 2**18 elements, 80 up to 2**27.
+For the cost of sums, see the family ``index``. A ``self`` that is not contiguous is copied each
+way. On the CPU: the index is read once more for its bounds, and one thread writes instead of all.
 
 In total, assignments to a quarter of the elements move 3.7 times the floor, on the CPU 2.9 times
 the floor; float32 sums of two sources for each element 4.1 times the floor, of integers 1.0 times

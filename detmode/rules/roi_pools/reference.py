@@ -44,14 +44,7 @@ def _taps(
     begin: Tensor, end: Tensor, pooled: int, size: int, sampling_ratio: int, aligned: bool
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """Bin, pixel and weight of each tap of one axis, and the samples of a bin."""
-    length = end - begin
-    if not aligned:
-        length = length.clamp(min=1)
-    bin_size = length / pooled
-    grid = sampling_ratio if sampling_ratio > 0 else max(int(bin_size.ceil()), 0)
-    p = torch.arange(pooled).repeat_interleave(grid)
-    i = torch.arange(grid).repeat(pooled).to(begin.dtype)
-    at = begin + p.to(begin.dtype) * bin_size + (i + 0.5) * bin_size / grid
+    p, at, _, grid = samples(begin, end, pooled, sampling_ratio, aligned)
     inside = (at >= -1) & (at <= size)
     p, at = p[inside], at[inside].clamp(min=0)
     low = at.long()
@@ -60,6 +53,20 @@ def _taps(
     fraction = torch.where(last, 0, at - low)
     high = torch.where(last, low, low + 1)
     return torch.cat([p, p]), torch.cat([low, high]), torch.cat([1 - fraction, fraction]), grid
+
+
+def samples(
+    begin: Tensor, end: Tensor, pooled: int, sampling_ratio: int, aligned: bool
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Bin and position of each sample of one axis; the size of a bin, and its samples."""
+    length = end - begin
+    if not aligned:
+        length = length.clamp(min=1)
+    bin_size = length / pooled
+    grid = sampling_ratio if sampling_ratio > 0 else max(int(bin_size.ceil()), 0)
+    p = torch.arange(pooled).repeat_interleave(grid)
+    i = torch.arange(grid).repeat(pooled).to(begin.dtype)
+    return p, begin + p.to(begin.dtype) * bin_size + (i + 0.5) * bin_size / grid, bin_size, grid
 
 
 def ps_roi_align_backward(

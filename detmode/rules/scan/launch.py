@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty_like, launch_blocks
+from detmode.cuda import Launch, Source, ctype, empty_like, planned
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -68,19 +68,24 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = empty_like(self, memory_format=torch.contiguous_format)
-    n = self.numel()
-    pack = min(16 // self.itemsize, 4)
-    tiles = -(-n // (THREADS * ROWS * pack))
-    totals, nodes = None, _nodes(tiles)
-    if tiles > 1:
+    launch, nodes = _plan(op, self.dtype, self.numel(), self.stride(dim))
+    totals = None
+    if nodes > 1:
         # Each word with its mark, and behind them the counter from which blocks draw their tiles.
         totals = torch.zeros(nodes * WORDS + 1, dtype=torch.int64, device=self.device)
-    launch_blocks(
-        SOURCE, f"scan_row<{op}, {ctype(self.dtype)}>", tiles, THREADS,
-        input=self, output=out, totals=totals, nodes=nodes, n=n,
-        stride=self.stride(dim),
-    )  # fmt: skip
+    launch(input=self, output=out, totals=totals)
     return out
+
+
+@planned
+def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[Launch, int]:
+    """The launch that still needs its tensors, and the nodes of the tree over its tiles."""
+    pack = min(16 // dtype.itemsize, 4)
+    tiles = -(-n // (THREADS * ROWS * pack))
+    nodes = _nodes(tiles)
+    entry = f"scan_row<{op}, {ctype(dtype)}>"
+    launch = Launch.of_blocks(SOURCE, entry, tiles, THREADS, nodes=nodes, n=n, stride=stride)
+    return launch, nodes
 
 
 def _nodes(tiles: int) -> int:

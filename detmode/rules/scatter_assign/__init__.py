@@ -22,9 +22,9 @@ run, and detmode warns in its own words.
 
 The floor is ``src`` and ``index`` read once and the destinations written once. Assignments read the
 index twice, write 8 bytes for each destination, and add an atomic and a read for each source; a
-sort instead of that moves 120 bytes for each source up to 2**31 destinations, and 64 to make its
-keys. An index that is smaller than ``self`` apart from ``dim`` adds 64 bytes for each of its
-elements. PyTorch's path makes int64 coordinates for every dimension, and sorts them.
+sort instead of that moves 48 bytes for each source up to 2**18 destinations, 64 up to 2**27, and 64
+to make its keys. An index that is smaller than ``self`` apart from ``dim`` adds 64 bytes for each
+of its elements. PyTorch's path makes int64 coordinates for every dimension, and sorts them.
 
 In total, 2.4 times the floor where there are as many sources as destinations.
 

@@ -14,11 +14,13 @@ that varies between runs; in float16 and bfloat16 every one of these additions r
 ## What happens instead
 
 A small launch tabulates, for each dimension, the output positions that read an input position and
-their weights, by ATen's own arithmetic. Then one thread owns an element of ``grad_input``, or a few
-neighbours, and gathers: output positions ascending, the last dimension outermost, each dimension
-summed on its own, in float for float16 and bfloat16. Each operation is rounded explicitly and the
-order depends on the sizes alone, so any GPU gives the same bits. ``grad_input`` has the memory
-format that ATen gives it, and is a copy where no dimension changes its size.
+their weights, by ATen's own arithmetic; the latest of these tables are kept for calls of the same
+sizes on the same stream, except in a CUDA graph. Then one thread owns an element of
+``grad_input``, or a few neighbours, and gathers: output positions ascending, the last dimension
+outermost, each dimension summed on its own, in float for float16 and bfloat16. Each operation is
+rounded explicitly and the order depends on the sizes alone, so any GPU gives the same bits.
+``grad_input`` has the memory format that ATen gives it, and is a copy where no dimension changes
+its size.
 
 ## Cost
 

@@ -1,0 +1,77 @@
+"""The stable sort of an index, by no more bits than its positions need."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.cuda.rows.shapes import KEYS, MOST_SORTED
+
+THREADS = 1024
+"""Of a block; this and the others as in ``sort.cu``."""
+TILE = THREADS * 8
+"""Positions that one block sorts."""
+MOST_BITS = 9
+"""By which one pass sorts."""
+MOST_COUNTING = 512
+"""Blocks that count: more of them would add up their counts longer than they count."""
+
+SOURCE = Source(
+    __file__, "sort.cu", entries=("sort_count", *(f"sort_tiles<{key}>" for key in KEYS))
+)
+
+
+def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The positions of ``index`` sorted stably, as int32 or, if they need it, int64; their order.
+
+    Args:
+        index: contiguous int64; on a GPU the launch traps for one that is not in ``[0, size)``.
+        size: of the dimension.
+
+    Returns:
+        Sorted positions, and, as int32, where in ``index`` each of them stands.
+
+    Raises:
+        RuntimeError: there are more than 2**31 - 1 positions.
+    """
+    n, device, dtype = index.numel(), index.device, key_dtype(size)
+    if n > MOST_SORTED:
+        raise RuntimeError(
+            f"at most {MOST_SORTED} indices can be sorted, but got {n}; call the operator with "
+            "fewer of them at a time"
+        )
+    bits = max((size - 1).bit_length(), 1)
+    passes = -(-bits // MOST_BITS)
+    width = -(-bits // passes)
+    tiles = -(-n // TILE)
+    threads = THREADS if n > TILE // 2 else THREADS // 2
+    digits = 1 << MOST_BITS
+    counters = None
+    if tiles > 1:
+        counters = torch.zeros(
+            passes * (digits + 1 + tiles * digits), dtype=torch.int32, device=device
+        )
+        launch_blocks(
+            SOURCE, "sort_count", min(tiles, MOST_COUNTING), THREADS,
+            index=index, counters=counters, n=n, width=width, passes=passes,
+        )  # fmt: skip
+    launches = passes if tiles > 1 else 1
+    pairs = [
+        (empty((n,), dtype, device), empty((n,), torch.int32, device))
+        for _ in range(min(launches, 2))
+    ]
+    for done in range(launches):
+        keys_read, order_read = pairs[done % 2 - 1] if done else (None, None)
+        keys, order = pairs[done % 2]
+        launch_blocks(
+            SOURCE, f"sort_tiles<{ctype(dtype)}>", tiles, threads,
+            index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
+            order=order, counters=counters, n=n, size=size, width=width, passes=passes, done=done,
+        )  # fmt: skip
+    return pairs[(launches - 1) % 2]
+
+
+def key_dtype(size: int) -> torch.dtype:
+    """The dtype of sorted positions below ``size``."""
+    return torch.int32 if size <= 2**31 else torch.int64
