@@ -32,6 +32,7 @@ from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
 from detmode.rules.scatter.launch import scatter
+from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 
@@ -166,6 +167,22 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
 
     assert sorts(2**31 - 1)
     assert not sorts(2**31)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
+@pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
+def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
+    """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long."""
+    maker = Maker(dtype, seed=copies)
+    columns = 528 // dtype.itemsize
+    index = torch.arange(2600).div(copies, rounding_mode="floor")
+    index = index[torch.randperm(2600, generator=torch.Generator().manual_seed(copies))]
+    self, source = maker.normal(2600, columns), maker.normal(2600, columns)
+    found = []
+    for wide in (True, False):
+        with chosen(sums, "are_wide", wide):
+            found.append(in_schedules(lambda: launch.index_add(self, 0, index, source), 3))
+    assert same_bits(*found)
 
 
 SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -48,7 +48,8 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: index_add(ROWS, 0, places(100) % 40, ROWS.repeat(3, 1)[:100]),
         [
             "sort_tiles<int32_t>",
-            *(f"sorted_{of}<row_sum<bfloat16>, 4, int32_t>" for of in ("rows", "carries")),
+            "wide_rows<row_sum<bfloat16>, 8, int32_t>",
+            "sorted_carries<row_sum<bfloat16>, 8, int32_t, true>",
         ],
     ),
 }

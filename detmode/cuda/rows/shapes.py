@@ -17,6 +17,15 @@ import torch
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
+SHARE = 8
+"""Of a piece of wide rows, those of which one thread adds up the runs that begin there."""
+
+WIDE = 512
+"""Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
+
+AT_ONCE = 16
+"""Bytes of a wide row that a thread reads, adds and writes at once."""
+
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
 
@@ -106,6 +115,15 @@ def are_few(shape: Rows) -> bool:
     Sums of such rows are one piece, so the bits are those of sorted rows.
     """
     return shape.rows <= PIECE and shape.addends <= MOST_OF_FEW
+
+
+def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
+    """Return whether sorted rows are wide; their keys must not need 64 bits.
+
+    Sums of such rows have the bits of others.
+    """
+    run = shape.inner * dtype.itemsize
+    return run >= WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED and not are_few(shape)
 
 
 def elects(shape: Rows) -> bool:
