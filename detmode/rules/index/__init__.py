@@ -19,9 +19,10 @@ the bytes that each moves. Narrow rows: a maximum of exponents per destination, 
 addends as integers of that scale; integer additions give the same bits in any order, and the sum is
 rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows
 of one column in float64 (float64 itself in pairs of float64), and what pieces share goes through
-the same launch again, so that no thread walks over a long run of duplicates. Up to 64 rows are
-added in the same way by one launch, without the sort. All roundings are explicit and the choice
-depends on the shapes alone: any GPU gives the same bits.
+the same additions again, so that no thread walks over a long run of duplicates. Rows of 512 bytes
+and more are read and written 16 bytes at a time, in the same order, and their short runs need no
+second launch. Up to 64 rows are added in the same way by one launch, without the sort. All
+roundings are explicit and the choice depends on the shapes alone: any GPU gives the same bits.
 
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
 by an integer maximum of the positions of its sources, or, where there are more than four
@@ -40,7 +41,7 @@ complex twice that), zeroed, written and read, with an integer maximum and an in
 addend.
 Wide rows read ``source`` once; the sort moves 48 bytes per row up to 2**18 destinations, 64 up to
 2**27, 80 up to 2**31; and for every 64 rows two rows of float64 (float64: of pairs) are written and
-read. A sum into a view that is not contiguous adds a copy of ``self`` each way.
+read, of rows of 512 bytes and more only those of long runs. A sum into a view that is not contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Of several indices, each adds 24 bytes to become a position. Positions are read twice, and each
