@@ -41,7 +41,8 @@ complex twice that), zeroed, written and read, with an integer maximum and an in
 addend.
 Wide rows read ``source`` once; the sort moves 48 bytes per row up to 2**18 destinations, 64 up to
 2**27, 80 up to 2**31; and for every 64 rows two rows of float64 (float64: of pairs) are written and
-read, of rows of 512 bytes and more only those of long runs. A sum into a view that is not contiguous adds a copy of ``self`` each way.
+read, of rows of 512 bytes and more only those of long runs. A sum into a view that is not
+contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Of several indices, each adds 24 bytes to become a position. Positions are read twice, and each
