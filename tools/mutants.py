@@ -81,6 +81,8 @@ KERNELS = (
         _FUZZ("index"),
         ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
         ("if (first_run && !last_launch) {", "if (!last_launch) {"),
+        ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
+        ("store(own, joins ? op(earlier, run) : run, start);", "store(own, run, start);"),
     ),
     *_of(
         _INCLUDE + "accumulator.cuh",

@@ -41,9 +41,10 @@ def accumulator_buffers(
     """
     components = 2 if dtype.is_complex else 1
     limbs = 2 if dtype in (torch.float64, torch.complex128) else 1
-    keys = torch.zeros(destinations * components, dtype=torch.int32, device=device)
-    sums = torch.zeros(destinations * components * limbs, dtype=torch.int64, device=device)
-    return keys, sums
+    n, words = destinations * components, destinations * components * limbs
+    # One allocation, so one fill: the sums, then the keys.
+    scratch = torch.zeros(words + (n + 1) // 2, dtype=torch.int64, device=device)
+    return scratch[words:].view(torch.int32)[:n], scratch[:words]
 
 
 def sum_to_zeros(

@@ -127,6 +127,17 @@ def indexed_rows(
     return {**arguments, "source": make.normal(*source), **more}
 
 
+def routed(make: Maker, tokens: int, each: int) -> torch.Tensor:
+    """Positions of tokens, each as often as it has experts, in the order of the experts."""
+    return make.integers(0, 1 << 62, tokens * each).argsort() % tokens
+
+
+def combined(make: Maker, tokens: int, each: int, width: int) -> Arguments:
+    """The outputs of experts, ``each`` for a token, added up for the tokens."""
+    index = routed(make, tokens, each)
+    return indexed_rows(make, [tokens, width], 0, tokens * each, index=index)
+
+
 def scattered(
     make: Maker,
     shape: Sequence[int],
@@ -153,6 +164,13 @@ def scattered_rows(
     index = make.integers(0, spread or shape[dim], *sizes).expand(src)
     arguments = {"self": make.normal(*shape), "dim": dim, "index": index}
     return {**arguments, "src": make.normal(*src), **more}
+
+
+def routed_rows(make: Maker, tokens: int, each: int, width: int) -> Arguments:
+    """The outputs of experts, ``each`` for a token, scattered to the tokens."""
+    arguments = scattered_rows(make, [tokens, width], 0, tokens * each)
+    index = routed(make, tokens, each).view(-1, 1)
+    return {**arguments, "index": index.expand_as(arguments["src"])}
 
 
 def scattered_batches(make: Maker, **more: Any) -> Arguments:

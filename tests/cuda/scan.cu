@@ -33,7 +33,7 @@ struct float_sums {
 
 template <typename scan_t, int threads, int rows, int vec>
 __global__ void scan(const typename scan_t::input_t* __restrict__ input,
-                     typename scan_t::input_t* __restrict__ output, int32_t* __restrict__ marks,
-                     int32_t* __restrict__ totals, int64_t nodes, int64_t n, int64_t stride) {
-  scan_tile<scan_t, threads, rows, vec>(input, output, marks, totals, nodes, n, stride);
+                     typename scan_t::input_t* __restrict__ output, int64_t* __restrict__ totals,
+                     int64_t nodes, int64_t n, int64_t stride) {
+  scan_tile<scan_t, threads, rows, vec>(input, output, totals, nodes, n, stride);
 }

@@ -1,5 +1,6 @@
 """The headers of detmode/cuda/include: conversions, positions, fixed-order reductions, owners."""
 
+import functools
 import itertools
 import random
 from fractions import Fraction
@@ -197,6 +198,25 @@ def test_segment_sums(dtype: torch.dtype, piece: int, n: int, segments: int) -> 
     expected = torch.zeros(segments, 3, dtype=dtype).index_add(0, keys, values)
     output = in_every_schedule(lambda: segment_sum(keys, values, segments, piece), (None, 1, 2))
     torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize("run", [1, 5, 40, 64, 65, 71, 73, 130, 1000])
+@pytest.mark.parametrize("first", [0, 1, 57, 63])
+def test_segment_sums_have_a_fixed_order(run: int, first: int) -> None:
+    """The bits are those of parts summed in order and joined in order, whoever sums them."""
+    keys = (torch.arange(1000) + -first % run).div(run, rounding_mode="floor")
+    values = torch.randn(1000, 1, generator=torch.Generator().manual_seed(run))
+    expected = torch.zeros(int(keys[-1]) + 1, 1)
+    for key in keys.unique().tolist():
+        places = (keys == key).nonzero().flatten().tolist()
+        parts = [
+            [values[place, 0] for place in places if place // 64 == piece]
+            for piece in range(places[0] // 64, places[-1] // 64 + 1)
+        ]
+        expected[key] = functools.reduce(
+            torch.add, (functools.reduce(torch.add, part) for part in parts)
+        )
+    assert torch.equal(segment_sum(keys, values, len(expected), 64), expected)
 
 
 def test_segment_sums_keep_negative_zero() -> None:

@@ -16,14 +16,13 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     nodes, level = 0, tiles
     while level:
         nodes, level = nodes + level, level // 32
-    marks = torch.zeros(nodes + 1, dtype=torch.int32)
-    totals = empty((nodes, 4), torch.int32, "cpu")
+    totals = torch.zeros(nodes * 4 + 1, dtype=torch.int64)
     output = empty((n,), values.dtype, "cpu")
     entry = f"scan<{of}, {threads}, {rows}, {vec}>"
     stride = values.stride(0)
     launch_blocks(
         SCANS, entry, tiles, threads,
-        input=values, output=output, marks=marks, totals=totals, nodes=nodes, n=n, stride=stride,
+        input=values, output=output, totals=totals, nodes=nodes, n=n, stride=stride,
     )  # fmt: skip
     return output
 

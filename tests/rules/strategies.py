@@ -12,6 +12,7 @@ from torch import Tensor
 
 from detmode.cuda import host
 from detmode.cuda.launch import forget_plans
+from detmode.cuda.rows import assign
 from detmode.runs.difference import same_bits
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
@@ -91,7 +92,16 @@ def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
 def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[object]:
     """Inside, a function of a module that chooses between two kernels takes this way."""
     choice = getattr(module, name)
-    return planned_with(patch.object(module, name, choice if way is None else lambda *shapes: way))
+    way_of = choice if way is None else lambda *shapes, **by_row: way
+    return planned_with(patch.object(module, name, way_of))
+
+
+@contextmanager
+def assigned_by(elects: bool | None) -> Iterator[None]:
+    """Inside, assignments elect an owner or sort, however few the rows are."""
+    few = None if elects is None else False
+    with chosen(assign, "elects", elects), chosen(assign, "are_few", few):
+        yield
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:

@@ -84,7 +84,7 @@ def test_bags_dense_backward(
     padding_idx = draw(st.integers(-1, num_weights))
     grad = draw(tensors([bags, width], dtype))
     given_rows, given_size = draw(LAYOUTS)(rows).to(draw(INTEGERS)), bag_size.to(draw(INTEGERS))
-    with chosen(sums, "sorts_rows", sorts):
+    with chosen(sums, "sorts_rows", sorts), chosen(bag, "sorts_rows", sorts):
         got = in_schedules(
             lambda: of_bags(grad, given_size, given_rows, num_weights, padding_idx), seed
         )
@@ -134,7 +134,8 @@ def test_an_index_out_of_range(
     of: Any, position: int, sorts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An index out of range raises on the host; on a GPU the kernels trap. -1 is an empty bag."""
-    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: sorts)
+    for module in (sums, bag):
+        monkeypatch.setattr(module, "sorts_rows", lambda *shapes, **by_row: sorts)
     indices = torch.tensor([[0, 1], [position, 0]])
 
     def run() -> Tensor:
@@ -147,7 +148,7 @@ def test_an_index_out_of_range(
         return
     with pytest.raises(IndexError, match="out of bounds"):
         run()
-    monkeypatch.setattr(of, "check_on_host", lambda *arguments: None)
+    monkeypatch.setattr(of, "check_on_host", lambda *arguments, **wraps: None)
     with pytest.raises(host.DeviceAssert):
         run()
 

@@ -15,6 +15,7 @@ from strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
+    assigned_by,
     chosen,
     in_place_and_not,
     in_schedules,
@@ -31,6 +32,7 @@ from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
 from detmode.rules.scatter.launch import scatter
+from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 
@@ -167,6 +169,22 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts(by_row: bool) -> None:
     assert not sorts(2**31)
 
 
+@pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
+@pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
+def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
+    """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long."""
+    maker = Maker(dtype, seed=copies)
+    columns = 528 // dtype.itemsize
+    index = torch.arange(2600).div(copies, rounding_mode="floor")
+    index = index[torch.randperm(2600, generator=torch.Generator().manual_seed(copies))]
+    self, source = maker.normal(2600, columns), maker.normal(2600, columns)
+    found = []
+    for wide in (True, False):
+        with chosen(sums, "are_wide", wide):
+            found.append(in_schedules(lambda: launch.index_add(self, 0, index, source), 3))
+    assert same_bits(*found)
+
+
 SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "sum": lambda self, index, rows: launch.index_add(self, 0, index, rows),
     "product": lambda self, index, rows: index_reduce(self, 0, index, rows, "prod"),
@@ -180,6 +198,7 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
     """Positions of 32 and 64 bits lead to the same bits, over several levels of carries."""
     monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
     monkeypatch.setattr(assign, "elects", lambda *shapes: False)
+    monkeypatch.setattr(assign, "are_few", lambda *shapes: False)
     maker = Maker(torch.float32, seed=1)
     self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
     found = []
@@ -220,7 +239,8 @@ def test_an_index_is_checked_before_rows_are_moved(
     monkeypatch.setattr("detmode.cuda.rows.indexed.check_on_host", lambda *arguments: None)
     monkeypatch.setattr(sums, "are_few", lambda *shapes: few)
     index = torch.tensor([4, position, 0])
-    file = "sums" if few and name != "copy" else "sort"
+    monkeypatch.setattr(assign, "are_few", lambda *shapes: few)
+    file = "sort" if not few else "assign" if name == "copy" else "sums"
     with pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`in_range` failed"):
         SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
@@ -257,7 +277,7 @@ def test_index_copy(
     self, dim, index, source, to = data.draw(rows(last_wins.words, dtype))
     # One element into the storage, rows are aligned to nothing but their elements.
     self = data.draw(st.sampled_from([Tensor.contiguous, shifted]))(self)
-    with chosen(assign, "elects", elects):
+    with assigned_by(elects):
         got = in_place_and_not(index_copy, self, dim, index.long(), source, seed=seed)
     last_wins.assert_last_wins(got, self, to, source)
 
@@ -268,7 +288,7 @@ def test_assigning_index_put(
 ) -> None:
     """The same for indices that broadcast, stand apart, or are negative; values may broadcast."""
     self, indices, values, to = data.draw(indexed(last_wins.words, dtype))
-    with chosen(assign, "elects", elects):
+    with assigned_by(elects):
         got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
     last_wins.assert_last_wins(got, self, to, values.expand(to.shape), str(indices))
 
@@ -292,12 +312,12 @@ def test_subscripts() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
-@pytest.mark.parametrize("elects", [True, False])
-def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool) -> None:
+@pytest.mark.parametrize("elects", [True, False, None])
+def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool | None) -> None:
     """Bits move whatever they mean."""
     self, source = (last_wins.filled(dtype, [n, 3], seed=n) for n in (5, 9))
     index = torch.tensor([0, 4, 4, 2, 0, 2, 2, 4, 1])
-    with chosen(assign, "elects", elects):
+    with assigned_by(elects):
         got = in_schedules(lambda: index_copy(self, 0, index, source), 3)
     integer = assign.WORDS[dtype.itemsize]
     got, self, source = (each.view(integer) for each in (got, self, source))

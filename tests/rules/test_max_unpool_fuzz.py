@@ -8,11 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from last_wins import assert_last_wins, words
-from strategies import LAYOUTS, SEEDS, WAYS, chosen, in_schedules, same_bits
+from strategies import LAYOUTS, SEEDS, WAYS, assigned_by, in_schedules, same_bits
 from torch import Tensor, nn
 
 from detmode import DeterministicMode
-from detmode.cuda.rows import assign
 from detmode.rules.max_unpool import launch
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
@@ -53,7 +52,7 @@ def assert_is_unpooled(got: Tensor, input: Tensor, indices: Tensor, output_size:
 @given(call=calls(FLOATING + INTEGRAL), elects=WAYS, seed=SEEDS)
 def test_max_unpool(call: Call, elects: bool | None, seed: int) -> None:
     """The last input of each index stays, bit by bit, in any schedule; the rest is zero."""
-    with chosen(assign, "elects", elects):
+    with assigned_by(elects):
         got = in_schedules(lambda: run(call), seed)
     assert got.is_contiguous()
     assert_is_unpooled(got, *call)

@@ -14,7 +14,7 @@ from strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
-    chosen,
+    assigned_by,
     in_place_and_not,
     same_bits,
     tensors,
@@ -22,7 +22,6 @@ from strategies import (
 from torch import Tensor
 
 from detmode import DeterministicMode, Substitute
-from detmode.cuda.rows import assign
 from detmode.rules.put import RULES, launch
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import back_to_front
@@ -49,7 +48,7 @@ def calls(
 def test_last(call: tuple[Tensor, ...], elects: bool | None, seed: int) -> None:
     """The last source of each element stays, bit by bit, in any schedule, in place and not."""
     self, index, source, to = call
-    with chosen(assign, "elects", elects):
+    with assigned_by(elects):
         got = in_place_and_not(launch.put, self, index, source, seed=seed)
     assert got.stride() == self.stride()
     assert_last_wins(got, self, to, source)

@@ -10,11 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from last_wins import DTYPES, assert_last_wins, words
-from strategies import LAYOUTS, SEEDS, WAYS, chosen, in_place_and_not, places, same_bits, tensors
+from strategies import (
+    LAYOUTS,
+    SEEDS,
+    WAYS,
+    assigned_by,
+    chosen,
+    in_place_and_not,
+    places,
+    same_bits,
+    tensors,
+)
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda.rows import assign, sums
+from detmode.cuda.rows import sums
 from detmode.rules.scatter import launch
 from detmode.rules.scatter_assign.launch import scatter
 from detmode.rules.scatter_reduce.launch import scatter_reduce
@@ -97,7 +107,7 @@ def test_assignment(
 ) -> None:
     """The last source along the dimension stays, bit by bit, in any schedule, in place and not."""
     self, dim, index, src, to, part = data.draw(calls(words, dtype))
-    with chosen(assign, "elects", elects):
+    with assigned_by(elects):
         got = in_place_and_not(scatter, self.contiguous(), dim, index, src, seed=seed)
     assert_last_wins(got, self, to, part)
 

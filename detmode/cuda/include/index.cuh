@@ -77,13 +77,20 @@ static __device__ __forceinline__ void store_relaxed(int32_t* to, int32_t value)
                : "l"(global_address(to)), "r"(value)
                : "memory");
 }
+static __device__ __forceinline__ void store_relaxed(int64_t* to, int64_t value) {
+  asm volatile("st.relaxed.gpu.global.s64 [%0], %1;"
+               :
+               : "l"(global_address(to)), "l"(value)
+               : "memory");
+}
 #else
 template <typename T>
 static __forceinline__ T load_relaxed(const T* from) {
   return *static_cast<const volatile T*>(from);
 }
-static __forceinline__ void store_relaxed(int32_t* to, int32_t value) {
-  *static_cast<volatile int32_t*>(to) = value;
+template <typename T>
+static __forceinline__ void store_relaxed(T* to, T value) {
+  *static_cast<volatile T*>(to) = value;
 }
 #endif
 

@@ -6,8 +6,16 @@
 // `source` lies as [outer, rows, inner], the destinations as [outer, size, inner]: what Rows of
 // detmode.cuda.rows.shapes says.
 struct row_shape {
-  int64_t outer, rows, inner, size;
+  int64_t outer, rows, inner, size, wraps;
 };
+
+// What an index says at `place`, from the start; a negative one counts from the end where the shape
+// `wraps`.
+static __device__ __forceinline__ int64_t position_at(const int64_t* index, int64_t place,
+                                                      const row_shape& shape) {
+  int64_t position = index[place];
+  return shape.wraps != 0 && position < 0 ? position + shape.size : position;
+}
 
 // An element of `source`: which element of the index names its destination, the position that it
 // names there, and the destination itself.
@@ -21,7 +29,7 @@ static __device__ __forceinline__ placed placed_by(const int64_t* index, int64_t
                                                    const row_shape& shape) {
   int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
   int64_t place = by_row ? row - outer * shape.rows : i;
-  int64_t position = index[place];
+  int64_t position = position_at(index, place, shape);
   DETMODE_ASSERT(position >= 0 && position < shape.size);
   int64_t before = outer * shape.size + position;
   return {place, position, before * shape.inner + (i - row * shape.inner)};

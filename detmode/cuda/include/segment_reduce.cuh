@@ -77,3 +77,107 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
     carry(2 * p + 1, run_key, run);
   }
 }
+
+// The same for elements so wide that all threads of a warp walk over the same ones: a thread takes
+// the parts of runs that begin in its share, `share` elements of a piece. A part is what lies of a
+// run in one piece. The runs' bits are the same, but fewer are carried: of a run that ends in its
+// first piece, or a few elements into its second, one thread walks the second part too, joins the
+// two and stores the run. Of a longer run, the part that comes into piece p becomes element 2 * p
+// of the shorter sequence, and the part that leaves it element 2 * p + 1. The others are nothing.
+
+// The elements of its second piece within which a run must end to be reduced by one thread.
+constexpr int SEGMENT_REACH = 8;
+
+// Whether a run goes on at `border`, where a piece begins, and its parts on both sides are carried.
+template <int piece, typename Key>
+static __device__ __forceinline__ bool segment_carries(int64_t border, int64_t n, Key key) {
+  if (border == 0 || border >= n) return false;
+  auto own = key(border);
+  if (key(border - 1) != own) return false;
+  return (border > piece && key(border - 1 - piece) == own) ||
+         (border + SEGMENT_REACH < n && key(border + SEGMENT_REACH) == own);
+}
+
+// Reduces the parts that begin in share `s` of the `n` elements. What differs from segment_piece:
+//   place(i)              where element i lies; an integer
+//   load(place, key, first)   the element there; `first`: a part begins with it
+//   store(key, value, loaded)   a complete run, and what was loaded for its first element
+//   carry(slot, value)    a part of a run that a later launch finishes
+template <int piece, int share, typename value_t, typename Key, typename Place, typename Load,
+          typename Of, typename Op, typename Store, typename Carry>
+static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key key, Place place,
+                                                     Load load, Of of, Op op, value_t identity,
+                                                     Store store, Carry carry) {
+  // Half of a piece's: the registers leave room for more threads.
+  constexpr int batch = 4;
+  static_assert(piece % share == 0 && share % batch == 0 && SEGMENT_REACH < piece,
+                "pieces of whole shares, shares of whole batches");
+  int64_t begin = s * share, end = min_index(begin + share, n);
+  int64_t p = begin / piece, border = (p + 1) * piece;
+  auto own = key(begin);
+  auto skipped = own;
+  bool goes_on = begin > 0 && key(begin - 1) == own;
+  bool comes_in = goes_on && begin % piece == 0 && segment_carries<piece>(begin, n, key);
+  bool skips = goes_on && !comes_in;
+  if (skips && key(end - 1) == own) return;
+  bool walks = false, leads = false, joins = false;
+  value_t run = identity, earlier = identity;
+  decltype(load(place(begin), own, true)) start;
+  for (int64_t base = begin; base < n; base += batch) {
+    if (base >= end && !(walks && key(base) == own)) break;
+    if (base == border) {
+      if (segment_carries<piece>(border, n, key)) {
+        carry(leads ? 2 * p : 2 * p + 1, run);
+        if (leads) carry(2 * p + 1, identity);
+        return;
+      }
+      joins = true;
+      earlier = run;
+    }
+    decltype(start) loaded[batch];
+    decltype(own) keys[batch];
+    decltype(place(begin)) places[batch];
+    bool taken[batch], first[batch];
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      int64_t i = min_index(base + b, n - 1);
+      keys[b] = key(i);
+      places[b] = place(i);
+    }
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      bool others = base < end ? skips && keys[b] == skipped : keys[b] != own;
+      taken[b] = base + b < n && !others;
+      first[b] = b > 0 ? keys[b] != keys[b - 1] : base == begin || keys[b] != own;
+    }
+    // What is not taken is loaded from where a neighbour is: a branch around each load would have
+    // it wait for its own place.
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      if (!taken[b]) places[b] = places[b > 0 ? b - 1 : batch - 1];
+      loaded[b] = load(places[b], keys[b], taken[b] && first[b]);
+    }
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      if (!taken[b]) continue;
+      if (first[b]) {
+        if (leads) {
+          carry(2 * p, run);
+        } else if (walks) {
+          store(own, run, start);
+        }
+        leads = comes_in && base + b == begin;
+        walks = true;
+        own = keys[b];
+        start = loaded[b];
+      }
+      value_t value = of(loaded[b]);
+      run = first[b] || (b == 0 && base == border) ? value : op(run, value);
+    }
+  }
+  if (leads) {
+    carry(2 * p, run);
+  } else if (walks) {
+    store(own, joins ? op(earlier, run) : run, start);
+  }
+}

@@ -15,6 +15,27 @@ __global__ void assign_elect(const int64_t* __restrict__ index, int64_t* __restr
   }
 }
 
+// Few rows, each with a place in the index. A thread reads all of it, and writes unless a later row
+// has the same destination. Who writes has checked all of the index.
+template <typename word_t>
+__global__ void assign_few(const int64_t* __restrict__ index, const word_t* __restrict__ source,
+                           word_t* __restrict__ out, int64_t n, row_shape shape) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
+    int64_t place = row - outer * shape.rows, column = i - row * shape.inner;
+    int64_t own = position_at(index, place, shape);
+    bool in_range = true, last = true;
+    for (int64_t j = 0; j < shape.rows; ++j) {
+      int64_t position = position_at(index, j, shape);
+      in_range = in_range && position >= 0 && position < shape.size;
+      last = last && (j <= place || position != own);
+    }
+    if (!last) continue;
+    DETMODE_ASSERT(in_range);
+    out[(outer * shape.size + own) * shape.inner + column] = source[i];
+  }
+}
+
 // Each owner writes; nobody else writes there. Without `owners` no destination is named twice.
 template <typename word_t>
 __global__ void assign_owned(const int64_t* __restrict__ index, const int64_t* __restrict__ owners,

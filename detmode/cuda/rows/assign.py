@@ -1,7 +1,8 @@
 """Assigning rows of a tensor to the destinations that an index names; the last duplicate stays.
 
-Two ways lead there, and give the same bits: an owner elected for each destination, and a stable
-sort of the index. The launches move words of bits and know no dtype.
+Three ways lead there, and give the same bits: one launch in which the thread of each of a few rows
+looks for later ones, an owner elected for each destination, and a stable sort of the index. The
+launches move words of bits and know no dtype.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, ctype, launch
-from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import KEYS, Rows, elects, flat
+from detmode.cuda.rows.positions import from_the_start, of_elements
+from detmode.cuda.rows.shapes import KEYS, Rows, are_few, elects, flat
 from detmode.cuda.rows.sort import sorted_positions
 
 WORDS = {
@@ -28,6 +29,7 @@ SOURCE = Source(
     "assign.cu",
     entries=(
         "assign_elect",
+        *(f"assign_few<{ctype(word)}>" for word in WORDS.values()),
         *(f"assign_owned<{ctype(word)}>" for word in WORDS.values()),
         *(f"assign_sorted<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
     ),
@@ -54,6 +56,12 @@ def assign_rows(
     words, to = (tensor.view(-1).view(word) for tensor in (source, out))
     n = words.numel()
     unique = unique or named.rows == 1
+    if not unique and by_row and are_few(_in_words(shape, out, word)):
+        launch(
+            SOURCE, f"assign_few<{ctype(word)}>", n,
+            index=index, source=words, out=to, n=n, shape=_in_words(shape, out, word),
+        )  # fmt: skip
+        return
     if unique or elects(named):
         owners = None if unique else _elect(index, shape, by_row)
         launch(
@@ -62,7 +70,8 @@ def assign_rows(
             shape=_in_words(shape, out, word),
         )  # fmt: skip
         return
-    keys, order = sorted_positions(index if by_row else of_elements(index, shape), named.size)
+    positions = from_the_start(index, shape) if by_row else of_elements(index, shape)
+    keys, order = sorted_positions(positions, named.size)
     launch(
         SOURCE, f"assign_sorted<{ctype(word)}, {ctype(keys.dtype)}>", n,
         keys=keys, order=order, source=words, out=to, n=n, shape=_in_words(named, out, word),
@@ -74,7 +83,7 @@ def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     n = index.numel()
     slots = shape.size if by_row else shape.destinations
     owners = torch.full((slots,), -1, dtype=torch.int64, device=index.device)
-    elected = Rows(1, n, 1, shape.size) if by_row else shape
+    elected = shape._replace(outer=1, inner=1) if by_row else shape
     launch(SOURCE, "assign_elect", n, index=index, owners=owners, n=n, shape=elected)
     return owners
 

@@ -87,6 +87,13 @@ def linearize(
     return keys
 
 
+def from_the_start(index: Tensor, shape: Rows) -> Tensor:
+    """``index`` without positions that count from the end, for launches that take none."""
+    if not shape.wraps:
+        return index
+    return linearize([(index, shape.size)], None, tuple(index.shape), wraps=True)
+
+
 def of_elements(index: Tensor, shape: Rows) -> Tensor:
     """The place of each element in ``[outer, size, inner]``; contiguous.
 

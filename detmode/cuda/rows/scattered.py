@@ -124,7 +124,7 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
     row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
     if repeats_before:
         return row_index[(0,) * dim].contiguous(), shape
-    outer, n, inner, _ = shape
+    outer, n, inner, *_ = shape
     if inner == 1:
         return row_index.contiguous(), shape
     starts = torch.arange(outer, device=index.device).view(*index.shape[:dim], 1)

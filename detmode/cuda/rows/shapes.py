@@ -17,11 +17,20 @@ import torch
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
+SHARE = 8
+"""Of a piece of wide rows, those of which one thread adds up the runs that begin there."""
+
+WIDE = 512
+"""Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
+
+AT_ONCE = 16
+"""Bytes of a wide row that a thread reads, adds and writes at once."""
+
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
 
 MOST_OF_FEW = 1 << 16
-"""The most elements of which each is added by a thread that reads the whole index."""
+"""The most elements of which each is moved by a thread that reads the whole index."""
 
 CROWDED_COLUMNS = 4
 """The most columns side by side of which eight threads of a warp, crowd.cuh's CROWD, can meet."""
@@ -41,12 +50,16 @@ measured."""
 
 
 class Rows(NamedTuple):
-    """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``."""
+    """``source`` lies as ``[outer, rows, inner]``, the destinations as ``[outer, size, inner]``.
+
+    ``wraps``: a negative position in the index counts from the end; there is one for each row.
+    """
 
     outer: int
     rows: int
     inner: int
     size: int
+    wraps: bool = False
 
     @property
     def addends(self) -> int:
@@ -97,11 +110,20 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
 
 
 def are_few(shape: Rows) -> bool:
-    """Return whether one launch adds the rows up: a thread finds those of its destination itself.
+    """Return whether one launch moves the rows: a thread finds those of its destination itself.
 
-    Such rows are one piece, so the bits are those of sorted rows.
+    Sums of such rows are one piece, so the bits are those of sorted rows.
     """
     return shape.rows <= PIECE and shape.addends <= MOST_OF_FEW
+
+
+def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
+    """Return whether sorted rows are wide; their keys must not need 64 bits.
+
+    Sums of such rows have the bits of others.
+    """
+    run = shape.inner * dtype.itemsize
+    return run >= WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED and not are_few(shape)
 
 
 def elects(shape: Rows) -> bool:

@@ -6,7 +6,7 @@ import torch
 
 from detmode.cuda import Source, ctype
 from detmode.cuda.dtypes import COMPLEX, FLOATING, INTEGRAL
-from detmode.cuda.rows.shapes import KEYS
+from detmode.cuda.rows.shapes import AT_ONCE, KEYS
 
 _ELEMENTS = ("observe", "admit_self", "finish")
 
@@ -19,6 +19,11 @@ def widths(dtype: torch.dtype) -> tuple[int, ...]:
 _SORTED = (
     *(f"row_sum<{ctype(dtype)}>, {n}" for dtype in FLOATING + COMPLEX for n in widths(dtype)),
     *(f"row_product<{ctype(dtype)}>, 1" for dtype in FLOATING + INTEGRAL),
+)
+
+_WIDE = tuple(
+    f"row_sum<{ctype(dtype)}>, {AT_ONCE // dtype.itemsize}, {KEYS[0]}"
+    for dtype in FLOATING + COMPLEX
 )
 
 SOURCE = Source(
@@ -42,6 +47,8 @@ SOURCE = Source(
             for row in _SORTED
             for key in KEYS
         ),
+        *(f"wide_rows<{row}>" for row in _WIDE),
+        *(f"sorted_carries<{row}, true>" for row in _WIDE),
         *(f"few_rows<{row}>" for row in _SORTED),
     ),
 )

@@ -2,9 +2,10 @@
 // scatter_add, scatter_reduce.
 //
 // Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish), and
-// rows sorted by destination and added up piece by piece (sorted_rows, sorted_carries; few_rows
-// where there is one piece). Products go the second way.
+// rows sorted by destination and added up piece by piece (sorted_rows or wide_rows, sorted_carries;
+// few_rows where there is one piece). Products go the second way.
 #include "accumulator.cuh"
+#include "block_reduce.cuh"
 #include "compensated_sum.cuh"
 #include "product.cuh"
 #include "row_shape.cuh"
@@ -262,6 +263,76 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
   }
 }
 
+// The first launch for wide rows. A thread takes a share of a piece and 16 bytes of columns. Of two
+// blocks on a multiprocessor one loads while the other adds.
+constexpr int SHARE = 8;
+
+// One store of 16 bytes. Of lanes that it has computed, the compiler makes one for each word.
+template <typename T>
+static __device__ __forceinline__ void store_at_once(T* to, const T& value) {
+  static_assert(sizeof(T) == 16, "16 bytes");
+#ifdef __CUDA_ARCH__
+  words_of<T> words;
+  words.value = value;
+  const int32_t* word = words.word;
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(global_address(to)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+               : "memory");
+#else
+  *to = value;
+#endif
+}
+
+template <typename row_t, int width, typename key_t>
+__global__ void __launch_bounds__(256, 2)
+    wide_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
+              const typename row_t::scalar_t* __restrict__ source,
+              typename row_t::scalar_t* __restrict__ out, double* __restrict__ carries,
+              row_shape shape, bool include_self, bool scaled, double re, double im) {
+  using runs_t = neighbours<row_t, width>;
+  using pack_t = pack_of<typename row_t::scalar_t, width>;
+  // A destination's initial values are loaded with its first row, not after the last one.
+  struct row_and_initial {
+    pack_t row, initial;
+  };
+  runs_t* carried = reinterpret_cast<runs_t*>(carries);
+  int64_t rows = shape.rows, inner = shape.inner;
+  int64_t groups = shape.outer * inner / width, all = ceil_div(rows, SHARE) * groups;
+  for (int64_t i = thread_index(); i < all; i += thread_count()) {
+    int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
+    int64_t outer = quick_div(column, inner);
+    auto* first = source + outer * rows * inner + (column - outer * inner);
+    auto* to = out + outer * shape.size * inner + (column - outer * inner);
+    auto target = [&](int64_t key) { return reinterpret_cast<pack_t*>(to + key * inner); };
+    segment_share<PIECE, SHARE>(
+        s, rows, [&](int64_t row) { return keys[row]; }, [&](int64_t row) { return order[row]; },
+        [&](int64_t place, int64_t key, bool begins) {
+          row_and_initial loaded;
+          loaded.row = *reinterpret_cast<const pack_t*>(first + place * inner);
+          if (begins) loaded.initial = *target(key);
+          return loaded;
+        },
+        [&](const row_and_initial& loaded) {
+          runs_t runs;
+          for (int k = 0; k < width; ++k) {
+            runs.lane[k] = row_t::read(loaded.row.lane[k], scaled, re, im);
+          }
+          return runs;
+        },
+        [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
+        runs_t::nothing(),
+        [&](int64_t key, const runs_t& runs, const row_and_initial& loaded) {
+          pack_t sums;
+          for (int k = 0; k < width; ++k) {
+            sums.lane[k] = runs.lane[k].onto(loaded.initial.lane[k], include_self, 1);
+          }
+          store_at_once(target(key), sums);
+        },
+        [&](int64_t slot, const runs_t& runs) { carried[slot * groups + group] = runs; });
+  }
+}
+
 // The row that a carry begins or ends at: slot 2 * p holds the first run of piece p of the level
 // below, and slot 2 * p + 1 its last one. What would be behind the last carry is the last row.
 static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t level, int64_t rows) {
@@ -270,11 +341,21 @@ static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t lev
   return min_index(slot, rows - 1);
 }
 
+// The key of a carry of wide rows; -1 where nothing is carried.
+template <typename key_t>
+static __device__ __forceinline__ key_t key_of_carry(const key_t* keys, int64_t slot, int64_t level,
+                                                     int64_t rows) {
+  int64_t lowest = row_of_carry(slot, level - 1, 2 * segment_pieces<PIECE>(rows));
+  int64_t border = (lowest + 1) / 2 * PIECE;
+  auto key = [&](int64_t row) { return keys[row]; };
+  return segment_carries<PIECE>(border, rows, key) ? keys[border] : key_t(-1);
+}
+
 // The launches after it reduce the carries level by level, until one piece holds them all. Those of
 // a level lie behind those of the level below. `owned` is how many groups of columns a block has to
 // itself, in which it goes on through all levels from `level` on; 0: the launch is one level, of
 // all groups.
-template <typename row_t, int width, typename key_t>
+template <typename row_t, int width, typename key_t, bool wide = false>
 __global__ void sorted_carries(const key_t* __restrict__ keys,
                                typename row_t::scalar_t* __restrict__ out,
                                double* __restrict__ carries, row_shape shape, bool include_self,
@@ -292,17 +373,29 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
   int64_t step = owned > 0 ? blockDim.x : thread_count();
   for (;; ++level) {
     runs_t* carried = read + n * all;
+    auto key = [&](int64_t slot) {
+      return wide ? key_of_carry(keys, slot, level, shape.rows)
+                  : keys[row_of_carry(slot, level, shape.rows)];
+    };
     for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
       int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
+      row_store<row_t, width, key_t> store{out,        mean ? keys : nullptr, 0,
+                                           shape.rows, group * width,         shape.inner,
+                                           shape.size, include_self};
       segment_piece<PIECE>(
-          piece, n, [&](int64_t slot) { return keys[row_of_carry(slot, level, shape.rows)]; },
-          [&](int64_t slot) { return read[slot * all + group]; },
+          piece, n, key,
+          [&](int64_t slot) {
+            return wide && key(slot) < 0 ? runs_t::nothing() : read[slot * all + group];
+          },
           [](const runs_t& runs) { return runs; },
           [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
           runs_t::nothing(),
-          row_store<row_t, width, key_t>{out, mean ? keys : nullptr, 0, shape.rows, group * width,
-                                         shape.inner, shape.size, include_self},
-          [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * all + group] = runs; });
+          [&](key_t own, const runs_t& runs) {
+            if (!wide || own >= 0) store(own, runs);
+          },
+          [&](int64_t slot, key_t own, const runs_t& runs) {
+            if (!wide || own >= 0) carried[slot * all + group] = runs;
+          });
     }
     if (owned == 0 || n <= PIECE) return;
     __syncthreads();
@@ -335,7 +428,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     int64_t outer = quick_div(column, inner);
     auto* first = source + outer * rows * inner + (column - outer * inner);
     auto key = [&](int64_t j) {
-      return by_row ? index[j] : placed_by(index, j, false, shape).destination;
+      return by_row ? position_at(index, j, shape) : placed_by(index, j, false, shape).destination;
     };
     int64_t own = key(row), met = 0;
     bool in_range = true, leads = true;

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Launch, ctype, empty, launch, launch_blocks, planned
-from detmode.cuda.rows.positions import of_elements
+from detmode.cuda.rows.positions import from_the_start, of_elements
 from detmode.cuda.rows.shapes import (
+    AT_ONCE,
     CROWDED_COLUMNS,
     PIECE,
+    SHARE,
     Rows,
     are_few,
+    are_wide,
     flat,
     parts_of,
     sorts_rows,
@@ -49,7 +52,8 @@ def add_rows(
     Args:
         out: contiguous, ``shape.destinations`` elements.
         index: contiguous int64, ``shape.rows`` positions in ``[0, shape.size)``, one for a row in
-            each of ``shape.outer``, or one for each element of ``source``.
+            each of ``shape.outer``, or one for each element of ``source``; where ``shape.wraps``,
+            in ``[-shape.size, shape.size)``.
         source: contiguous, ``shape.addends`` elements, of the dtype of ``out``.
         shape: their layout.
         alpha: a factor for the addends.
@@ -59,8 +63,9 @@ def add_rows(
     if shape.addends == 0:
         return
     scale = None if alpha == 1 else (float(alpha.real).hex(), float(alpha.imag).hex())
-    by_row, is_aligned = index.numel() == shape.rows, source.data_ptr() % 8 == 0
-    _sums(shape, out.dtype, by_row, is_aligned, include_self, mean, scale)(out, index, source)
+    by_row = index.numel() == shape.rows
+    offsets = source.data_ptr() % AT_ONCE, out.data_ptr() % AT_ONCE
+    _sums(shape, out.dtype, by_row, offsets, include_self, mean, scale)(out, index, source)
 
 
 def multiply_rows(
@@ -85,22 +90,29 @@ def _sums(
     shape: Rows,
     dtype: torch.dtype,
     by_row: bool,
-    is_aligned: bool,
+    offsets: tuple[int, int],
     include_self: bool,
     mean: bool,
     scale: tuple[str, str] | None,
 ) -> Way:
-    """Plan sums; ``scale`` is alpha as text, in which 0.0 is not -0.0."""
+    """Plan sums; ``scale`` is alpha as text, in which 0.0 is not -0.0.
+
+    ``offsets``: of source and out, in bytes from where wide rows are read and written at once.
+    """
     re, im = map(float.fromhex, scale or ("1", "0"))
     scaled: dict[str, Any] = {"scaled": scale is not None, "re": re, "im": im}
     components, words = parts_of(dtype)
     if sorts_rows(shape, dtype, by_row):
+        row, carried = f"row_sum<{ctype(dtype)}>", components * words
+        named, rows = shape if by_row else flat(shape), {"include_self": include_self, **scaled}
         # Reading several columns at once needs aligned rows, and does not change the bits.
+        if offsets == (0, 0) and not mean and are_wide(named, dtype):
+            width = AT_ONCE // dtype.itemsize
+            return partial(_reduce_sorted, row, width, carried, shape, by_row, rows, wide=True)
         width = widths(dtype)[-1]
-        if not is_aligned or (shape if by_row else flat(shape)).inner % width:
+        if offsets[0] % 8 or named.inner % width:
             width = 1
-        rows = {"include_self": include_self, "mean": mean, **scaled}
-        return _by_rows(f"row_sum<{ctype(dtype)}>", width, components * words, shape, by_row, rows)
+        return _by_rows(row, width, carried, shape, by_row, {"mean": mean, **rows})
     return partial(_add_integers, shape, components, words, by_row, include_self, mean, scaled)
 
 
@@ -182,12 +194,16 @@ def _reduce_sorted(
     out: Tensor,
     index: Tensor,
     source: Tensor,
+    *,
+    wide: bool = False,
 ) -> None:
     if not by_row:
         index, shape = of_elements(index, shape), flat(shape)
     columns = shape.outer * shape.inner
-    keys, order = sorted_positions(index, shape.size)
-    kernel = f"<{row}, {width}, {ctype(keys.dtype)}>"
+    keys, order = sorted_positions(from_the_start(index, shape), shape.size)
+    types = f"{row}, {width}, {ctype(keys.dtype)}"
+    kernel = f"wide_rows<{types}>" if wide else f"sorted_rows<{types}>"
+    carrying = f"sorted_carries<{types}, true>" if wide else f"sorted_carries<{types}>"
 
     groups, pieces = columns // width, [-(-shape.rows // PIECE)]
     while pieces[-1] > 1:
@@ -196,7 +212,7 @@ def _reduce_sorted(
     slots = 2 * sum(pieces[:-1])
     carries = empty((slots * columns * words,), torch.float64, out.device) if slots else None
     launch(
-        SOURCE, f"sorted_rows{kernel}", pieces[0] * groups,
+        SOURCE, kernel, -(-shape.rows // (SHARE if wide else PIECE)) * groups,
         keys=keys, order=order, source=source, out=out, carries=carries, shape=shape, **addends,
     )  # fmt: skip
     for level, n in enumerate(pieces[1:], 1):
@@ -204,9 +220,9 @@ def _reduce_sorted(
         owned = THREADS // n if n <= PIECE else 0
         blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
         launch_blocks(
-            SOURCE, f"sorted_carries{kernel}", blocks, THREADS,
+            SOURCE, carrying, blocks, THREADS,
             keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
-            include_self=addends["include_self"], mean=addends["mean"],
+            include_self=addends["include_self"], mean=addends.get("mean", False),
         )  # fmt: skip
         if owned:
             return

@@ -11,13 +11,13 @@ and add row by row. On MPS every mode adds atomically, and so do the gradients o
 
 ## What happens instead
 
-With ``mode="max"`` on CUDA, one launch says for each bag and column which row of the weight gets
-the gradient; empty bags and ``padding_idx`` get nothing, which is 0.0 for row 0. The launches of
-the family ``index`` add them: a maximum of exponents for each element of the weight's gradient,
-then the addends as integers of that scale, or, where the weight has many more rows than there are
-bags, a stable sort of the positions and sums in pieces of 64. The shapes alone choose the way,
-each sum is rounded once, and all roundings are explicit: any GPU gives the same bits. ATen rounds
-each addition to the dtype.
+With ``mode="max"`` on CUDA, each bag and column adds to the row of the weight that it chose; empty
+bags and ``padding_idx`` add nothing. One launch takes a maximum of exponents for each element of
+the weight's gradient, the next one adds the addends as integers of that scale. Where the weight has
+many more rows than there are bags, a launch writes the addends and their positions instead, and
+those of the family ``index`` sort the positions stably and add in pieces of 64. The shapes alone
+choose the way, each sum is rounded once, and all roundings are explicit: any GPU gives the same
+bits. ATen rounds each addition to the dtype.
 
 ``"sum"`` and ``"mean"`` take PyTorch's own path, which does not vary. On MPS PyTorch's error is
 raised.
@@ -25,16 +25,15 @@ raised.
 ## Cost
 
 The floor is the gradient and the maximum indices read and the weight's gradient written once: in
-float32 12 bytes for each bag and column and 4 for each element of the weight. The first launch
-reads those 12 bytes and writes 12. Integers then cost 24 for each bag and column, with an integer
-maximum and an integer addition, and 40 for each element of the weight: 12 bytes of scratch
-(float64: 20) zeroed, written and read, and its zero. Sorting costs about 150 bytes for each bag and
-column up to 2**31 elements of the weight, else about 190, and 4 for each element of the weight.
-ATen reads 12 and adds with one atomic for each bag and column, and writes 4 for each element of the
-weight.
+float32 12 bytes for each bag and column and 4 for each element of the weight. Integers read those
+12 bytes twice, with an integer maximum and an integer addition, and cost 28 for each element of the
+weight: 12 bytes of scratch (float64: 20) zeroed and read, and the sum. Sorting costs about 110
+bytes for each bag and column up to 2**31 elements of the weight, else about 150, and 4 for each
+element of the weight. ATen reads 12 and adds with one atomic for each bag and column, and writes 4
+for each element of the weight.
 
-In total, 8.5 times the floor for 8192 bags of 64 columns among 30,000 rows, 5.0 for 65,536 bags of
-32 among 100, and 1.3 where most rows are in no bag.
+In total, 6.4 times the floor for 8192 bags of 64 columns among 30,000 rows, 3.0 for 65,536 bags of
+32 among 100, and 1.2 where most rows are in no bag.
 
 ## Limits
 
@@ -66,7 +65,7 @@ RULES = (
         _MAX
         | Row(
             when=on("cuda") & argument("mode", 2) & argument("sparse", False),
-            action=Substitute(launch.embedding_bag_backward, traffic=8.5),
+            action=Substitute(launch.embedding_bag_backward, traffic=6.4),
         ),
         _MPS | Row(when=on("mps") & argument("sparse", False)),
         otherwise=_OTHERWISE,
@@ -76,7 +75,7 @@ RULES = (
         _MAX
         | Row(
             when=on("cuda") & argument("mode", 2),
-            action=Substitute(launch.embedding_bag_dense_backward, traffic=8.5),
+            action=Substitute(launch.embedding_bag_dense_backward, traffic=6.4),
         ),
         _MPS,
         otherwise=_OTHERWISE,

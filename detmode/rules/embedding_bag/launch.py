@@ -7,10 +7,10 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty_like, launch
+from detmode.cuda import Source, ctype, empty, launch, sum_to_zeros
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.positions import check_on_host
-from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.shapes import Rows, flat, sorts_rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.table.conditions import FLOATING
 
@@ -19,9 +19,13 @@ INDICES = (torch.int64, torch.int32)
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    entries=tuple(
-        f"embedding_bag_addends<{ctype(dtype)}, {ctype(index)}>"
-        for dtype, index in product(FLOATING, INDICES)
+    entries=(
+        *(
+            f"embedding_bag_{kernel}<{ctype(dtype)}, {ctype(index)}>"
+            for kernel in ("sums", "addends")
+            for dtype, index in product(FLOATING, INDICES)
+        ),
+        *(f"finish_sums<{ctype(dtype)}>" for dtype in FLOATING),
     ),
 )
 
@@ -110,21 +114,31 @@ def _gradient(
     grad: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int, padding_idx: int
 ) -> Tensor:
     bags, columns = grad.shape
-    grad_weight = grad.new_zeros(num_weights, columns)
+    shape, n = Rows(1, bags, columns, num_weights), grad.numel()
     # Without rows to choose from, all bags are empty.
-    if grad_weight.numel() == 0 or bags == 0:
-        return grad_weight
-    rows = empty_like(grad, dtype=torch.int64, memory_format=torch.contiguous_format)
-    addends = empty_like(grad, memory_format=torch.contiguous_format)
-    launch(
-        SOURCE, f"embedding_bag_addends<{ctype(grad.dtype)}, {ctype(maximum_indices.dtype)}>",
-        grad.numel(),
-        grad=grad.contiguous(), max_indices=maximum_indices.contiguous(),
-        bag_size=bag_size.to(maximum_indices.dtype).contiguous(), rows=rows, addends=addends,
-        n=grad.numel(), columns=columns, padding_idx=padding_idx,
-    )  # fmt: skip
-    check_on_host(rows, num_weights, 0, IndexError)
-    add_rows(grad_weight, rows, addends, Rows(1, bags, columns, num_weights), include_self=False)
+    if n == 0 or num_weights == 0:
+        return grad.new_zeros(num_weights, columns)
+    check_on_host(maximum_indices, num_weights, 0, IndexError, wraps=True)
+    types = f"<{ctype(grad.dtype)}, {ctype(maximum_indices.dtype)}>"
+    inputs = {"grad": grad.contiguous(), "max_indices": maximum_indices.contiguous()}
+    inputs["bag_size"] = bag_size.to(maximum_indices.dtype).contiguous()
+    sizes = {"n": n, "columns": columns, "num_weights": num_weights, "padding_idx": padding_idx}
+    if sorts_rows(shape, grad.dtype, by_row=False):
+        grad_weight = grad.new_zeros(num_weights, columns)
+        positions = empty((n,), torch.int64, grad.device)
+        addends = empty((n,), grad.dtype, grad.device)
+        launch(
+            SOURCE, f"embedding_bag_addends{types}", n,
+            positions=positions, addends=addends, **inputs, **sizes,
+        )  # fmt: skip
+        add_rows(grad_weight, positions, addends, flat(shape), include_self=False)
+    else:
+        grad_weight = empty((num_weights, columns), grad.dtype, grad.device)
+        # The zero that a sum begins with counts.
+        sum_to_zeros(
+            SOURCE, f"embedding_bag_sums{types}", n,
+            result=grad_weight, addends=bags + 1, **inputs, **sizes,
+        )  # fmt: skip
     return grad_weight
 
 

@@ -27,7 +27,7 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
     if source.numel() == 0:
         return
     _check_bounds(out, given)
-    positions = linearize(list(zip(given.values(), sizes)), None, rows, wraps=True)
+    positions = _positions(list(zip(given.values(), sizes)), rows)
     in_contiguous(target, add_rows, positions, source.contiguous(), shape)
 
 
@@ -43,7 +43,7 @@ def _layout(
     before = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     head, tail = [[sizes[dim] for dim in some] for some in (others[:before], others[before:])]
     named = [sizes[dim] for dim in dims]
-    shape = Rows(prod(head), prod(rows), prod(tail), prod(named))
+    shape = Rows(prod(head), prod(rows), prod(tail), prod(named), wraps=len(named) == 1)
     return [*others[:before], *dims, *others[before:]], named, (*head, *rows, *tail), shape
 
 
@@ -63,13 +63,18 @@ def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> 
     _check_bounds(out, given)
     if adjacent:
         found = [(index, out.shape[dim]) for dim, index in given.items()]
-        positions = linearize(found, None, rows, wraps=True)
-        shape = Rows(prod(between), prod(rows), prod(tail), prod(out.shape[first:last]))
+        positions, size = _positions(found, rows), prod(out.shape[first:last])
+        shape = Rows(prod(between), prod(rows), prod(tail), size, wraps=len(found) == 1)
     else:
         found = [(_spread(given, others, dim, out), out.shape[dim]) for dim in range(last)]
         positions = linearize(found, None, named_shape, wraps=True)
         shape = Rows(1, prod(named_shape), prod(tail), prod(out.shape[:last]))
     assign_rows(out, positions, source, shape, unique=unique)
+
+
+def _positions(found: list[tuple[Tensor, int]], rows: tuple[int, ...]) -> Tensor:
+    """Positions of the rows. Those of one index are as given: some may count from the end."""
+    return linearize(found, None, rows, wraps=len(found) > 1)
 
 
 def _check_bounds(out: Tensor, given: Given) -> None:

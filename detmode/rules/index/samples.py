@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.rules.index.composition import index_add, index_put
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.table.inputs import LAYOUTS, Arguments, Assigned, places, special
+from detmode.table.inputs import LAYOUTS, Arguments, Assigned, combined, places, routed, special
 from detmode.table.inputs import indexed_rows as add
 from detmode.table.samples import Maker, Samples, sample
 
@@ -156,6 +156,13 @@ SAMPLES = Samples(
             lambda m: add(m, [1_000_000, 16], 0, 2_000_000, index=m.zipf(2_000_000, 1_000_000)),
         ),
         _adds("one_destination_1m_64", lambda m: add(m, [10, 64], 0, 1_000_000, 1)),
+        _bench("experts_2k_top8_7168", lambda m: combined(m, 2048, 8, 7168)),
+        _bench("experts_8k_top2_8192", lambda m: combined(m, 8192, 2, 8192)),
+        _bench("experts_16k_top1_1024", lambda m: combined(m, 16_384, 1, 1024)),
+        _puts(
+            "experts_8k_top2_4096",
+            lambda m: put(m, [8192, 4096], [routed(m, 8192, 2)], 16_384, 4096),
+        ),
         _puts(
             "pixels_2m", lambda m: put(m, [512, 512], [m.integers(0, 512, 1 << 21)] * 2, 1 << 21)
         ),

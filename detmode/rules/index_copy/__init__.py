@@ -12,7 +12,8 @@ Where ``index`` names a row twice, threads race to write it, on CUDA and on the 
 The last duplicate wins. On CUDA each row of ``self`` gets an owner by an integer maximum of the
 positions of its sources, or, where there are more than four rows for each source, a stable sort of
 the index finds the last ones; then the owners write, in words of up to 16 bytes whatever the dtype,
-so any GPU gives the same bits. A single source has no duplicates and is written directly.
+so any GPU gives the same bits. Up to 64 sources take one launch, in which each looks for later
+ones; a single source has no duplicates and is written directly.
 
 On CUDA a ``self`` that is not contiguous, or quantized, takes PyTorch's own deterministic path, a
 sort through ``index_put``; on the CPU one thread writes in order.

@@ -11,7 +11,8 @@ float ``atomicAdd`` on CUDA.
 ``accumulate=False``: the last source in row-major order stays, as in a serial loop. On CUDA each
 element of ``self`` gets an owner by an integer maximum of the positions of its sources, or, where
 there are more than four elements for each source, a stable sort of the index finds the last ones;
-then the owners write. On the CPU ``scatter`` writes them in order; no kernel is launched.
+then the owners write. Up to 64 sources take one launch, in which each looks for later ones. On the
+CPU ``scatter`` writes them in order; no kernel is launched.
 
 ``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the family
 ``index``, which give the same bits in any order. Integers and bools add by ATen's own kernel, whose
@@ -21,15 +22,14 @@ Any GPU gives the same bits.
 
 ## Cost
 
-The floor is ``index`` and ``source`` read once and one element written for each. Each index adds 24
-bytes to become a position, counted from the start. Assignments read the positions twice, and add 8
-bytes for each element of ``self`` and an atomic and a read for each source; a sort instead of that
-moves 48 bytes for each source up to 2**18 elements, 64 up to 2**27. For the cost of sums, see the
-family ``index``. A ``self`` that is not contiguous is copied each way. On the CPU: the index is
-read once more for its bounds, and one thread writes instead of all.
+The floor is ``index`` and ``source`` read once and one element written for each. Assignments read
+the index twice, and add 8 bytes for each element of ``self`` and an atomic and a read for each
+source; a sort instead of that moves 64 bytes for each source up to 2**18 elements, 80 up to 2**27.
+For the cost of sums, see the family ``index``. A ``self`` that is not contiguous is copied each
+way. On the CPU: the index is read once more for its bounds, and one thread writes instead of all.
 
-In total, assignments to a quarter of the elements move 5.2 times the floor, on the CPU 2.9 times
-the floor; float32 sums of two sources for each element 5.6 times the floor, of integers 1.0 times
+In total, assignments to a quarter of the elements move 3.7 times the floor, on the CPU 2.9 times
+the floor; float32 sums of two sources for each element 4.1 times the floor, of integers 1.0 times
 the floor.
 
 ## Limits
@@ -45,12 +45,12 @@ from detmode.table.rule import RUN_TO_RUN, Native, Substitute
 RULES = chain(
     "aten::put",
     Row(
-        **on_cuda(launch.put, traffic=5.2, when=argument("accumulate", False)),
+        **on_cuda(launch.put, traffic=3.7, when=argument("accumulate", False)),
         alert="put_",
         because="sources with the same index race for one element",
     ),
     Row(
-        **on_cuda(launch.put, traffic=5.6, when=dtype_in("self", FLOATING + COMPLEX)),
+        **on_cuda(launch.put, traffic=4.1, when=dtype_in("self", FLOATING + COMPLEX)),
         alert="put_",
         because="sources with the same index add with a float atomicAdd",
     ),

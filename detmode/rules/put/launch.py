@@ -7,7 +7,7 @@ from torch import Tensor
 
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import WORDS, assign_rows
-from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, linearize, out_of_range
+from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, out_of_range
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.environment.settings import deterministic_flag
@@ -39,12 +39,10 @@ def put(
     if index.numel() == 0:
         return target
     n, size = index.numel(), target.numel()
-    positions = linearize(
-        [(copy_if_overlapping(target, index).reshape(-1), size)], None, (n,), wraps=True
-    )
+    positions = copy_if_overlapping(target, index).reshape(-1).contiguous()
     source = copy_if_overlapping(target, source).contiguous()
     move_rows = add_rows if accumulate else assign_rows
-    return in_contiguous(target, move_rows, positions, source, Rows(1, n, 1, size))
+    return in_contiguous(target, move_rows, positions, source, Rows(1, n, 1, size, wraps=True))
 
 
 def put_integers(

@@ -15,10 +15,10 @@ kernels, in a fixed order. PyTorch has no alert for scans.
 
 One launch scans tiles of at most 4096 elements, a size that depends on the dtype alone. A tile
 publishes its total at once; 32 tiles are a node of a tree, 32 nodes a node above. A block waits for
-the totals of the siblings before it on each level, joins them in order, and scans its tile from
-there. The order depends on the number of elements alone, and every operation is rounded explicitly,
-so any GPU gives the same bits. Blocks draw their tiles from a counter, so that each waits only for
-blocks that have started before it.
+the totals of the siblings before it on all levels at once, joins them in order, and scans its tile
+from there. The order depends on the number of elements alone, and every operation is rounded
+explicitly, so any GPU gives the same bits. Blocks draw their tiles from a counter, so that each
+waits only for blocks that have started before it.
 
 ``cumsum`` adds 16-bit dtypes in float, float32 and complex64 in pairs of floats, and float64 and
 complex128 in their own precision. ``cumprod`` stores the exponent of a product separately, so that
@@ -31,9 +31,9 @@ Several rows at once, and integers, do not vary and are called unchanged.
 ## Cost
 
 Each element is read once and written once, which is the floor and what CUB's scan does too. A tile
-adds 4 bytes of mark and at most 32 of total, written once and read by up to 31 others. PyTorch's
-own path under the flag reads the row twice. A row of more than one tile takes a second launch,
-which zeroes the marks. Elements that are not neighbours in memory are read where they are, without
+adds at most 64 bytes of total, zeroed, written once and read by up to 31 others. PyTorch's own path
+under the flag reads the row twice. A row of more than one tile takes a second launch, which zeroes
+the totals. Elements that are not neighbours in memory are read where they are, without
 a copy; ``dtype=`` converts first, as in ATen.
 
 In total, 1.0 times the floor.

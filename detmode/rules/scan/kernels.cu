@@ -166,8 +166,7 @@ struct logcumsumexp<complex<T>> {
 template <template <typename> class scan_t, typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
     scan_row(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
-             int32_t* __restrict__ marks, int32_t* __restrict__ totals, int64_t nodes, int64_t n,
-             int64_t stride) {
+             int64_t* __restrict__ totals, int64_t nodes, int64_t n, int64_t stride) {
   constexpr int size = sizeof(scalar_t), vec = size < 4 ? 4 : 16 / size;
-  scan_tile<scan_t<scalar_t>, THREADS, ROWS, vec>(input, output, marks, totals, nodes, n, stride);
+  scan_tile<scan_t<scalar_t>, THREADS, ROWS, vec>(input, output, totals, nodes, n, stride);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty, empty_like, planned
+from detmode.cuda import Launch, Source, ctype, empty_like, planned
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -69,12 +69,11 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = empty_like(self, memory_format=torch.contiguous_format)
     launch, nodes = _plan(op, self.dtype, self.numel(), self.stride(dim))
-    marks = totals = None
+    totals = None
     if nodes > 1:
-        # The marks and, behind them, the counter from which blocks draw their tiles.
-        marks = torch.zeros(nodes + 1, dtype=torch.int32, device=self.device)
-        totals = empty((nodes, WORDS), torch.int32, self.device)
-    launch(input=self, output=out, marks=marks, totals=totals)
+        # Each word with its mark, and behind them the counter from which blocks draw their tiles.
+        totals = torch.zeros(nodes * WORDS + 1, dtype=torch.int64, device=self.device)
+    launch(input=self, output=out, totals=totals)
     return out
 
 

@@ -13,6 +13,7 @@ from detmode.table.inputs import (
     LAYOUTS,
     Arguments,
     factors,
+    routed_rows,
     scattered,
     scattered_rows,
     special,
@@ -100,6 +101,11 @@ SAMPLES = Samples(
         _adds(
             "graph_1m_edges_64",
             lambda m: scattered_rows(m, [100_000, 64], 0, 1_000_000),
+            dtypes=FLOATING[:3],
+        ),
+        _adds(
+            "experts_4096_tokens_top6_2048",
+            lambda m: routed_rows(m, 4096, 6, 2048),
             dtypes=FLOATING[:3],
         ),
         _adds("graph_1m_edges_scalars", lambda m: scattered(m, [100_000], 0, [1_000_000])),

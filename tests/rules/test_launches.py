@@ -1,0 +1,65 @@
+"""The launches of a call, which cost more than the work of a small one."""
+
+import sys
+from collections.abc import Callable
+from unittest.mock import patch
+
+import needs
+import pytest
+import torch
+
+from detmode.rules.embedding_bag.launch import embedding_bag_dense_backward
+from detmode.rules.index.launch import index_add, index_put
+from detmode.rules.index_copy.launch import index_copy
+from detmode.rules.put.launch import put
+
+launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
+
+X, ROWS = torch.zeros(500), torch.zeros(40, 256, dtype=torch.bfloat16)
+NONE, ONES = torch.empty(0, dtype=torch.int64), torch.ones(300, dtype=torch.int64)
+
+
+def places(n: int, size: int = 30) -> torch.Tensor:
+    """Positions with duplicates, some counted from the end."""
+    return torch.arange(n) % size - size // 2
+
+
+CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "elements": (
+        lambda: put(X, places(200), torch.ones(200)),
+        ["assign_elect", "assign_owned<int32_t>"],
+    ),
+    "few_elements": (lambda: put(X, places(20, 6), torch.ones(20)), ["assign_few<int32_t>"]),
+    "few_rows": (
+        lambda: index_copy(ROWS, 0, places(9, 4) % 4, ROWS[:9]),
+        ["assign_few<complex<double>>"],
+    ),
+    "few_rows_of_two_indices": (
+        lambda: index_put(X.view(50, 10), [places(9), places(9, 4)], torch.ones(9)),
+        ["index_put_linearize", "index_put_linearize", "assign_few<int32_t>"],
+    ),
+    "bags": (
+        lambda: embedding_bag_dense_backward(
+            torch.ones(300, 4), NONE, NONE, ONES, ONES.view(-1, 1).expand(-1, 4), 9, False, 2, None
+        ),
+        [*["embedding_bag_sums<float, int64_t>"] * 2, "finish_sums<float>"],
+    ),
+    "wide_rows": (
+        lambda: index_add(ROWS, 0, places(100) % 40, ROWS.repeat(3, 1)[:100]),
+        [
+            "sort_tiles<int32_t>",
+            "wide_rows<row_sum<bfloat16>, 8, int32_t>",
+            "sorted_carries<row_sum<bfloat16>, 8, int32_t, true>",
+        ],
+    ),
+}
+
+
+@needs.compiler
+@pytest.mark.parametrize("name", CALLS)
+def test_launches(name: str) -> None:
+    """So many launches beside PyTorch's fills, copies and sorts, and no more."""
+    call, expected = CALLS[name]
+    with patch.object(launching, "_launch", wraps=launching._launch) as launch:
+        call()
+    assert [given.args[1] for given in launch.call_args_list] == expected
