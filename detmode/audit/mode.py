@@ -105,7 +105,7 @@ class Audit(DeterministicMode):
         """Look up operators that no rule lists too, because their bytes count."""
         overload = super()._look_up(func)
         if overload is None and isinstance(func, torch._ops.OpOverload):
-            overload = self._overloads[func] = OverloadInfo(func)
+            return OverloadInfo(func)
         return overload
 
     def _intercept(
@@ -155,7 +155,7 @@ class Audit(DeterministicMode):
     def _would_on_cuda(self, row: FamilyRule) -> str:
         """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
-        overload = (self._overloads.get(func) or self._look_up(func)) if func is not None else None
+        overload = self.overload_info(func) if func is not None else None
         override = overload.override if overload else None
         return decide(row.rule, self._policy, override=override).action
 

@@ -52,6 +52,7 @@ _FILES = 1 << 10
 # matched, and never launched.
 _PLAIN, _TRACED, _FOREIGN = range(3)
 _compilation = torch._guards.TracingContext.try_get
+_OVERLOAD = torch._ops.OpOverload
 _REGION = torch.ops.higher_order.invoke_subgraph
 """Calls a region that several callers share, by ``torch.compiler.nested_compile_region``."""
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -101,9 +102,8 @@ class Interception(CompiledInside):
     def _begin(self) -> None:
         """Create the state of the calls; a copy starts with a new one."""
         TorchDispatchMode.__init__(self)
+        # By what an overload calls; None if its calls are not intercepted.
         self._overloads: dict[Any, OverloadInfo | None] = {}
-        # What overloads without one call: an overload itself is hashed and called in Python.
-        self._unlisted: set[Any] = set()
         self._counter = RowCounter(self._logger)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
@@ -122,14 +122,11 @@ class Interception(CompiledInside):
             traced = kind == _TRACED
         resolve_conjugates()
         resolve_negatives()
-        operator: Any = getattr(func, "_op", None)
-        if operator in self._unlisted:
-            return operator(*args, **kwargs) if kwargs else operator(*args)
-        overload = self._overloads.get(func, _UNSEEN)
+        # An overload itself is hashed and called in Python.
+        operator = func._op if type(func) is _OVERLOAD else func
+        overload = self._overloads.get(operator, _UNSEEN)
         if overload is _UNSEEN:
-            overload = self._look_up(func)
-            if overload is None and type(func) is torch._ops.OpOverload:
-                self._unlisted.add(operator)
+            overload = self.overload_info(func)
         if overload is None or not self._innermost:
             if func is _REGION and self._innermost:
                 region, _, *operands = args
@@ -137,7 +134,7 @@ class Interception(CompiledInside):
                     return region(
                         *([operands] if getattr(region, "_boxed_call", False) else operands)
                     )
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return operator(*args, **kwargs) if kwargs else operator(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced=traced)
         if _count_modes() and (seen_by := observer()) is not None:
@@ -183,14 +180,17 @@ class Interception(CompiledInside):
                 found = None
         if found is not None and func is not called:
             found.twin = called
-        Detours.look_again()
-        self._overloads[called] = found
         return found
 
     def overload_info(self, func: torch._ops.OpOverload) -> OverloadInfo | None:
         """Return the facts about an overload; ``None`` if its calls are not intercepted."""
-        found = self._overloads.get(func, _UNSEEN)
-        return self._look_up(func) if found is _UNSEEN else found
+        operator = func._op if type(func) is _OVERLOAD else func
+        found: OverloadInfo | None = self._overloads.get(operator, _UNSEEN)
+        if found is _UNSEEN:
+            found = self._look_up(func)
+            Detours.look_again()
+            self._overloads[operator] = found
+        return found
 
     def _intercept(
         self,

@@ -60,8 +60,11 @@ class Call:
             kind = type(value)
             if kind is torch.Tensor:
                 tensors.append(value)
-            # A list of an operator is of one type: sizes need no second look.
-            elif kind not in SCALARS and not (kind is list and value and type(value[0]) is int):
+            elif kind is list:
+                # A list of an operator is of one type: sizes need no second look.
+                if value and type(value[0]) is not int:
+                    tensors += tensors_in(value)
+            elif kind not in SCALARS:
                 tensors += tensors_in((value,))
         device_types: set[str] = set()
         self.device_types = device_types
