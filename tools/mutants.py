@@ -85,6 +85,40 @@ KERNELS = (
         ("store(own, joins ? op(earlier, run) : run, start);", "store(own, run, start);"),
     ),
     *_of(
+        _ROWS + "sort.cu",
+        "tests/cuda/test_sort.py",
+        ("of_warp += count;", "of_warp += 0;"),
+        (
+            "int d = has(r) ? digit_of(key[r], pass, width) : DIGITS - 1;",
+            "int d = has(r) ? digit_of(key[r], pass, width) : 0;",
+        ),
+        ("met + __popc(alike));", "__popc(alike));"),
+        (
+            "begin.in_all - begin.in_tile + count_before",
+            "begin.in_all - begin.in_tile + 0 * count_before",
+        ),
+    ),
+    *_of(
+        _INCLUDE + "look_back.cuh",
+        "tests/cuda/test_sort.py",
+        (
+            "sum += word[b] < 0 ? ~word[b] : word[b] - 1;",
+            "sum += word[b] < 0 ? ~word[b] : word[b];",
+        ),
+        ("end = word[b] < 0 ? 0 : end - 1;", "end = end - 1;"),
+        (
+            "store_relaxed(words + tile * stride, ~(sum + count));",
+            "store_relaxed(words + tile * stride, ~sum);",
+        ),
+    ),
+    *_of(
+        _INCLUDE + "crowd.cuh",
+        "tests/cuda/test_primitives.py::test_sums_in_warps "
+        "tests/cuda/test_primitives.py::test_a_crowd_makes_one_atomic",
+        ("lane == leader ? sum : joins ? 0 : value[k]", "lane == leader ? sum : value[k]"),
+        ("if (__popc(crowd) < CROWD) break;", "if (__popc(crowd) <= CROWD) break;"),
+    ),
+    *_of(
         _INCLUDE + "accumulator.cuh",
         "tests/cuda/test_accumulator.py",
         ("return kept + (rest > middle ||", "return kept + (rest >= middle ||"),
