@@ -272,12 +272,17 @@ def _restart_with_environment(arguments: list[str]) -> None:
     missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     if not missing:
         return
-    # `python -m detmode` again if that is how it began, else the installed command.
+    # `python -m detmode` again if that is how it began, else the installed command, which is no
+    # Python file on Windows.
     main_module = sys.modules["__main__"]
-    again = ["-m", "detmode"] if getattr(main_module, "__spec__", None) else [sys.argv[0]]
+    on_windows = sys.platform == "win32"
+    as_module = on_windows or getattr(main_module, "__spec__", None)
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    again = [*flags, *(["-m", "detmode"] if as_module else [sys.argv[0]]), *arguments]
+    environment = {**os.environ, **missing}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(
-        sys.executable, [sys.executable, *flags, *again, *arguments], {**os.environ, **missing}
-    )
+    if on_windows:
+        # There exec ends the process that the shell waits for, and the exit code is lost.
+        raise SystemExit(subprocess.call([sys.executable, *again], env=environment))
+    os.execve(sys.executable, [sys.executable, *again], environment)
