@@ -38,6 +38,9 @@ from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import unittest
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -162,6 +164,43 @@ def _mode_of(item: pytest.Item) -> CheckedMode:
     return mode
 
 
+# A refused call
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a refused call at the lines of the program, its own line first in the short summary."""
+    # Where no mode has been made, none has refused a call.
+    messages = sys.modules.get("detmode.mode.messages")
+    site = messages and call.excinfo and messages.site_of(call.excinfo.value)
+    if not site or call.excinfo is None:
+        return (yield)
+    from detmode.reports.page import shortened
+
+    if not item.config.getoption("fulltrace"):
+        error = call.excinfo.value
+        error.__traceback__ = _of_the_program(error.__traceback__) or error.__traceback__
+        call.excinfo = pytest.ExceptionInfo.from_exception(error)
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = f"{shortened(site)}: {crash.message}"
+    return report
+
+
+def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of PyTorch and detmode."""
+    if traceback is None:
+        return None
+    below = _of_the_program(traceback.tb_next)
+    frame = traceback.tb_frame
+    if frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "detmode"):
+        return below
+    return TracebackType(below, frame, traceback.tb_lasti, traceback.tb_lineno)
+
+
 # The whole suite
 
 
@@ -175,6 +214,7 @@ class _Suite:
         self._mode: SuiteMode | None = None
         self._records: list[ReportRow] = []
         self._written: list[str] = []
+        self._lacks_tests = False
         # A refused call may occur in every step of a test, and the file may be edited meanwhile.
         self._key = functools.cache(functools.partial(baseline.key_of, root=config.rootpath))
         self._update: bool = config.getoption("--detmode-update-baseline")
@@ -228,6 +268,10 @@ class _Suite:
         with self._mode:
             return (yield)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note that tests are missing, which need not stop the run."""
+        self._lacks_tests |= report.failed
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Collect the rows; write the files, the baseline only if the run was complete."""
@@ -260,6 +304,8 @@ class _Suite:
         ran = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if not ran or session.shouldfail or session.shouldstop:
             return f"the run was cut short: {self._file} is unchanged"
+        if self._lacks_tests:
+            return f"not all tests could be collected: {self._file} is unchanged"
         keys = {self._key(record.overload, record.site) for record in self._offenders()}
         try:
             baseline.write(self._file, keys)
