@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from detmode.cuda import device
+
 HIDE = """
 import os, signal, sys, warnings
 # What other packages need of this system, they have by now.
@@ -95,7 +97,5 @@ def test_windows_waits_for_the_program(run_python):
 
 def test_macos_says_that_it_has_no_cuda(monkeypatch):
     """There no build of PyTorch has CUDA, and none is advised."""
-    from detmode import cuda
-
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "macOS has no CUDA; simulate='cuda' runs" in str(cuda.unavailable("cuda"))
+    assert "macOS has no CUDA; simulate='cuda' runs" in str(device.unavailable())
