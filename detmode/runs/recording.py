@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cache
@@ -32,6 +33,8 @@ from detmode.table.overload_info import OverloadInfo
 
 NO_DUMP = "detmode.record: no dump of"
 """The beginning of the warning that a call of ``dump`` was not written."""
+UNSAID = "detmode.record: the result of"
+"""The beginning of the warning that calls read uninitialized memory."""
 _BATCH = 512
 """The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
@@ -69,6 +72,8 @@ class record(RunObserver):
         # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
         self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
+        # The calls whose results are undefined, as they read undefined memory, by their lines.
+        self._unsaid: Counter[str] = Counter()
         self._calls = self._flushed = 0
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
@@ -104,6 +109,12 @@ class record(RunObserver):
         if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
+        if self._unsaid and not self._is_inherited:
+            warnings.warn(
+                f"{UNSAID} {self._unsaid.total()} calls is not recorded, as they read memory that "
+                f"nobody had written: {next(iter(self._unsaid))}",
+                stacklevel=2,
+            )
 
     def _flush(self) -> None:
         assert self._writer is not None
@@ -135,8 +146,8 @@ class record(RunObserver):
             if self._pending and not is_late:
                 # Gloo itself copies a result into place, while somebody waits for it.
                 self._complete(inputs[1:] if plan.copies else [*inputs, *written])
+            undefined = self._memory.read_undefined(plan, inputs, written)
             before = None if is_late else self._add(inputs, really=plan.gives_value)
-            undefined = self._memory.computes_with_undefined(plan, inputs, written)
             resized = filter(is_strided, written if plan.allocates else ())
             sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
             place = place or self._places.of_call(inputs)
@@ -165,11 +176,12 @@ class record(RunObserver):
             if before is None:
                 if plan.waits or fresh:
                     self._complete(inputs)
+                    self._memory.look(inputs)
                 before = self._add(inputs)
             if plan.allocates:
                 for storage, size in sizes:
                     self._memory.resized(storage, size)
-                self._memory.allocated(fresh)
+                self._memory.new(fresh)
             else:
                 self._memory.called(plan, inputs, written, fresh, undefined)
             unwritten = [result[position] for position in plan.undefined]
@@ -187,6 +199,8 @@ class record(RunObserver):
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
             self._write(plan.name, place, sides, seeded, arguments_text(args, kwargs), inside)
+            if undefined and not plan.gives_value:
+                self._unsaid[f"{plan.name} at {place.site.text}"] += 1
             # What comes next in a graph may write them, which is not seen.
             self._memory.written(buffers)
         return result
@@ -195,6 +209,7 @@ class record(RunObserver):
         with self._lock:
             if self._pending:
                 self._complete(tensors_in(inputs))
+            self._memory.look(tensors_in(inputs))
             before = self._add(tensors_in(inputs))
             arguments = arguments_text(tuple(inputs), {})
             # The graph empties the list, to free its inputs early: no others are kept here.

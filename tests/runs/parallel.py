@@ -38,7 +38,7 @@ STEPS = 3
 
 
 class Block(nn.Module):
-    """Two layers between which tensor parallelism cuts; its sizes are not the same for all ranks."""
+    """Two layers, between which tensor parallelism cuts."""
 
     def __init__(self, size: int = 8, inner: int = 12) -> None:
         super().__init__()
