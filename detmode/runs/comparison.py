@@ -272,8 +272,10 @@ class Comparison(Shown):
 
 def _rule_for(call: TraceCall) -> str:
     # A backward reads outputs of its forward, which may be partly unwritten.
-    reads_unwritten = UNDEFINED in call.inputs.digests and "backward" not in call.overload
-    if reads_unwritten and not call.mutated.digests:
+    n = len(call.mutated.forms)
+    # What it overwrites it need not read.
+    read = call.inputs.digests[n if call.inputs.forms[:n] == call.mutated.forms else 0 :]
+    if UNDEFINED in read and "backward" not in call.overload:
         return "it reads uninitialized memory: write to what empty() returns before reading it"
     func = resolve(call.overload)
     rows = default_rules().get(func) if func is not None else ()

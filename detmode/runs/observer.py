@@ -16,6 +16,7 @@ from detmode.runs import graphs
 from detmode.runs.tensors import is_foreign
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
+from detmode.sites.sharding import is_propagation, is_wrapper
 from detmode.table.call_site import CallSite
 from detmode.table.twins import SITE, original_of
 
@@ -71,7 +72,12 @@ class RunObserver(Observer):
         place: CallSite | None = None,
     ) -> Any:
         """Observe one call; of a twin, as one of its original. See :class:`Observer`."""
-        if self._thread.is_inside or graphs.is_compilers_own(func):
+        if (
+            self._thread.is_inside
+            or graphs.is_compilers_own(func)
+            or is_wrapper(func)
+            or is_propagation()
+        ):
             return run(*args, **kwargs)
         original = original_of(func)
         if original is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cache
@@ -15,7 +16,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from detmode.environment.dispatch import untraced, without_modes
 from detmode.runs.description import about_run, arguments_text, generator_state
@@ -23,8 +23,9 @@ from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
+from detmode.runs.memory import DEFINED, UNDEFINED, Memory, watch
 from detmode.runs.observer import RunObserver
-from detmode.runs.tensors import form_of, has_data, is_capturing
+from detmode.runs.tensors import form_of, has_data, is_capturing, is_strided
 from detmode.runs.trace_file import Writer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
@@ -32,6 +33,8 @@ from detmode.table.overload_info import OverloadInfo
 
 NO_DUMP = "detmode.record: no dump of"
 """The beginning of the warning that a call of ``dump`` was not written."""
+UNSAID = "detmode.record: the result of"
+"""The beginning of the warning that calls read uninitialized memory."""
 _BATCH = 512
 """The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
@@ -65,12 +68,12 @@ class record(RunObserver):
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
         self._plan = cache(OverloadInfo)
-        # The storages that have not been written since their allocation. A weak reference keeps
-        # the address from being reused for another storage.
-        self._undefined: dict[int, StorageWeakRef] = {}
+        self._memory = Memory()
         # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
         self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
+        # The calls whose results are undefined, as they read undefined memory, by their lines.
+        self._unsaid: Counter[str] = Counter()
         self._calls = self._flushed = 0
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
@@ -78,6 +81,7 @@ class record(RunObserver):
 
     @untraced
     def __enter__(self) -> record:
+        watch()
         self._writer = Writer(self._path, about_run())
         super().__enter__()
         return self
@@ -105,6 +109,12 @@ class record(RunObserver):
         if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
+        if self._unsaid and not self._is_inherited:
+            warnings.warn(
+                f"{UNSAID} {self._unsaid.total()} calls is not recorded, as they read memory that "
+                f"nobody had written: {next(iter(self._unsaid))}",
+                stacklevel=2,
+            )
 
     def _flush(self) -> None:
         assert self._writer is not None
@@ -112,11 +122,7 @@ class record(RunObserver):
         self._flushed = self._calls
         taken, self._taken = self._taken, []
         self._writer.flush(self._digests.take(taken))
-        self._undefined = {
-            address: storage
-            for address, storage in self._undefined.items()
-            if not storage.expired()
-        }
+        self._memory.forget_freed()
 
     def _observe(
         self,
@@ -134,10 +140,16 @@ class record(RunObserver):
             seeded = generator_state(inputs, kwargs) if plan.seeded else None
             graph = running.graph
             buffers = graph.undefined_buffers(written) if graph is not None else []
-            self._note_written(buffers, allocates=True)
-            if self._pending and not plan.waits:
-                self._complete([*inputs, *written])
-            before = None if plan.waits else self._add(inputs)
+            self._memory.allocated(buffers)
+            # A view of an unfinished result does not wait for it.
+            is_late = plan.waits or plan.aliases
+            if self._pending and not is_late:
+                # Gloo itself copies a result into place, while somebody waits for it.
+                self._complete(inputs[1:] if plan.copies else [*inputs, *written])
+            undefined = self._memory.read_undefined(plan, inputs, written)
+            before = None if is_late else self._add(inputs, really=plan.gives_value)
+            resized = filter(is_strided, written if plan.allocates else ())
+            sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
             place = place or self._places.of_call(inputs)
             dump = self._dumps.begin(plan.name, self._calls)
             if dump is not None:
@@ -149,25 +161,31 @@ class record(RunObserver):
             with self._lock:
                 # No line mentions this call.
                 self._running -= 1
-                self._note_written(buffers, allocates=False)
+                self._memory.written(buffers)
                 if dump is not None:
                     dump.discard()
             raise
         with self._lock:
             self._running -= 1
-            if before is None:
-                self._complete(inputs)
-                before = self._add(inputs)
             outputs = [
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
-            if self._undefined or plan.allocates:
-                self._note_written(written, plan.allocates)
-                # Returning a view of an input does not write it.
-                known = {_storage(tensor) for tensor in inputs}
-                fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
-                self._note_written(fresh, plan.allocates)
-            self._note_written([result[position] for position in plan.undefined], allocates=True)
+            # Returning a view of an input does not write it.
+            known = {_storage(tensor) for tensor in inputs}
+            fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
+            if before is None:
+                if plan.waits or fresh:
+                    self._complete(inputs)
+                    self._memory.look(inputs)
+                before = self._add(inputs)
+            if plan.allocates:
+                for storage, size in sizes:
+                    self._memory.resized(storage, size)
+                self._memory.new(fresh)
+            else:
+                self._memory.called(plan, inputs, written, fresh, undefined)
+            unwritten = [result[position] for position in plan.undefined]
+            self._memory.allocated(unwritten, is_result=False)
             if plan.asynchronous:
                 waited_for = plan.is_waited_for(args)
                 after = self._add_pending(outputs, waited_for)
@@ -181,14 +199,17 @@ class record(RunObserver):
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
             self._write(plan.name, place, sides, seeded, arguments_text(args, kwargs), inside)
+            if undefined and not plan.gives_value:
+                self._unsaid[f"{plan.name} at {place.site.text}"] += 1
             # What comes next in a graph may write them, which is not seen.
-            self._note_written(buffers, allocates=False)
+            self._memory.written(buffers)
         return result
 
     def _observe_graph(self, graph: Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
         with self._lock:
             if self._pending:
                 self._complete(tensors_in(inputs))
+            self._memory.look(tensors_in(inputs))
             before = self._add(tensors_in(inputs))
             arguments = arguments_text(tuple(inputs), {})
             # The graph empties the list, to free its inputs early: no others are kept here.
@@ -202,8 +223,8 @@ class record(RunObserver):
             raise
         with self._lock:
             self._running -= 1
-            self._note_written(written, allocates=False)
-            self._note_written(graph.undefined_outputs(result), allocates=True)
+            self._memory.written(written)
+            self._memory.allocated(graph.undefined_outputs(result))
             outputs = [
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
@@ -248,8 +269,8 @@ class record(RunObserver):
 
     def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> _Added:
         """Add the results of a collective, which are digested when they are next used."""
-        forms, numbers = self._add([tensor for tensor in tensors if not _is_strided(tensor)])
-        for tensor in filter(_is_strided, tensors):
+        forms, numbers = self._add([tensor for tensor in tensors if not is_strided(tensor)])
+        for tensor in filter(is_strided, tensors):
             forms.append(self._form(tensor, strided=True))
             numbers.append(self._digests.add_undefined())
             entry = (numbers[-1], tensor, waited_for)
@@ -265,18 +286,25 @@ class record(RunObserver):
             for number, result, _ in self._pending.pop(_storage(tensor), ()):
                 self._digests.replace(number, result)
 
-    def _add(self, tensors: list[Tensor]) -> _Added:
-        """Add the tensors' digests."""
+    def _add(self, tensors: list[Tensor], really: bool = False) -> _Added:
+        """Add the tensors' digests; if ``really``, those of undefined memory too."""
         forms, numbers = [], []
         for tensor in tensors:
-            strided = _is_strided(tensor)
+            strided = is_strided(tensor)
             forms.append(self._form(tensor, strided))
             if not strided:
                 numbers.append(self._digests.add(_content(tensor)))
-            elif self._is_undefined(tensor):
+            elif unfinished := self._pending.get(_storage(tensor)):
                 numbers.append(self._digests.add_undefined())
+                unfinished.append((numbers[-1], tensor, unfinished[0][2]))
             else:
-                numbers.append(self._digests.add(tensor))
+                content = DEFINED if really else self._memory.content(tensor)
+                if content == UNDEFINED:
+                    numbers.append(self._digests.add_undefined())
+                else:
+                    if content != DEFINED:
+                        tensor = self._memory.defined_part(tensor)
+                    numbers.append(self._digests.add(tensor))
         return forms, numbers
 
     def _form(self, tensor: Tensor, strided: bool) -> int:
@@ -294,18 +322,21 @@ class record(RunObserver):
         return [None if self._is_undefined(tensor) else tensor for tensor in tensors]
 
     def _is_undefined(self, tensor: Tensor) -> bool:
-        """Return whether the tensor's memory is uninitialized."""
-        return bool(self._undefined) and _storage(tensor) in self._undefined
+        """Return whether nothing can be said of a tensor's content, or not yet."""
+        return is_strided(tensor) and (
+            _storage(tensor) in self._pending or self._memory.content(tensor) == UNDEFINED
+        )
 
-    def _note_written(self, tensors: list[Tensor], allocates: bool) -> None:
-        for tensor in tensors:
-            if not _is_strided(tensor):
-                continue
-            if allocates:
-                reference = StorageWeakRef(tensor.untyped_storage())
-                self._undefined[reference.cdata] = reference
-            else:
-                self._undefined.pop(_storage(tensor), None)
+    def observe_resize(self, storage: torch.UntypedStorage, run: Callable[[], Any]) -> Any:
+        """Observe the resizing of a storage. See :class:`Observer`."""
+        before = storage.nbytes()
+        with self._lock:
+            for number, result, _ in self._pending.pop(storage._cdata, ()):
+                self._digests.replace(number, result)
+        result = run()
+        with self._lock:
+            self._memory.resized(storage, before)
+        return result
 
 
 def _is_received() -> bool:
@@ -324,13 +355,8 @@ def _is_received() -> bool:
     return False
 
 
-def _is_strided(tensor: Tensor) -> bool:
-    """Return whether a tensor has data in a single storage."""
-    return tensor.layout is torch.strided and not tensor.is_nested and has_data(tensor)
-
-
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if _is_strided(tensor) else 0
+    return tensor.untyped_storage()._cdata if is_strided(tensor) else 0
 
 
 def _content(tensor: Tensor) -> Tensor:
