@@ -46,7 +46,8 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._locked: list[BinaryIO] = []
+        self.is_urgent = False
+        self._locked: dict[str, BinaryIO] = {}
 
     def enter(self, name: str) -> None:
         """Show that the process of this name is there, until it dies.
@@ -61,18 +62,23 @@ class Folder:
             self._rows(name).unlink()  # of an earlier run, which had the same parent and port
         if sys.platform != "win32":
             # Nobody sees the file before it is locked.
-            hidden = self.path / f".{name}"
-            self.take(hidden)
+            hidden = self._lock(f".{name}")
+            self.take(name, hidden)
             hidden.replace(self._lock(name))
 
-    def take(self, path: Path) -> bool:
-        """Lock a file for as long as this process lives; return whether nobody else has."""
-        file = open(path, "ab")  # noqa: SIM115  # closing it would unlock it
+    def take(self, name: str, path: Path | None = None) -> bool:
+        """Hold a name for as long as this process lives; return whether nobody else does."""
+        file = open(path or self._lock(name), "ab")  # noqa: SIM115  # closing it would unlock it
         if _locks(file):
-            self._locked.append(file)
+            self._locked[name] = file
             return True
         file.close()
         return False
+
+    def release(self) -> None:
+        """Give up the names that this process holds, as if it had died."""
+        while self._locked:
+            self._locked.popitem()[1].close()
 
     def leave(self, name: str, report: Report, *, failed: bool) -> None:
         """Leave the rows of the process of this name.
@@ -84,7 +90,7 @@ class Folder:
         replace_file(self._rows(name), content.encode())
 
     def has_died(self, name: str) -> bool:
-        """Return whether the process of this name, not this one, was there and no longer is."""
+        """Return whether the process of this name, another one, was there and no longer is."""
         try:
             with open(self._lock(name), "rb+") as file:
                 return _locks(file)
@@ -108,7 +114,7 @@ class Folder:
                 elif died:
                     missing[name] = DIED
             alive = [name for name, reason in missing.items() if reason is LATE]
-            if not alive or waited >= patience:
+            if not alive or waited >= patience or self.is_urgent:
                 return left, missing
             if waited > _QUIET and not said:
                 said = True
@@ -159,11 +165,12 @@ class OneReport:
 
     Attributes:
         starts_again: the launcher will start the ranks again, and the next report has all rows.
+        is_left_to_others: this rank was to give the report, but fails while others still run.
     """
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self.starts_again = False
+        self.starts_again = self.is_left_to_others = False
         run = hashlib.sha256(rank.run.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._folder = Folder(Path(tempfile.gettempdir()) / f"detmode-ranks-{run}")
         self._is_alone = False
@@ -191,11 +198,28 @@ class OneReport:
             others = [each for each in range(rank.world_size) if each != rank.number]
             return of_ranks(own, (), rank.world_size, {ALONE: others})
         first = rank.again(rank.node[0]).name
-        if first == rank.name or (
-            folder.has_died(first) and folder.take(folder.path / f"next{rank.suffix}")
-        ):
-            return self._of_all(own, failed, patience)
-        return None
+        if rank.name != first and not (folder.has_died(first) and folder.take(self._next)):
+            return None
+        here = {rank.again(number).name for number in rank.node} - {rank.name}
+        if failed and self._are_running(here, patience):
+            # The launcher stops the others once it sees this one fail: do not keep it waiting.
+            # Whoever ends from now on finds nobody here, and gives the report.
+            folder.release()
+            if self._are_running(here, 0) or not folder.take(self._next):
+                self.is_left_to_others = True
+                return None
+        return self._of_all(own, failed, patience)
+
+    def hurry(self) -> None:
+        """Wait for no other rank any more: this process is to end."""
+        self._folder.is_urgent = True
+
+    @property
+    def _next(self) -> str:
+        return f"next{self.rank.suffix}"
+
+    def _are_running(self, names: Collection[str], patience: float) -> bool:
+        return LATE in self._folder.gather(names, patience)[1].values()
 
     def _of_all(self, own: Report, failed: bool, patience: float) -> Report:
         rank = self.rank

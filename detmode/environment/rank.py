@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-
-_SHARED = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-"""What the ranks that one launcher starts on a node have in common, and other runs may not."""
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,11 @@ def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
     local, on_node = number("LOCAL_RANK"), number("LOCAL_WORLD_SIZE")
     if local is None or on_node is None:
         local, on_node = rank, world_size
-    # torchrun's folder of logs is the run's own; elsewhere the ranks have one parent.
-    logs = environment.get("TORCHELASTIC_ERROR_FILE")
-    origin = os.path.dirname(os.path.dirname(os.path.dirname(logs))) if logs else os.getppid()
+    # In torchrun's folder of logs, one for each run, attempts have folders, and ranks in these.
+    # Elsewhere the ranks have one parent; what is started one after the other has, too.
+    logs = Path(environment.get("TORCHELASTIC_ERROR_FILE", "")).parent.parent.parent
+    address = [environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+    run = [str(logs)] if logs.name else [str(os.getppid()), *address]
     return Rank(
         rank,
         world_size,
@@ -75,7 +75,7 @@ def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
         number("GROUP_RANK", (rank - local) // max(on_node, 1)) or 0,
         number("TORCHELASTIC_RESTART_COUNT", 0) or 0,
         (number("TORCHELASTIC_MAX_RESTARTS", 0) or 0) + 1,
-        "\n".join([str(origin), *(environment.get(name, "") for name in _SHARED)]),
+        "\n".join([environment.get("TORCHELASTIC_RUN_ID", ""), *run]),
     )
 
 

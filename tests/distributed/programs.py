@@ -1,13 +1,15 @@
 """Programs of several ranks, for the tests of launchers.
 
 ``python programs.py [--fault FAULT] [--spawn]``: two ranks call operators of their own, and common
-ones. ``raise`` has rank 1 raise in the first attempt, ``kill`` kills rank 0.
+ones. ``raise`` has rank 1 raise in the first attempt, ``kill`` kills rank 0,
+``stuck`` ends it while rank 1 waits in C++.
 """
 
 import argparse
 import os
 import signal
 import socket
+import sys
 from datetime import timedelta
 
 import torch
@@ -26,6 +28,12 @@ def ranks(rank: int, fault: str) -> None:
         raise RuntimeError("a fault of rank 1")
     if fault == "kill" and rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "stuck" and rank == 0:
+        sys.exit(3)
+    if fault == "stuck":
+        # Like a collective that never returns: Python's own handlers do not run meanwhile.
+        store = distributed.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=50))
+        store.wait(["never"])
     distributed.all_reduce(x)
     distributed.destroy_process_group()
 

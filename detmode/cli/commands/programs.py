@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -26,6 +27,7 @@ from detmode.cli.commands.output import (
 )
 from detmode.cli.launchers import under_detmode
 from detmode.cli.program import Program, die_of, exit_status
+from detmode.cli.termination import when_terminated
 from detmode.environment.nccl import EXCLUDING
 from detmode.environment.rank import rank_of
 
@@ -52,28 +54,40 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     mode = make_mode()
     if options.warm:
         _warm(options)
-    from detmode.cli.commands.spawned import Spawned, when_terminated
+    from detmode.cli.commands.spawned import Spawned
     from detmode.distributed.one_report import PATIENCE, OneReport
 
     rank, spawned = rank_of(), Spawned()
     shared = OneReport(rank) if rank is not None and rank.world_size > 1 else None
 
-    def tell(failed: bool = True, patience: float = _LAST_WORDS) -> None:
+    telling = threading.Lock()  # taken once: the report is given once
+
+    def tell(failed: bool, patience: float) -> None:
         report = spawned.report(mode.report(), patience)
         given = shared.give(report, failed=failed, patience=patience) if shared else report
         if given is not None:
             _show(options, given, shared)
+        elif shared is not None and shared.is_left_to_others:
+            _note(f"rank {shared.rank.number} failed; others will report. So far: {report.verdict}")
 
-    with when_terminated(tell) if shared is not None else nullcontext():
+    def tell_early() -> None:
+        if telling.acquire(blocking=False):
+            tell(True, _LAST_WORDS)
+        elif shared is not None:
+            shared.hurry()
+            telling.acquire()  # the program has ended, and so does the process with its report
+
+    with when_terminated(tell_early) if shared is not None else nullcontext():
         with spawned.watched(make_mode):
             failure = _execute(program, mode)
         with _ended(failure) as status:
-            tell(failed=status != 0, patience=PATIENCE)
+            telling.acquire()
+            tell(status != 0, _LAST_WORDS if status else PATIENCE)
     return status
 
 
-_LAST_WORDS = 5.0
-"""Seconds for which a process that was told to end waits for the rows of others."""
+_LAST_WORDS = 2.0
+"""Seconds for which a process that fails, or was told to end, waits for the rows of others."""
 
 
 def _show(options: argparse.Namespace, report: Report, shared: OneReport | None) -> None:

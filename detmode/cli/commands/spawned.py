@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.multiprocessing
 
-from detmode.cli.program import die_of
+from detmode.cli.termination import when_terminated
 from detmode.distributed.one_report import DIED, Folder
 from detmode.reports.report import Report, of_ranks
 
@@ -127,30 +124,3 @@ class Spawned:
         if not self._started:
             return own
         return of_ranks(own, reports, max(each.count for each in self._started), missing)
-
-
-@contextmanager
-def when_terminated(act: Callable[[], None]) -> Iterator[None]:
-    """Act where SIGTERM ends this process in the block; it ends of it all the same.
-
-    Launchers stop the other ranks in this way when one has failed.
-    """
-    owner = os.getpid()
-
-    def end(*_: object) -> None:
-        if os.getpid() == owner:  # a forked process inherits this
-            act()
-        die_of(signal.SIGTERM)
-
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) is end:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
