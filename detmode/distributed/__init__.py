@@ -3,3 +3,7 @@
 It may import :mod:`detmode.compiled` and what is below; nothing here is imported before it is used,
 because :mod:`torch.distributed` is.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

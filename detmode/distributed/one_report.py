@@ -38,7 +38,7 @@ ALONE = "give reports of their own"
 ELSEWHERE = "are on other nodes, each of which gives a report"
 
 Left = tuple[Report, bool]
-"""What a process leaves: its rows, and whether it failed."""
+"""Rows of a process, and whether it failed."""
 
 
 class Folder:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
 )
 
-PROGRAM = str(Path(__file__).parent / "programs.py")
+PROGRAM = str(Path(__file__).parent / "two_ranks.py")
 # Rows as on CUDA, of which some may vary, without a kernel to compile.
 RUN = (
     *("run", "--simulate", "cuda", "--no-substitute", "--warn-only"),
@@ -105,7 +105,7 @@ def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
 
 @needs.compiler
 def test_accelerate(start: Start, tmp_path: Path) -> None:
-    """What ``accelerate launch`` starts is one run as well, by whichever of the two commands."""
+    """Ranks that ``accelerate launch`` starts give one report as well."""
     run = (*RUN, "--report", "report.json")
     done = start("-m", "detmode", *run, "-m", *ACCELERATE, PROGRAM)
     assert done.returncode == 0, done.stderr
@@ -150,7 +150,7 @@ def test_rank_that_dies(fault: str, start: Start, tmp_path: Path) -> None:
 
 
 def test_launchers_that_start_no_python() -> None:
-    """Of what is not Python the launcher itself is told to start detmode."""
+    """They are refused, and told to start detmode themselves."""
     with pytest.raises(ValueError, match="torchrun --no-python detmode run script.py"):
         under_detmode("torchrun", ["--no-python", "./train.sh"], ["run"], is_module=False)
     with pytest.raises(ValueError, match=r"give torch\.distributed\.run"):

@@ -1,6 +1,6 @@
 """Programs of several ranks, for the tests of launchers.
 
-``python programs.py [--fault FAULT] [--spawn]``: two ranks call operators of their own, and common
+``python two_ranks.py [--fault FAULT] [--spawn]``: two ranks call operators of their own, and common
 ones. ``raise`` has rank 1 raise in the first attempt, ``kill`` kills rank 0,
 ``stuck`` ends it while rank 1 waits in C++.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -35,21 +35,48 @@ def fix_buckets(model: DistributedDataParallel) -> None:
     if model.find_unused_parameters and not model.static_graph:
         return
     parameters = [each for each in model.module.parameters() if each.requires_grad]
-    for found, what in (
-        (any(each.grad is not None for each in parameters), "gradients"),
-        (any(each._backward_hooks for each in parameters), "hooks of its parameters"),
-        (any(each._post_accumulate_grad_hooks for each in parameters), "hooks of its parameters"),
-        (model._comm_hooks, "a communication hook"),
+    for reason, holds in (
+        ("it has gradients", any(each.grad is not None for each in parameters)),
+        ("its parameters have hooks", any(map(_has_hooks, parameters))),
+        ("it has a communication hook", model._comm_hooks),
+        ("it has mixed_precision, which is not supported", model.mixed_precision),
+        (
+            "it has sparse gradients, which are not supported",
+            any(getattr(each, "sparse", False) for each in model.modules()),
+        ),
     ):
-        if found:
+        if holds:
             raise RuntimeError(
-                f"fix_buckets: the model already has {what}; call it right after "
-                "DistributedDataParallel(...)"
+                f"fix_buckets: {reason}; call it right after DistributedDataParallel(...)"
             )
     reducer = model.reducer
     if model.static_graph:
-        # A backward would be taken for the first of the program, whose graph is the static one.
+        # A backward here would be taken for the program's first, whose graph is the static one.
         reducer._push_all_rebuilt_params()
     else:
-        _backward(reducer, parameters)
-    reducer._rebuild_buckets()
+        _meet_gradients(reducer, parameters)
+    if not reducer._rebuild_buckets():
+        raise RuntimeError("fix_buckets: the buckets are fixed already; call it once")
+
+
+def _has_hooks(parameter: torch.nn.Parameter) -> bool:
+    """Return whether a gradient would be seen, by an optimizer that steps in backward, say."""
+    return bool(
+        parameter._backward_hooks
+        or parameter._post_accumulate_grad_hooks
+        or hasattr(parameter, "_in_backward_optimizers")
+    )
+
+
+@torch.enable_grad()
+def _meet_gradients(reducer: Any, parameters: list[torch.nn.Parameter]) -> None:
+    """Show the reducer a gradient of zeros for each parameter, that of the last one first."""
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([])
+    total = torch.zeros(())
+    for parameter in parameters:
+        # Backward goes through this chain from its end.
+        total = total + (parameter.reshape(-1)[:1].abs() * 0).sum().to(total)
+    total.backward()
+    for parameter in parameters:
+        parameter.grad = None
