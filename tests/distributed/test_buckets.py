@@ -128,7 +128,7 @@ def test_resumed_without_fixed_buckets(found: Any) -> None:
 
 
 def test_too_late(found: Any) -> None:
-    """What could no longer be fixed, or would be noticed, is refused with the reason."""
+    """Buckets in use, or whose warm-up somebody would notice, are refused with the reason."""
     assert found[1] == {
         "twice": "fix_buckets: the buckets are fixed already",
         "gradients": "fix_buckets: it has gradients",

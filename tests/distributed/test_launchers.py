@@ -1,5 +1,6 @@
 """Programs of several ranks, started by every launcher: all run under the mode, with one report."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -104,6 +105,9 @@ def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
 
 
 @needs.compiler
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
+)
 def test_accelerate(start: Start, tmp_path: Path) -> None:
     """Ranks that ``accelerate launch`` starts give one report as well."""
     run = (*RUN, "--report", "report.json")
