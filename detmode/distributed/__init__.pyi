@@ -1,0 +1,1 @@
+from .fixed_buckets import fix_buckets as fix_buckets
