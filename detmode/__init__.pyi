@@ -4,6 +4,7 @@ from . import cuda as cuda
 from . import rules as rules
 from . import testing as testing
 from .audit import audit
+from .distributed.check import RankError, check_ranks
 from .environment import doctor as doctor
 from .environment.seeding import (
     dataloader_kwargs,
@@ -55,6 +56,7 @@ __all__ = [
     "Guarantee",
     "Native",
     "ProbeReport",
+    "RankError",
     "Record",
     "Refuse",
     "Report",
@@ -66,6 +68,7 @@ __all__ = [
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
+    "check_ranks",
     "dataloader_kwargs",
     "default_rules",
     "diff",
