@@ -57,7 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def agreed_on(of_ranks: list[Any]) -> Any:
-    """What all ranks were told."""
+    """Return the one error that all ranks got."""
     told = [{key: each[key] for key in ("text", "ranks", "tensor", "step")} for each in of_ranks]
     assert all(each == told[0] for each in told)
     return told[0]
