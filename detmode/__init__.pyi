@@ -5,6 +5,7 @@ from . import distributed as distributed
 from . import rules as rules
 from . import testing as testing
 from .audit import audit
+from .distributed.check import RankError, check_ranks
 from .environment import doctor as doctor
 from .environment.seeding import (
     dataloader_kwargs,
@@ -56,6 +57,7 @@ __all__ = [
     "Guarantee",
     "Native",
     "ProbeReport",
+    "RankError",
     "Record",
     "Refuse",
     "Report",
@@ -67,6 +69,7 @@ __all__ = [
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
+    "check_ranks",
     "dataloader_kwargs",
     "default_rules",
     "diff",

@@ -52,6 +52,8 @@ assert_type(detmode.default_rules() + [rule], RuleTable)
 assert_type(detmode.audit(step, torch.nn.ReLU(), torch.ones(1)).raises, bool)
 assert_type(detmode.probe(decorated, 1, repeats=2).to_json(), str)
 assert_type(detmode.diff("first", "second").identical, bool)
+with detmode.check_ranks(torch.nn.ReLU(), every=100, also={"step": lambda: 1}) as check:
+    assert_type(check.compare(), None)
 assert_type(detmode.seed_everything(0), torch.Generator)
 assert_type(detmode.rng_state(), dict[str, Any])
 assert_type(detmode.are_deterministic_algorithms_enabled(), bool)
