@@ -1,6 +1,7 @@
 """The public names, and the modules that give them; each is imported when it is first used."""
 
 from . import cuda as cuda
+from . import distributed as distributed
 from . import rules as rules
 from . import testing as testing
 from .audit import audit

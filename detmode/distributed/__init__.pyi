@@ -1,0 +1,1 @@
+from .microbatches import MicrobatchReducer as MicrobatchReducer
