@@ -10,7 +10,6 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from detmode.distributed.averaged_buffers import AveragedBuffers
@@ -18,6 +17,7 @@ from detmode.distributed.buckets import ReplicatedGradients
 from detmode.distributed.exact_norm import exact_norm
 from detmode.distributed.exact_sums import SUM_FORMATS, ExactSum, SumFormat
 from detmode.distributed.rank_group import RankGroup, digest
+from detmode.distributed.sharded import ShardedGradients, group_of_shards, local_part
 from detmode.environment.seeding import rng_state, seed_everything, set_rng_state
 
 
@@ -42,8 +42,9 @@ class MicrobatchReducer:
             optimizer.zero_grad()
 
     The module may be in :class:`~torch.nn.parallel.DistributedDataParallel`, whose own reduction is
-    off in the loop. Parameters and buffers of any other module are broadcast from the first rank,
-    as DDP does it. Buffers that forward passes change, such as the running statistics of
+    off in the loop, or sharded by ``fully_shard`` (FSDP2) on a mesh of one dimension; ``grad``
+    holds a rank's shard then, of the same bits. Parameters and buffers of any other module are
+    broadcast from the first rank, as DDP does it. Buffers that forward passes change, such as the running statistics of
     ``nn.BatchNorm2d``, begin each microbatch with the values they had before the step; after it
     they are the mean of what the microbatches made of them.
 
@@ -53,12 +54,14 @@ class MicrobatchReducer:
     Args:
         module: the model, with parameters of float32, bfloat16 or float16.
         microbatches: of a global batch: at least as many as there are ranks, and at most 32768.
-            The number of ranks need not divide it.
+            The number of ranks need not divide it, except with FSDP2.
         seed: the generators of every microbatch are seeded with what follows from it.
-        group: the ranks. Default: all of them, or this process alone if there is no process group.
+        group: the ranks. Default: all of them, or this process alone if there is no process group;
+            with FSDP2 those of the mesh.
         sum_dtype: in which gradients of bfloat16 and float16 are added. ``torch.int32`` sends half
             the bytes, is less exact, and takes at most 128 microbatches. Gradients of float32 are
-            added in ``torch.int64`` in any case.
+            added in ``torch.int64`` in any case. With FSDP2 it has no effect: gradients are sent
+            as they are.
         overlap: start collectives as soon as gradients are ready, in the backward pass of a rank's
             last microbatch. ``False`` allows more than one backward pass a microbatch.
         bucket_cap_mb: MiB of gradients that share a collective. The bits do not depend on it.
@@ -87,7 +90,11 @@ class MicrobatchReducer:
         self._count = operator.index(microbatches)
         self._seed = operator.index(seed)
         self._identity = _identity(trained)
-        self._ranks = RankGroup(group, trained[0].device)
+        of_shards = group_of_shards(module)
+        if of_shards is not None and group is not None:
+            raise TypeError("group must not be given with fully_shard, whose mesh has the ranks")
+        self._sharded = of_shards is not None
+        self._ranks = RankGroup(of_shards if self._sharded else group, trained[0].device)
         formats = _formats(sum_dtype)
         most = min(formats[parameter.dtype].addends for parameter in trained)
         if not self._ranks.size <= self._count <= most:
@@ -95,20 +102,25 @@ class MicrobatchReducer:
                 f"microbatches must be at least {self._ranks.size}, the number of ranks, and at "
                 f"most {most}, which can be added without overflow, but is {microbatches}"
             )
+        if self._sharded and self._count % self._ranks.size:
+            raise ValueError(
+                "with fully_shard every rank computes as many microbatches, so that their number "
+                f"must be divisible by that of the ranks, {self._ranks.size}, but is {microbatches}"
+            )
         tensors = [*module.parameters(), *module.buffers()]
         forms = [(each.shape, each.dtype) for each in tensors]
         arguments = digest((self._count, self._seed, sum_dtype, bucket_cap_mb, forms))
         self._ranks.agree("the reducer's arguments, or on the shapes in its module", arguments)
-        if not isinstance(module, DistributedDataParallel):
+        if not self._sharded and not isinstance(module, DistributedDataParallel):
             self._ranks.broadcast(tensors)
-        self._gradients = ReplicatedGradients(
-            trained,
-            formats,
-            self._ranks,
-            self._count,
-            size=int(bucket_cap_mb * (1 << 20)),
-            overlap=overlap,
-        )
+        self._gradients: ShardedGradients | ReplicatedGradients
+        if self._sharded:
+            self._gradients = ShardedGradients(module, self._ranks, self._count)
+        else:
+            size = int(bucket_cap_mb * (1 << 20))
+            self._gradients = ReplicatedGradients(
+                trained, formats, self._ranks, self._count, size=size, overlap=overlap
+            )
         self._buffers = AveragedBuffers(module, self._ranks, self.mean)
 
     @property
@@ -213,9 +225,9 @@ class MicrobatchReducer:
         Raises:
             RuntimeError: the norm is not finite, and ``error_if_nonfinite``.
         """
-        trained = _trained(self._module)
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-        norm = exact_norm(gradients, self._ranks.device, None)
+        grads = (parameter.grad for parameter in _trained(self._module))
+        gradients = [local_part(grad) for grad in grads if grad is not None]
+        norm = exact_norm(gradients, self._ranks.device, self._ranks if self._sharded else None)
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(
                 f"the norm of the gradients is {norm.item()}, so it cannot be clipped; scale the "
@@ -279,8 +291,4 @@ def _refuse(module: nn.Module, trained: Sequence[nn.Parameter]) -> None:
             raise TypeError(
                 f"the parameter {name} is of {parameter.dtype}, but gradients are added exactly in "
                 "float32, bfloat16 and float16 alone"
-            )
-        if isinstance(parameter, DTensor):
-            raise TypeError(
-                f"the parameter {name} is a DTensor, and sharded gradients are not added here"
             )
