@@ -44,9 +44,9 @@ class MicrobatchReducer:
     The module may be in :class:`~torch.nn.parallel.DistributedDataParallel`, whose own reduction is
     off in the loop, or sharded by ``fully_shard`` (FSDP2) on a mesh of one dimension; ``grad``
     holds a rank's shard then, of the same bits. Parameters and buffers of any other module are
-    broadcast from the first rank, as DDP does it. Buffers that forward passes change, such as the running statistics of
-    ``nn.BatchNorm2d``, begin each microbatch with the values they had before the step; after it
-    they are the mean of what the microbatches made of them.
+    broadcast from the first rank, as DDP does it. Buffers that forward passes change, such as the
+    running statistics of ``nn.BatchNorm2d``, begin each microbatch with the values they had before
+    the step; after it they are the mean of what the microbatches made of them.
 
     The reducer keeps nothing from step to step. Checkpoints of the model and of the optimizer are
     all that a run needs to go on, also on another number of ranks.

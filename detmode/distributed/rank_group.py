@@ -75,4 +75,4 @@ class RankGroup:
 
 def digest(value: object) -> int:
     """Return 62 bits that follow from what an object prints as."""
-    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest()) >> 2
+    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "big") >> 2

@@ -1,4 +1,4 @@
-"""What the ranks of the tests of ``MicrobatchReducer`` do: trainings, and digests of their bits.
+"""Trainings of the tests of ``MicrobatchReducer``, which their ranks run, and digests of their bits.
 
 Four processes are started once. A training on fewer ranks runs in a group of the first of them.
 """
@@ -200,6 +200,9 @@ TRAININGS: dict[str, Callable[[distributed.ProcessGroup], Training]] = {
     ),
     "added by DDP": lambda group: FloatTraining(group, wrap=in_ddp),
 }
+QUICK = ("transformer", "convolutions in DDP", "in FSDP2", "bfloat16 in int32", "added by DDP")
+"""The trainings of the quick profile."""
+
 EVEN = ("in FSDP2", "added by DDP")
 """Trainings in which each rank has as many microbatches."""
 
@@ -359,8 +362,8 @@ def of_one_microbatch() -> dict[str, Any]:
     }
 
 
-def main(rank: int, port: int, folder: Path) -> None:
-    """Do all of it as one of the ranks, and write what was found as JSON."""
+def main(rank: int, port: int, folder: Path, trainings: list[str]) -> None:
+    """Do all of it as one of the ranks, with some trainings, and write what was found as JSON."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     distributed.init_process_group(
@@ -372,10 +375,10 @@ def main(rank: int, port: int, folder: Path) -> None:
     )
     groups = {size: distributed.new_group(list(range(size))) for size in range(1, RANKS + 1)}
     found: dict[str, Any] = {}
-    for name, make in TRAININGS.items():
+    for name in trainings:
         for size, group in groups.items():
             if rank < size and (name not in EVEN or MICROBATCHES % size == 0):
-                found[f"{name} on {size}"] = make(group).train(range(STEPS)).digest()
+                found[f"{name} on {size}"] = TRAININGS[name](group).train(range(STEPS)).digest()
             distributed.barrier()
     found["resumed"] = resumed(groups, folder)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
