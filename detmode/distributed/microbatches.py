@@ -185,6 +185,8 @@ class MicrobatchReducer:
                 "gradients of the global batch",
                 stacklevel=2,
             )
+            for parameter in _trained(module):
+                parameter.grad = None
             raise
         finally:
             self._gradients.clear()

@@ -1,4 +1,4 @@
-"""Trainings of the tests of ``MicrobatchReducer``, which their ranks run, and digests of their bits.
+"""Trainings on four ranks for the tests of ``MicrobatchReducer``, and digests of their bits.
 
 Four processes are started once. A training on fewer ranks runs in a group of the first of them.
 """

@@ -121,7 +121,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(found: list[dict[str, Any]], case: str) -> None:
-    """Every rank refuses, in words, parts whose bits depend on the ranks, and sums that do not add."""
+    """Every rank refuses, in words, parts that depend on the ranks, and gradients without sums."""
     for each in found:
         assert re.match(REFUSED[case], each["refusals"][case])
 
