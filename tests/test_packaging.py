@@ -1,7 +1,10 @@
 """The wheel, the README's commands and the types, as they are shipped."""
 
+import os
 import subprocess
 import sys
+import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
@@ -29,6 +32,49 @@ def test_wheel_contains_every_source(tmp_path: Path) -> None:
     assert sorted(expected - names) == []
     assert "[pytest11]\ndetmode = detmode.testing.pytest_plugin" in points
     assert not {name for name in names if name.startswith(("tests", "docs", "tools"))}
+
+
+@pytest.mark.thorough
+def test_clean_installation(tmp_path: Path) -> None:
+    """The source distribution makes a wheel that works where nothing else of the checkout is.
+
+    What it depends on is lent by this environment: ``tox -e wheel`` installs that as well.
+    """
+    builders = pytest.importorskip("hatchling.builders.sdist", reason="hatchling is not installed")
+    (archive,) = builders.SdistBuilder(str(ROOT)).build(directory=str(tmp_path))
+    with tarfile.open(archive) as content:
+        files = {name.partition("/")[2] for name in content.getnames()}
+    assert files >= {"CITATION.cff", "LICENSE", "SECURITY.md", "tests/conftest.py", "docs/conf.py"}
+    assert not {name for name in files if name.startswith((".venv", ".tox", "docs/_build"))}
+
+    folder = tmp_path / "clean"
+    venv.create(folder, with_pip=True, symlinks=os.name != "nt")
+    (packages,) = {Path(each) for each in folder.glob("**/site-packages")}
+    # Files of paths in these folders are not read: an editable installation is not found.
+    lent = [each for each in sys.path if each.endswith("site-packages")]
+    (packages / "lent.pth").write_text("\n".join(lent))
+    commands = folder / ("Scripts" if os.name == "nt" else "bin")
+    python = str(commands / "python")
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        environment.pop("PYTHONPATH", None)
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
+        )
+
+    install = ("--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed")
+    made = run(python, "-m", "pip", "install", *install, archive)
+    assert made.returncode == 0, made.stderr
+    program = (
+        "import detmode, torch; print(detmode.__file__); "
+        "torch.zeros(2).index_add(0, torch.tensor([1, 1]), torch.ones(2))"
+    )
+    ran = run(str(commands / "detmode"), "run", "--simulate", "cuda", "-c", program)
+    assert (ran.returncode, Path(ran.stdout.strip())) == (0, packages / "detmode" / "__init__.py")
+    assert "aten::index_add.default" in ran.stderr
+    options = run(python, "-m", "pytest", "--rootdir", ".", "-c", os.devnull, "--help")
+    assert "--detmode-baseline" in options.stdout, "the installed plugin is not found by pytest"
 
 
 @pytest.mark.thorough

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 import needs
 import pytest
 import torch
+import torch._inductor.output_code  # loaded by recordings
 
 import detmode.testing.suite
 from detmode.reports.report import Report, ReportRow
@@ -319,6 +320,85 @@ def test_a_suite_under_a_mode(suite, action, outcomes, lines):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+REFUSED = """
+class Net(torch.nn.Module):
+    def forward(self, x):
+        y = torch.nn.functional.threshold(x, 0.0, 0.0)
+        return torch.nn.functional.hardtanh(y)
+
+def test_forward():
+    Net()(torch.ones(2))
+
+def test_backward():
+    x = torch.ones(2, requires_grad=True)
+    y = x.gather(0, torch.tensor([1, 1]))
+    y.sum().backward()
+
+def test_other_error():
+    Net()(torch.ones(2).tolist())
+
+class TestCase(unittest.TestCase):
+    def test_method(self):
+        Net()(torch.ones(2))
+"""
+REFUSE = tuple(f"--detmode-override=aten::{op}=error" for op in ("hardtanh", "scatter_add"))
+
+
+def test_refusals_show_the_line_of_the_program(suite):
+    """A refused call fails at the program's lines alone, and the summary begins with its line.
+
+    The call of backward is refused where it is called, and named by the line of its forward call.
+    All frames are there with --full-trace, and in every other error.
+    """
+    text = "import unittest\n" + REFUSED
+    lines = (HEAD + text).lstrip().splitlines()
+    hardtanh, forward, gather, backward = (
+        next(number for number, line in enumerate(lines, start=1) if part in line)
+        for part in ("hardtanh(y)", "Net()(torch.ones(2))", "x.gather", "sum().backward()")
+    )
+    result = suite(text, "--detmode=error", "--detmode-simulate=cuda", *REFUSE)
+    text = result.stdout.str()
+    result.assert_outcomes(failed=4)
+    _, *sections = re.split(r"^_+ ([\w.]+) _+$", text, flags=re.MULTILINE)
+    shown = dict(zip(sections[::2], sections[1::2]))
+    of_forward = [f"test_inner.py:{forward}: ", f"test_inner.py:{hardtanh}: RuntimeError"]
+    places = re.compile(r"^(\S+\.py:\d+: .*)$", re.MULTILINE)
+    assert places.findall(shown["test_forward"]) == of_forward
+    assert places.findall(shown["test_backward"]) == [f"test_inner.py:{backward}: RuntimeError"]
+    assert "torch" in str(places.findall(shown["test_other_error"]))
+    assert "interception.py" not in text
+    result.stdout.fnmatch_lines(
+        [
+            f"FAILED test_inner.py::test_forward - test_inner.py:{hardtanh}: RuntimeError: aten::*",
+            f"FAILED test_inner.py::test_backward - test_inner.py:{gather}: RuntimeError: *",
+            "FAILED test_inner.py::test_other_error - TypeError: *",
+        ]
+    )
+    whole = suite(None, "--detmode=error", *REFUSE, "--full-trace", "-k", "test_forward")
+    whole.stdout.fnmatch_lines(["*/torch/nn/functional.py*"])
+
+
+def test_the_summary_is_sorted_by_line(suite):
+    """Calls of one action are listed by line, whatever the order of the tests."""
+    text = """
+def test_a():
+    later(torch.ones(2))
+    torch.ones(2).cos()
+
+def later(x):
+    return x.sin()
+
+def test_b():
+    torch.ones(2).cos()
+"""
+    found = suite(text, "--detmode=warn", *ASK).stdout.str()
+    assert re.findall(r"(cos|sin)\.default +warn .*test_inner.py:(\d+)", found) == [
+        ("cos", "6"),
+        ("sin", "9"),
+        ("cos", "12"),
+    ]
+
+
 def test_a_suite_under_strict(suite):
     """A call about which PyTorch is silent goes on under error, and raises under strict."""
     silent = "def test_it():\n    torch.mv(torch.eye(2).to_sparse(), torch.ones(2))\n"
@@ -386,6 +466,21 @@ def test_an_update_that_is_cut_short(suite, pytester):
     assert file.read_text() == "old"
 
 
+def test_an_update_without_all_tests(suite, pytester):
+    """A file that cannot be imported leaves the baseline as it was, also where the rest runs."""
+    file = pytester.path / "known.json"
+    file.write_text("old")
+    pytester.makepyfile(test_broken="import no_such_module")
+    result = suite(
+        "def test_a():\n    pass\n",
+        *("--detmode", "--detmode-baseline=known.json", "--detmode-update-baseline"),
+        "--continue-on-collection-errors",
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["not all tests could be collected: *known.json is unchanged"])
+    assert file.read_text() == "old"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -437,6 +532,64 @@ def test_workers_of_xdist(pytester, monkeypatch):
         loop.send(True)
     worker.pytest_sessionfinish(None, 0)
     assert json.loads(config.workeroutput["detmode"])["rows"] == []
+
+
+BESIDE = """
+def helper(x):
+    return x.sin()
+
+@pytest.mark.parametrize("number", range(6))
+def test_many(number):
+    helper(torch.ones(2))
+
+def test_cos():
+    torch.ones(2).cos()
+
+@pytest.mark.deterministic(repeats=2, warn_only=True, overrides={"aten::sin": "allow"})
+def test_again(deterministic_mode, repeats=[]):
+    repeats.append(helper(torch.rand(2)))
+    assert len(repeats) > 1, "the first run fails"
+    (row,) = deterministic_mode.report()
+    assert row.count == len(repeats) - 1
+    return repeats[-1]
+"""
+
+
+@pytest.mark.thorough
+def test_beside_other_plugins(pytester, monkeypatch):
+    """Tests that are shuffled, distributed and run again give one summary and one baseline.
+
+    A test that is run again has a new mode, whose report counts the new run alone.
+    """
+    plugins = ("xdist", "randomly", "rerunfailures")
+    for name in ("xdist", "pytest_randomly", "pytest_rerunfailures"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    file = pytester.path / "known.json"
+    pytester.makepyfile(test_inner="import pytest, torch\n" + BESIDE)
+
+    def run(seed, *options):
+        loaded = [word for each in (*plugins, pytest_plugin.__name__) for word in ("-p", each)]
+        options = (*ASK, "--detmode-baseline=known.json", "--reruns=1", *options)
+        return pytester.runpytest_subprocess(
+            *loaded, "-n2", f"--randomly-seed={seed}", "-p", "no:cacheprovider", "--detmode=error",
+            *options,
+        )  # fmt: skip
+
+    written = set()
+    for seed in (1, 2):
+        result = run(seed, "--detmode-update-baseline")
+        result.stdout.fnmatch_lines(["wrote 2 to *known.json", "*8 passed, 1 rerun*"])
+        written.add(file.read_text())
+    assert len(written) == 1
+    known = json.loads(written.pop())
+    known["offenders"] = [each for each in known["offenders"] if "sin" in each["overload"]]
+    file.write_text(json.dumps(known))
+    result = run(3)
+    result.assert_outcomes(passed=7, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*cos.default*error*", "1 place may vary, in addition to 1 in the baseline; 0 of *"]
+    )
 
 
 def test_other_lines_are_untouched(suite):

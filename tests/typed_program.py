@@ -38,6 +38,8 @@ def step(model: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     assert_type(mode.records, tuple[ReportRow, ...])
     assert_type(mode.report(), Report)
     assert_type(mode.report().to_json(), str)
+    assert_type(mode.report().where(action="warn"), Report)
+    assert_type(list(mode.report()), list[ReportRow])
     assert_type(mode.records[0].module, str | None)
     return loss
 

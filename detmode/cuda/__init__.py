@@ -43,3 +43,7 @@ __all__ = [
     "sum_to_zeros",
     "unavailable",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

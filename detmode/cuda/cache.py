@@ -52,7 +52,7 @@ class _Folder:
         self.path = path
         self._at = str(path)
         self._descriptor: int | None = None
-        if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
+        if hasattr(os, "O_PATH") and os.path.isdir("/proc/self/fd"):
             self._descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
             self._at = f"/proc/self/fd/{self._descriptor}"
         problem = _problem(os.stat(self._at))
@@ -258,8 +258,8 @@ def _remove(root: Path, owner: int) -> None:
 
 def _problem(status: os.stat_result) -> str | None:
     """Return the reason why a folder or file must not be used; None if it may be."""
-    if os.name != "posix":
-        return None  # owners and modes have no meaning there
+    if not hasattr(os, "geteuid"):
+        return None  # on Windows, where owners and modes have no meaning
     if status.st_uid not in (0, os.geteuid()):
         return f"it belongs to another user (uid {status.st_uid})"
     mode = stat.S_IMODE(status.st_mode)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def extra() -> str:
 
 def unavailable() -> str | None:
     """Return why launches do not work on this machine's GPUs, with the remedy; None if they do."""
+    if sys.platform == "darwin":
+        return (
+            "macOS has no CUDA; simulate='cuda' runs the CUDA kernels on the host, and "
+            "detmode.audit says what would happen on a GPU."
+        )
     if torch.version.cuda is None:
         return "PyTorch was built without CUDA; install a CUDA build of PyTorch (pytorch.org)."
     if not torch.cuda.is_available():

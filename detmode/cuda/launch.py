@@ -197,6 +197,10 @@ class Launch:
         made._how = source, entry, *_checked(grid, block), shared
         return made
 
+    def __repr__(self) -> str:
+        source, entry, grid, block, _ = self._how
+        return f"<Launch of {entry} of {source}: grid {grid}, block {block}>"
+
     def __call__(self, /, **tensors: Tensor | None) -> None:
         """Launch with these tensors, as `launch` does.
 

@@ -35,6 +35,9 @@ class allow(ContextDecorator):
             raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
         self._operators = operator_names("allow()", operators)
 
+    def __repr__(self) -> str:
+        return f"allow({', '.join(map(repr, self._operators))})"
+
     @untraced
     def __enter__(self) -> allow:
         forward_memory().open_region(self, self._operators, undone_at_end(self, Undo()))

@@ -7,8 +7,9 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import wrapt
@@ -36,6 +37,9 @@ from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
+
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +88,8 @@ class DeterministicMode(Interception):
             detmode's own words where PyTorch has none.
     """
 
+    _public: ClassVar[tuple[str, ...]] = ("records", "report")
+
     @untraced
     def __init__(
         self,
@@ -104,10 +110,7 @@ class DeterministicMode(Interception):
             *(warn_only, strict, substitute, rules, intercept, fill_uninitialized_memory),
             *(simulate, schedule_seed, compile),
         )
-        if rules is None:
-            from detmode.rules import default_rules
-
-            rules = default_rules()
+        rules = _default_rules() if rules is None else rules
         self.intercept = intercept
         self.lists = intercept == "listed" and listed.AVAILABLE
         self._fill = fill_uninitialized_memory
@@ -130,6 +133,29 @@ class DeterministicMode(Interception):
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
         self.host: DeterministicMode | None = None
+
+    def __repr__(self) -> str:
+        """Return the arguments that are not the defaults, as a call has them."""
+        defaults = inspect.signature(DeterministicMode).parameters
+        values = {
+            **asdict(self._policy),
+            "rules": self._table if self._table is not _default_rules() else None,
+            "overrides": self._overrides or None,
+            "intercept": self.intercept,
+            "fill_uninitialized_memory": self._fill,
+            "simulate": self._simulate,
+            "schedule_seed": self._schedule_seed,
+            "compile": self.compiles,
+        }
+        given = [f"{k}={v!r}" for k, v in values.items() if v != defaults[k].default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def __dir__(self) -> list[str]:
+        """Return the names for users, and the private ones.
+
+        Other names are those that PyTorch and other parts of detmode call.
+        """
+        return [name for name in super().__dir__() if name[0] == "_" or name in self._public]
 
     # The block
 
@@ -262,6 +288,12 @@ class DeterministicMode(Interception):
     def paths(self) -> ModulePaths:
         """The paths of the modules in which calls are made."""
         return self._counter.paths
+
+
+def _default_rules() -> RuleTable:
+    from detmode.rules import default_rules  # all families are imported with the first mode
+
+    return default_rules()
 
 
 @functools.cache

@@ -41,6 +41,9 @@ from detmode.table.rule import Allow, Substitute
 from detmode.table.rule_table import RuleTable
 from detmode.table.twins import SITE, original_of
 
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
 _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _registries: dict[str, dict[Any, Any]] = {}

@@ -41,6 +41,9 @@ from detmode.table.rule_table import TORCH_VERSION, FamilyRule, RuleTable, resol
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
 
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
 AVAILABLE = hasattr(torch.library, "get_kernel")
 """False for PyTorch 2.8, in which a kernel cannot call the one in whose place it is."""
 

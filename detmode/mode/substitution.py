@@ -18,6 +18,9 @@ from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.variants import out_names, variant_of
 
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
 validations = Calls()
 """Calls of shape functions, in which alerts in Python mean nothing."""
 

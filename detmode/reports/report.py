@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
 import detmode
 from detmode.environment.rank import named, written
@@ -16,6 +17,9 @@ from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width, wrapped
 from detmode.reports.timeline import timeline_of
+
+if TYPE_CHECKING:
+    import pandas
 
 ERROR = Group("error", "error", "the call is refused, with PyTorch's message")
 WARN = Group("warn", "warning", "the call may vary; it runs, and a warning is given")
@@ -37,7 +41,7 @@ _NARROW = 120
 VERSION = 2
 """The version of the JSON."""
 
-_OPTIONAL = ("intercept", "world_size", "missing")
+_OPTIONAL = ("intercept", "where", "world_size", "missing")
 """Fields of the JSON's head that not every report has."""
 
 REPRODUCIBLE = "reproducible"
@@ -106,17 +110,20 @@ class ReportRow:
 Record = ReportRow
 """The name that a row had first."""
 
+_FIELDS = tuple(each.name for each in fields(ReportRow))
+_FILTERS = (*_FIELDS, "varies", "fills_memory")
+
 
 class Report(Shown):
-    """The rows of one mode, in the order of their first calls.
+    """The rows of one mode, in the order of their first calls: it iterates over them.
 
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
         first_calls: for each of the first calls, in order, the position of its row and its module.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
-            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; and for a
-            distributed run ``world_size``, and ``missing``: for each reason why ranks have no rows
-            here, these ranks.
+            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``where``, if
+            the rows are those of a filter; and for a distributed run ``world_size``, and
+            ``missing``: for each reason why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.
@@ -153,6 +160,8 @@ class Report(Shown):
             found = REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL
         absent = [rank for ranks in self.missing.values() for rank in ranks]
         limits = [UNSEEN] * self._is_partial + [f"without {named(absent)}"] * bool(absent)
+        if "where" in self.head:
+            limits.append(f"of the rows where {self.head['where']} alone")
         return f"{found} ({'; '.join(limits)})" if limits else found
 
     def by(self, rank: int) -> Report:
@@ -254,11 +263,62 @@ class Report(Shown):
     def __len__(self) -> int:
         return len(self.records)
 
+    def __iter__(self) -> Iterator[ReportRow]:
+        return iter(self.records)
+
+    def where(self, **wanted: object) -> Report:
+        """Return a report of some rows, whose verdict is on those alone, and says so.
+
+        ``report.where(action=("warn", "error"), overload="aten::index*")`` has the rows that meet
+        both conditions.
+
+        Args:
+            wanted: by the name of a field of :class:`ReportRow`, of ``varies`` or of
+                ``fills_memory``: the value, a glob of texts, or a tuple, list or set of these.
+
+        Raises:
+            TypeError: a row has no such field.
+        """
+        for name in wanted:
+            if name not in _FILTERS:
+                raise TypeError(
+                    f"where() filters by a field of ReportRow ({', '.join(_FILTERS)}), got {name!r}"
+                )
+        kept = [
+            number
+            for number, record in enumerate(self.records)
+            if all(_is_wanted(getattr(record, name), value) for name, value in wanted.items())
+        ]
+        places = {number: place for place, number in enumerate(kept)}
+        conditions = " and ".join(f"{name}={value!r}" for name, value in wanted.items())
+        if "where" in self.head:
+            conditions = f"{self.head['where']} and {conditions}"
+        return Report(
+            (self.records[number] for number in kept),
+            ((places[row], module) for row, module in self.first_calls if row in places),
+            self.head | {"where": conditions} if wanted else self.head,
+        )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a line for each row, and the fields of :class:`ReportRow`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                f"to_pandas() needs pandas ({error}); run pip install pandas"
+            ) from error
+        return pandas.DataFrame(map(asdict, self.records), columns=list(_FIELDS))
+
     def to_json(self) -> str:
         """Return JSON: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
 
         There is also ``intercept`` where a mode has intercepted ``"listed"`` operators alone, and
-        ``world_size`` and ``missing`` for a distributed run.
+        ``world_size`` and ``missing`` for a distributed run, and ``where`` with the conditions of a
+        filter.
         ``rows`` is a list of objects with the fields of :class:`ReportRow`.
         """
         return json.dumps(self._as_dict(), indent=2)
@@ -281,6 +341,15 @@ class Report(Shown):
             return Report([ReportRow(**row) for row in whole["rows"]], head=head)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a report of detmode, as Report.to_json writes it") from error
+
+
+def _is_wanted(found: object, wanted: object) -> bool:
+    """Return whether a row's field is what a filter asks for, or one of these."""
+    if found == wanted:
+        return True
+    if isinstance(wanted, str):
+        return isinstance(found, str) and fnmatchcase(found, wanted)
+    return isinstance(wanted, Collection) and any(_is_wanted(found, each) for each in wanted)
 
 
 def read_json(text: str) -> dict[str, Any]:

@@ -13,6 +13,9 @@ class Shown:
         """Return the content of the report."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.page().verdict}>"
+
     def to_json(self) -> str:
         """The report's own data."""
         raise NotImplementedError

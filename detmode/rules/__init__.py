@@ -14,6 +14,13 @@ from types import ModuleType
 
 from detmode.table.rule_table import RuleTable
 
+__all__ = ["ENTRY_POINTS", "ForeignRulesError", "default_rules", "families", "family_table"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 ENTRY_POINTS = "detmode.rules"
 """The entry-point group of third parties: each names an iterable of rules or a RuleTable."""
 

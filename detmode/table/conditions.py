@@ -20,6 +20,40 @@ from detmode.environment.process_setting import FILL, FLAG
 from detmode.table.call import Call
 from detmode.table.values import Value, check_name
 
+__all__ = [
+    "ALWAYS",
+    "COMPLEX",
+    "FLOATING",
+    "INTEGRAL",
+    "REDUCED",
+    "Condition",
+    "argument",
+    "argument_given",
+    "bias_of",
+    "cublas_workspace_unset",
+    "decided",
+    "deterministic_flag",
+    "dtype_in",
+    "fill_uninitialized_memory",
+    "has_strides",
+    "lies_along",
+    "nonempty",
+    "nvls_possible",
+    "on",
+    "quantized",
+    "requires_grad",
+    "result_dtype_in",
+    "row_major",
+    "single",
+    "sparse",
+    "uneven_windows",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 P = ParamSpec("P")
 
 _NAMES = {REDUCED: "REDUCED", FLOATING: "FLOATING", COMPLEX: "COMPLEX", INTEGRAL: "INTEGRAL"}

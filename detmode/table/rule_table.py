@@ -105,6 +105,9 @@ class RuleTable(Value):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __repr__(self) -> str:
+        return f"<RuleTable: {len(self._rows)} rows of {len(self._by_base)} operators>"
+
     def for_version(self, version: str) -> RuleTable:
         """Return the rows that hold for a PyTorch version such as ``"2.13"``."""
         parsed = parse_version(version)

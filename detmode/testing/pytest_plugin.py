@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import unittest
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +62,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="raise nothing, and write the calls that may vary to --detmode-baseline",
     )
+    group.addoption(
+        "--detmode-sarif",
+        metavar="FILE.sarif",
+        help="write the calls that may vary there too, for code scanning",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK_HELP)
     asked = config.getoption("--detmode")
     if asked is None:
-        for name in ("simulate", "override", "baseline", "update-baseline"):
+        for name in ("simulate", "override", "baseline", "update-baseline", "sarif"):
             if config.getoption(f"--detmode-{name}"):
                 raise pytest.UsageError(f"--detmode-{name} needs --detmode")
         return
@@ -79,7 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a marked test that cannot be repeated."""
+    """Refuse a marked test that cannot be repeated; a test that is run again has a new mode."""
+    if _mode_key in item.stash:
+        del item.stash[_mode_key]
     if item.get_closest_marker(_MARK) is None:
         return
     if not isinstance(item, pytest.Function):
@@ -155,6 +164,43 @@ def _mode_of(item: pytest.Item) -> CheckedMode:
     return mode
 
 
+# A refused call
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a refused call at the lines of the program, its own line first in the short summary."""
+    # Where no mode has been made, none has refused a call.
+    messages = sys.modules.get("detmode.mode.messages")
+    site = messages and call.excinfo and messages.site_of(call.excinfo.value)
+    if not site or call.excinfo is None:
+        return (yield)
+    from detmode.reports.page import shortened
+
+    if not item.config.getoption("fulltrace"):
+        error = call.excinfo.value
+        error.__traceback__ = _of_the_program(error.__traceback__) or error.__traceback__
+        call.excinfo = pytest.ExceptionInfo.from_exception(error)
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = f"{shortened(site)}: {crash.message}"
+    return report
+
+
+def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of PyTorch and detmode."""
+    if traceback is None:
+        return None
+    below = _of_the_program(traceback.tb_next)
+    frame = traceback.tb_frame
+    if frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "detmode"):
+        return below
+    return TracebackType(below, frame, traceback.tb_lasti, traceback.tb_lineno)
+
+
 # The whole suite
 
 
@@ -167,7 +213,8 @@ class _Suite:
         self._config = config
         self._mode: SuiteMode | None = None
         self._records: list[ReportRow] = []
-        self._written = ""
+        self._written: list[str] = []
+        self._lacks_tests = False
         # A refused call may occur in every step of a test, and the file may be edited meanwhile.
         self._key = functools.cache(functools.partial(baseline.key_of, root=config.rootpath))
         self._update: bool = config.getoption("--detmode-update-baseline")
@@ -180,8 +227,8 @@ class _Suite:
         self._overrides = dict(
             each.rpartition("=")[::2] for each in config.getoption("--detmode-override")
         )
-        name = config.getoption("--detmode-baseline")
-        self._file = None if name is None else config.invocation_params.dir / Path(name)
+        self._file = self._path("--detmode-baseline")
+        self._sarif = self._path("--detmode-sarif")
         if self._update and self._file is None:
             raise pytest.UsageError("--detmode-update-baseline needs --detmode-baseline FILE")
         if self._file is not None and not self._update:
@@ -189,6 +236,11 @@ class _Suite:
                 self._known = baseline.read(self._file)
             except baseline.BaselineError as error:
                 raise pytest.UsageError(str(error)) from error
+
+    def _path(self, option: str) -> Path | None:
+        """Return the file that an option names, relative to where pytest was called."""
+        name = self._config.getoption(option)
+        return None if name is None else self._config.invocation_params.dir / Path(name)
 
     @property
     def _distributes(self) -> bool:
@@ -216,9 +268,13 @@ class _Suite:
         with self._mode:
             return (yield)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note that tests are missing, which need not stop the run."""
+        self._lacks_tests |= report.failed
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Collect the rows; write the baseline if the run was complete."""
+        """Collect the rows; write the files, the baseline only if the run was complete."""
         from detmode.reports.report import Report
 
         if self._mode is not None:
@@ -226,8 +282,11 @@ class _Suite:
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output["detmode"] = Report(self._records).to_json()
-        elif self._update:
-            self._written = self._write(session, exitstatus)
+            return
+        if self._update:
+            self._written.append(self._write(session, exitstatus))
+        if self._sarif is not None:
+            self._written.append(self._write_sarif(session, self._sarif))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -245,6 +304,8 @@ class _Suite:
         ran = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if not ran or session.shouldfail or session.shouldstop:
             return f"the run was cut short: {self._file} is unchanged"
+        if self._lacks_tests:
+            return f"not all tests could be collected: {self._file} is unchanged"
         keys = {self._key(record.overload, record.site) for record in self._offenders()}
         try:
             baseline.write(self._file, keys)
@@ -253,14 +314,37 @@ class _Suite:
             return str(error)
         return f"wrote {len(keys)} to {self._file}"
 
+    def _write_sarif(self, session: pytest.Session, file: Path) -> str:
+        from detmode.cuda.files import replace_file
+        from detmode.reports.report import Report
+
+        new = self._new()
+        try:
+            replace_file(file, Report(new).to_sarif().encode())
+        except OSError as error:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return f"cannot write {file}: {error.strerror}"
+        return f"wrote {len(new)} to {file}"
+
+    def _new(self) -> list[ReportRow]:
+        """Return the offenders that the baseline does not list."""
+        return [
+            record
+            for record in self._offenders()
+            if self._key(record.overload, record.site) not in self._known
+        ]
+
     def _offenders(self) -> list[ReportRow]:
         return [record for record in self._merged() if record.action in _OFFENDERS]
 
     def _merged(self) -> list[ReportRow]:
-        """Return the rows of all processes, one for each overload, action and site."""
+        """Return the rows of all processes by line, one for each overload, action and site.
+
+        Tests may run in any order, and in any process.
+        """
         from detmode.reports.report import merged
 
-        return merged(self._records)
+        return sorted(merged(self._records), key=_line)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the calls that may vary, and how many were made deterministic."""
@@ -268,21 +352,26 @@ class _Suite:
         from detmode.reports.report import Report
 
         terminalreporter.section("detmode")
-        offenders = self._offenders()
-        keys = [self._key(record.overload, record.site) for record in offenders]
-        new = [record for record, key in zip(offenders, keys) if key not in self._known]
+        new = self._new()
         terminalreporter.write_line(str(Report(new)) if new else Report(self._merged()).verdict)
         calls = dict.fromkeys(("substitute", "native"), 0)
         for record in self._merged():
             calls[record.action] = calls.get(record.action, 0) + record.count
         line = f"{plural(len(new), 'place')} may vary"
         if self._known:
+            offenders = self._offenders()
+            occurred = {self._key(record.overload, record.site) for record in offenders}
             line += f", in addition to {len(offenders) - len(new)} in the baseline"
-            line += f"; {len(self._known - set(keys))} of the baseline did not occur"
+            line += f"; {len(self._known - occurred)} of the baseline did not occur"
         terminalreporter.write_line(line)
         terminalreporter.write_line(
             f"{plural(calls['substitute'], 'call')} substituted, {calls['native']} made "
             "deterministic by PyTorch"
         )
-        if self._written:
-            terminalreporter.write_line(self._written)
+        for line in self._written:
+            terminalreporter.write_line(line)
+
+
+def _line(record: ReportRow) -> tuple[str, int, str]:
+    file, _, line = record.site.rpartition(":")
+    return (file, int(line), record.overload) if line.isdecimal() else (record.site, 0, "")

@@ -30,6 +30,9 @@ from detmode.testing.repeats import (
     snapshot,
 )
 
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
 __all__ = ["VARIED", "assert_reproducible"]
 
 VARIED = ("threads", "addresses", "memory", "schedule")
@@ -89,7 +92,6 @@ def assert_reproducible(
         TypeError: the result cannot be compared, or an argument cannot be copied.
         ValueError: ``runs`` or ``vary`` is impossible, or there is nothing to compare.
     """
-    __tracebackhide__ = True  # pytest shows the line of the test
     _check(runs, vary)
     restore_generators, threads = remember_generators(), torch.get_num_threads()
     kept: list[Any] = []

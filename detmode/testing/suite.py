@@ -39,6 +39,8 @@ class CheckedMode(DeterministicMode):
         ValueError, TypeError: an argument is impossible.
     """
 
+    _public = (*DeterministicMode._public, "compare")
+
     def __init__(self, repeats: int = 3, **options: Any) -> None:
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
             raise ValueError(f"repeats must be an int of at least 2, got {repeats!r}")

@@ -365,14 +365,19 @@ def _start_over(
             again = under_detmode(target, program, own, is_module=options.is_module)
         except ValueError as error:
             raise UsageError(str(error)) from error
+    on_windows = sys.platform == "win32"
     if again is None:
         if not missing:
             return
-        # `python -m detmode` again if that is how it began, else the installed command.
-        main_module = sys.modules["__main__"]
-        again = ["-m", "detmode"] if getattr(main_module, "__spec__", None) else [sys.argv[0]]
-        again += arguments
+        # `python -m detmode` again if that is how it began, else the installed command, which is no
+        # Python file on Windows.
+        as_module = on_windows or getattr(sys.modules["__main__"], "__spec__", None)
+        again = [*(["-m", "detmode"] if as_module else [sys.argv[0]]), *arguments]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    command, environment = [sys.executable, *flags, *again], {**os.environ, **missing}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *flags, *again], {**os.environ, **missing})
+    if on_windows:
+        # There exec ends the process that the shell waits for, and the exit code is lost.
+        raise SystemExit(subprocess.call(command, env=environment))
+    os.execve(sys.executable, command, environment)

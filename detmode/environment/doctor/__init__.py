@@ -12,6 +12,10 @@ from detmode.environment.doctor.finding import SEVERITIES, Finding
 __all__ = ["SEVERITIES", "Finding", "findings"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def findings() -> tuple[Finding, ...]:
     """Everything that is looked at, whether or not there is something to do; errors first.
 
