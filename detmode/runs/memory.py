@@ -176,6 +176,11 @@ class Memory:
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}
 
+    @property
+    def is_defined(self) -> bool:
+        """True if all is, as far as is known."""
+        return not self._blocks
+
     def content(self, tensor: Tensor) -> int:
         """Return one of :data:`DEFINED`, :data:`PARTLY` and :data:`UNDEFINED`.
 

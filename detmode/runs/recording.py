@@ -170,9 +170,11 @@ class record(RunObserver):
             outputs = [
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
-            # Returning a view of an input does not write it.
-            known = {_storage(tensor) for tensor in inputs}
-            fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
+            fresh = []
+            if plan.allocates or before is None or not self._memory.is_defined:
+                # Returning a view of an input does not write it.
+                known = {_storage(tensor) for tensor in inputs}
+                fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
             if before is None:
                 if plan.waits or fresh:
                     self._complete(inputs)
@@ -294,7 +296,7 @@ class record(RunObserver):
             forms.append(self._form(tensor, strided))
             if not strided:
                 numbers.append(self._digests.add(_content(tensor)))
-            elif unfinished := self._pending.get(_storage(tensor)):
+            elif self._pending and (unfinished := self._pending.get(_storage(tensor))):
                 numbers.append(self._digests.add_undefined())
                 unfinished.append((numbers[-1], tensor, unfinished[0][2]))
             else:
