@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import BinaryIO
 
 from detmode.cuda.files import replace_file
 from detmode.environment.rank import Rank
@@ -47,7 +46,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_urgent = False
-        self._locked: dict[str, BinaryIO] = {}
+        self._locked: dict[str, int] = {}
 
     def enter(self, name: str) -> None:
         """Show that the process of this name is there, until it dies.
@@ -68,17 +67,17 @@ class Folder:
 
     def take(self, name: str, path: Path | None = None) -> bool:
         """Hold a name for as long as this process lives; return whether nobody else does."""
-        file = open(path or self._lock(name), "ab")  # noqa: SIM115  # closing it would unlock it
+        file = os.open(path or self._lock(name), os.O_RDWR | os.O_CREAT, 0o600)
         if _locks(file):
-            self._locked[name] = file
+            self._locked[name] = file  # closing it would unlock it
             return True
-        file.close()
+        os.close(file)
         return False
 
     def release(self) -> None:
         """Give up the names that this process holds, as if it had died."""
         while self._locked:
-            self._locked.popitem()[1].close()
+            os.close(self._locked.popitem()[1])
 
     def leave(self, name: str, report: Report, *, failed: bool) -> None:
         """Leave the rows of the process of this name.
@@ -93,7 +92,7 @@ class Folder:
         """Return whether the process of this name, another one, was there and no longer is."""
         try:
             with open(self._lock(name), "rb+") as file:
-                return _locks(file)
+                return _locks(file.fileno())
         except FileNotFoundError:
             return False
 
@@ -129,6 +128,7 @@ class Folder:
         with contextlib.suppress(OSError):
             self.path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
+        self.release()  # not before: others would take it for the death of this process
 
     def _read(self, name: str) -> Left:
         whole = json.loads(self._rows(name).read_bytes())
@@ -144,7 +144,7 @@ class Folder:
 _logger = logging.getLogger("detmode")
 
 
-def _locks(file: BinaryIO) -> bool:
+def _locks(file: int) -> bool:
     """Lock a file for this process alone: forked children do not inherit the lock."""
     if sys.platform == "win32":
         return False  # those who have died are waited for, as those who are late

@@ -136,4 +136,4 @@ def test_too_late(found: Any) -> None:
         "communication": "fix_buckets: it has a communication hook",
     }
     with pytest.raises(TypeError, match="expects a DistributedDataParallel model, got Linear"):
-        fix_buckets(nn.Linear(2, 2))  # type: ignore[arg-type]
+        fix_buckets(nn.Linear(2, 2))

@@ -34,7 +34,6 @@ ACCELERATE = (
 ROWS = {
     ("aten::index_add_.default", "native", (0, 1), 2),
     ("aten::cumsum.default", "warn", (1,), 1),
-    ("c10d::allreduce_.default", "native", (0, 1), 2),
 }
 
 Start = Callable[..., subprocess.CompletedProcess[str]]

@@ -42,7 +42,12 @@ class _UnderMode:
         folder.enter(name)
 
         def leave() -> None:
-            folder.leave(name, mode.report().by(number), failed=False)
+            report = mode.report().by(number)
+            try:
+                folder.leave(name, report, failed=False)
+            except OSError:
+                late = f"rank {number} ended after the report was given: {report.verdict}"
+                print(f"detmode: note: {late}", file=sys.stderr)
 
         with when_terminated(leave):
             try:
