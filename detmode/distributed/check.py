@@ -78,7 +78,7 @@ class check_ranks:
 
     The result of a check is read at the next one, or at the end of the block, so that nothing waits
     for it. A fault after step ``n`` is therefore reported within two checks, on every rank of
-    ``group``; ranks of other groups that check meanwhile raise at their next check.
+    ``group``; the ranks of another group raise together two checks later at most.
 
     Args:
         module: the same on all ranks of the group.
@@ -199,6 +199,7 @@ class check_ranks:
     def _begin(self) -> None:
         """Begin a check: digest what this rank holds, and send it to the others."""
         if len(self._ranks) == 1:
+            self._raise_if_told()
             return
         self._checks += 1
         with without_modes(), torch.no_grad():
@@ -209,7 +210,9 @@ class check_ranks:
                     f"check_ranks: tensors of {len(shards)} different shards and devices, and only "
                     f"{_SHARDS} can be compared; leave some out with ignore="
                 )
-            check = self._pending = _Check(self._checks, self._steps, shards)
+            check = self._pending = _Check(
+                self._checks, self._steps, shards, is_told=self._is_told()
+            )
             began = f"began/{self._key_of(self._rank)}"
             self._reached(self._store.set, began, str(check.number))
             try:
@@ -222,13 +225,12 @@ class check_ranks:
                 self._lost(check, error)
 
     def _finish(self) -> None:
-        """Read the result of the check that is pending, and of other groups' checks.
+        """Read the result of the check that is pending.
 
         Raises:
             RankError: there is a difference, or a rank took no part.
         """
         check, self._pending = self._pending, None
-        self._raise_if_told()
         if check is None:
             return
         with without_modes():
@@ -237,6 +239,9 @@ class check_ranks:
                 tables = check.received()
             except RuntimeError as error:
                 self._lost(check, error)
+            if tables[:, 0, 3].any():
+                # One rank alone must not stop: the others would wait for it in their next step.
+                self._raise_if_told()
             steps = dict(zip(self._ranks, tables[:, 0, 1].tolist()))
             if len(set(steps.values())) > 1:
                 self._conclude(check, lambda: verdict_on_steps(steps))
@@ -277,8 +282,12 @@ class check_ranks:
                 )
             ) from error
 
+    def _is_told(self) -> bool:
+        """Return whether a rank, of this group or of another, has found a difference."""
+        return bool(self._reached(self._store.check, [_FAULT]))
+
     def _raise_if_told(self) -> None:
-        if self._reached(self._store.check, [_FAULT]):
+        if self._is_told():
             verdict = Verdict.from_json(self._reached(self._store.get, _FAULT))
             assert verdict is not None
             raise RankError(verdict)
@@ -355,14 +364,17 @@ class _Check:
         step: the number of the step after which it was made.
     """
 
-    def __init__(self, number: int, step: int, shards: list[ShardDigests]) -> None:
+    def __init__(
+        self, number: int, step: int, shards: list[ShardDigests], *, is_told: bool
+    ) -> None:
         self.number = number
         self.step = step
         self._shards = shards
         # A row of its own, and one for each shard: its key, its layout and its root.
         self._table = torch.zeros(1 + _SHARDS, 4, dtype=torch.int64)
         names = sorted(local.name for shard in shards for _, local in shard.tensors)
-        self._table[0, :3] = torch.tensor([hash_of("\n".join(names)), step, len(shards)])
+        own = (hash_of("\n".join(names)), step, len(shards), int(is_told))
+        self._table[0] = torch.tensor(own)
         for row, shard in enumerate(shards, 1):
             self._table[row, :2] = torch.tensor([shard.key, shard.layout])
 

@@ -1,9 +1,5 @@
 """check_ranks: four gloo ranks, faults in one of them, and what every rank is told."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import run_ranks
 from torch import distributed, nn
 
-import detmode
 from detmode import check_ranks
 from detmode.distributed.local_state import digests_of, local_tensors
 from detmode.distributed.verdict import Held, verdict_on_tensors
@@ -28,32 +24,8 @@ Results = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """By program, what it gave on each of four ranks."""
-    folder = tmp_path_factory.mktemp("checked")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    try:
-        for process in processes:
-            _, said = process.communicate(timeout=200)
-            assert process.returncode == 0, said
-    finally:
-        for process in processes:
-            process.kill()
-    of_ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
-    return {name: [each[name] for each in of_ranks] for name in of_ranks[0]}
+    """By scenario, what each of four ranks was told."""
+    return run_ranks(PROGRAM, 4, tmp_path_factory.mktemp("checked"))
 
 
 def agreed_on(of_ranks: list[Any]) -> Any:
@@ -90,11 +62,13 @@ def test_fault_in_one_rank(results: Results) -> None:
 
 
 def test_two_ranks_and_another_group(results: Results) -> None:
-    """Of two ranks both are named; ranks of another group raise the same at their next check."""
+    """Of two ranks both are named; those of another group raise the same, at one step."""
     told = agreed_on(results["pairs"])
     assert (told["ranks"], told["tensor"], told["step"]) == ([0, 1], "module.0.weight", 3)
     assert told["text"].endswith("Two ranks cannot tell which of them is wrong")
-    assert [each["stopped"] for each in results["pairs"]] == [4, 4, 5, 5]
+    *here, there, beside = (each["stopped"] for each in results["pairs"])
+    assert here == [4, 4]
+    assert there == beside <= 6
 
 
 def test_sharded_state(results: Results) -> None:
