@@ -93,7 +93,7 @@ def local_tensors(
                 add(f"{prefix}.{name}", state, shards.get(name, WHOLE))
     for name, value in also.items():
         is_function = callable(value) and not hasattr(value, "state_dict")
-        add(name, value() if is_function else value, WHOLE)  # type: ignore[operator]
+        add(name, value() if is_function else value, WHOLE)  # type: ignore[operator]  # is a function
     return found
 
 

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Collection
@@ -22,8 +21,10 @@ from detmode.cuda.files import replace_file
 from detmode.environment.rank import Rank
 from detmode.reports.report import Report, of_ranks
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]  # without it no lock is taken
 
 PATIENCE = 60.0
 """Seconds for which ranks that have not ended are waited for."""
@@ -59,7 +60,7 @@ class Folder:
             raise PermissionError(f"{self.path} belongs to another user")
         with contextlib.suppress(FileNotFoundError):
             self._rows(name).unlink()  # of an earlier run, which had the same parent and port
-        if sys.platform != "win32":
+        if fcntl is not None:
             # Nobody sees the file before it is locked.
             hidden = self._lock(f".{name}")
             self.take(name, hidden)
@@ -146,7 +147,7 @@ _logger = logging.getLogger("detmode")
 
 def _locks(file: int) -> bool:
     """Lock a file for this process alone: forked children do not inherit the lock."""
-    if sys.platform == "win32":
+    if fcntl is None:
         return False  # those who have died are waited for, as those who are late
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

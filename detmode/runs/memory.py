@@ -1,9 +1,9 @@
 """The memory of a run that holds nothing yet: what nobody has written since it was allocated.
 
-Its bytes differ between two runs of one program, and mean nothing until somebody writes them. That
+Its bytes differ between two runs of one program, and mean nothing until they are written. That
 NumPy, C++ or a Triton kernel has written them, no call of an operator says. New memory is therefore
 marked: bytes at fixed places of it get values of their own, and what the memory held is kept. When
-an operator is about to read it, the places tell: where the mark is gone, somebody has written, and
+an operator is about to read it, the places tell: where the mark is gone, there was a write, and
 elsewhere it gets back what it held, so that the operator reads what it would read by itself. So
 the bytes alone decide whether memory counts as written, in all runs alike.
 """
@@ -33,7 +33,7 @@ _MOST_CELLS = 1 << 8
 """The most cells of a mark; in larger memory they lie apart."""
 _FORMS = 1 << 10
 _MOST_ROWS = 1 << 12
-"""The most rows of a strided view that are told apart; of more, what is between them counts too."""
+"""The most rows of a strided view that are distinguished; beyond, gaps count too."""
 _Span: TypeAlias = tuple[int, int]
 """The first of some bytes of a storage, and the first after them."""
 _count_modes = torch._C._len_torch_dispatch_stack
@@ -138,7 +138,7 @@ class _Spans:
 
 
 class _Block:
-    """What is known of the bytes of a storage.
+    """The state of a storage's bytes, as far as it is known.
 
     Args:
         storage: while it is referenced weakly, its address is not given to another one.
@@ -303,7 +303,7 @@ class Memory:
             inputs: the tensors that it may have read.
             written: the arguments that it has written.
             fresh: the results in memory of their own.
-            undefined: what :meth:`read_undefined` said before the call.
+            undefined: the answer of :meth:`read_undefined` before the call.
         """
         if undefined:
             self.allocated(fresh)

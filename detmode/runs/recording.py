@@ -91,6 +91,14 @@ class record(RunObserver):
         """The calls of ``dump`` whose tensors are not written, and why."""
         return {str(call): reason for call, reason in self._dumps.missed.items()}
 
+    @property
+    def unwritten_reads(self) -> dict[str, int]:
+        """The number of calls that read memory that nobody had written, by operator and line.
+
+        Their results are not recorded.
+        """
+        return dict(self._unsaid)
+
     @untraced
     def __exit__(
         self,
@@ -144,7 +152,7 @@ class record(RunObserver):
             # A view of an unfinished result does not wait for it.
             is_late = plan.waits or plan.aliases
             if self._pending and not is_late:
-                # Gloo itself copies a result into place, while somebody waits for it.
+                # Gloo itself copies a result into place, while another thread waits for it.
                 self._complete(inputs[1:] if plan.copies else [*inputs, *written])
             undefined = self._memory.read_undefined(plan, inputs, written)
             before = None if is_late else self._add(inputs, really=plan.gives_value)

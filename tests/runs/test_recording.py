@@ -199,6 +199,7 @@ def new(numel: int, byte: int) -> Tensor:
     return made
 
 
+# The warning that some results are not recorded is of no interest here.
 @pytest.mark.filterwarnings("ignore:.*read memory that nobody")
 def test_computing_with_what_nobody_wrote(tmp_path: Path) -> None:
     """The results are undefined, too, until they reach what was defined, or a value of Python's."""
@@ -218,10 +219,11 @@ def test_computing_with_what_nobody_wrote(tmp_path: Path) -> None:
         assert ("reads uninitialized memory" in str(comparison)) == (used == "written")
 
 
+# As above.
 @pytest.mark.filterwarnings("ignore:.*read memory that nobody")
 @pytest.mark.parametrize("numel", [3, 1000, 100_000])
 def test_memory_that_others_fill(numel: int, tmp_path: Path) -> None:
-    """What NumPy has written is seen, and only that; what new memory held before does not count."""
+    """NumPy's writes are seen, and only those; what new memory held before does not count."""
 
     def program(values: tuple[int, float], recording: record) -> None:
         byte, value = values
@@ -244,7 +246,7 @@ def test_memory_that_others_fill(numel: int, tmp_path: Path) -> None:
 
 
 def test_memory_that_is_written_in_parts(tmp_path: Path) -> None:
-    """What is still undefined beside them is told apart, to the byte."""
+    """Undefined bytes beside written ones stay undefined, to the byte."""
 
     def program(byte: int, recording: record) -> None:
         with recording:
@@ -260,7 +262,7 @@ def test_memory_that_is_written_in_parts(tmp_path: Path) -> None:
 
 
 def test_resized_memory(path: Path, tmp_path: Path) -> None:
-    """What a storage gets is undefined, though no operator resizes it; what it keeps is not."""
+    """A storage's new bytes are undefined, though no operator resizes it; kept ones are not."""
 
     def program(byte: int, recording: record) -> None:
         x = torch.ones(64)
