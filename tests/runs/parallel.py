@@ -138,7 +138,7 @@ def pp(mesh: DeviceMesh) -> None:
     stage = network(world)[rank]
     schedule = ScheduleGPipe(
         PipelineStage(stage, rank, world, torch.device("cpu")),
-        n_microbatches=2,
+        n_microbatches=4,
         loss_fn=nn.functional.mse_loss,
     )
     optimizer = torch.optim.AdamW(stage.parameters())
