@@ -194,8 +194,13 @@ class record(RunObserver):
                 self._memory.new(fresh)
             else:
                 self._memory.called(plan, inputs, written, fresh, undefined)
-            unwritten = [result[position] for position in plan.undefined]
-            self._memory.allocated(unwritten, is_result=False)
+            if plan.undefined:
+                unwritten = [result[position] for position in plan.undefined]
+                self._memory.allocated(unwritten, is_result=False)
+                # One of them may contain another output.
+                self._memory.written(
+                    each for each in outputs if not any(each is one for one in unwritten)
+                )
             if plan.asynchronous:
                 waited_for = plan.is_waited_for(args)
                 after = self._add_pending(outputs, waited_for)

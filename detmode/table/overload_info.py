@@ -88,8 +88,9 @@ UNDEFINED_OUTPUTS = {
     "aten::cudnn_batch_norm": (3,),
     "aten::miopen_rnn": (3, 4),
     "aten::mkldnn_rnn_layer": (3,),
+    "fsdp::all_gather_copy_in": (1,),
 }
-"""Outputs that only the backward uses and that are partly unwritten, so that they are ignored."""
+"""Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
 
 class OverloadInfo:
