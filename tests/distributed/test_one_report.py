@@ -101,6 +101,28 @@ def test_nodes(run_command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert f"detmode: note: ranks 0-4: {ELSEWHERE}" in done.stderr.splitlines()
 
 
+def test_probe_of_a_rank(run_command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Probes are not joined: each rank has a heading and files of its own."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = run_command("probe", "--report", "probe.json", "-c", "import torch; torch.ones(2).neg()")
+    assert done.returncode == 0
+    assert "rank 1" in done.stderr.splitlines()
+    assert [path.name for path in tmp_path.glob("probe*")] == ["probe.rank1.json"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+def test_processes_that_are_not_recorded(run_command, tmp_path: Path) -> None:
+    """The end says how many there were."""
+    program = (
+        "from torch.multiprocessing import start_processes\n"
+        "start_processes(print, nprocs=2, start_method='fork')"
+    )
+    done = run_command("record", "-o", "run", "-c", program)
+    assert done.returncode == 0
+    assert "note: not recorded: 2 processes" in done.stderr
+
+
 def test_a_rank_by_its_environment() -> None:
     """Launchers tell it; what is left out is taken to be one node, and the first attempt."""
     assert rank_of({}) is None
