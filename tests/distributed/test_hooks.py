@@ -33,7 +33,13 @@ def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
 
     The program itself asserts that PyTorch's method is back after the blocks.
     """
-    first, *others = (counts for rank in results[hook] for counts in rank["counted"])
+    # What PyTorch calls once, for itself, is left out.
+    known = {*EXPECTED[hook], "aten::copy_.default"}
+    first, *others = (
+        {name: count for name, count in counts.items() if name in known}
+        for rank in results[hook]
+        for counts in rank["counted"]
+    )
     assert others == [first] * 5
     for rank in results[hook]:
         calls, again = rank["recorded"]
@@ -41,7 +47,7 @@ def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
         found = Counter(calls)
         for overload, count in EXPECTED[hook].items():
             assert found[overload] == count
-            # Calls with out= that the table does not list are not counted.
+            # The mode counts no bmm of dense tensors.
             assert first.get(overload, count) == count
 
 
