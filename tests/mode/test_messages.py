@@ -1,5 +1,6 @@
 """The texts: PyTorch's to the letter, then the place and the remedy on lines of their own."""
 
+import pickle
 import runpy
 import warnings
 
@@ -275,3 +276,17 @@ def test_every_message_is_pure_text():
     """The templates hold nothing but the caller's name to fill in."""
     for warn in (False, True):
         assert messages.alert_text("a{b}c", warn=warn).startswith("a{b}c does not have")
+
+
+def test_a_refusal_knows_its_line():
+    """It does in another process as well, such as a worker's; other errors know none."""
+    with (
+        pytest.raises(RuntimeError) as caught,
+        DeterministicMode(substitute=False, simulate="cuda"),
+    ):
+        max_unpool()
+    site = messages.site_of(caught.value)
+    assert f"\n  at {site}\n" in str(caught.value)
+    assert messages.site_of(pickle.loads(pickle.dumps(caught.value))) == site
+    assert messages.site_of(RuntimeError(str(caught.value))) is None
+    assert messages.site_of(KeyError()) is None
