@@ -25,9 +25,9 @@ from .mode.warm import warm
 from .reports.report import Record, Report, ReportRow
 from .rules import default_rules
 from .runs.comparison import Comparison
-from .runs.diff import diff
 from .runs.probe_report import ProbeReport
 from .runs.probing import probe
+from .runs.ranks import diff
 from .runs.recording import record
 from .runs.trace_file import TraceError
 from .table import conditions as conditions

@@ -18,6 +18,7 @@ from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from detmode.environment.dispatch import untraced, without_modes
+from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.description import about_run, arguments_text, generator_state
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
@@ -64,6 +65,7 @@ class record(RunObserver):
         self._writer: Writer | None = None
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
+        self._collectives = CollectiveNumbers()
         self._plan = cache(OverloadInfo)
         # The storages that have not been written since their allocation. A weak reference keeps
         # the address from being reused for another storage.
@@ -139,6 +141,7 @@ class record(RunObserver):
                 self._complete([*inputs, *written])
             before = None if plan.waits else self._add(inputs)
             place = place or self._places.of_call(inputs)
+            collective = self._collectives.of(plan, args, kwargs) if plan.asynchronous else None
             dump = self._dumps.begin(plan.name, self._calls)
             if dump is not None:
                 dump.add("input", self._defined(inputs))
@@ -180,7 +183,8 @@ class record(RunObserver):
             self._dumps.made(plan.name, dump)
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
-            self._write(plan.name, place, sides, seeded, arguments_text(args, kwargs), inside)
+            arguments = arguments_text(args, kwargs)
+            self._write(plan.name, place, sides, seeded, arguments, inside, collective)
             # What comes next in a graph may write them, which is not seen.
             self._note_written(buffers, allocates=False)
         return result
@@ -219,6 +223,7 @@ class record(RunObserver):
         seeded: Tensor | None,
         arguments: str,
         graph: str | None,
+        collective: Collective | None = None,
     ) -> None:
         """Write the line of a call that has ended, and a batch if one is due."""
         writer = self._writer
@@ -228,6 +233,8 @@ class record(RunObserver):
         if seeded is not None:
             self._taken.append(self._digests.add(seeded))
         module = place.module
+        inside = None if graph is None else writer.number(graph)
+        identity = None if collective is None else writer.identity(collective)
         writer.call(
             [
                 writer.number(name),
@@ -236,7 +243,8 @@ class record(RunObserver):
                 *(forms for forms, _ in sides),
                 int(seeded is not None),
                 arguments,
-                *(() if graph is None else (writer.number(graph),)),
+                *(() if inside is None and identity is None else (inside,)),
+                *(() if identity is None else (identity,)),
             ]
         )
         self._calls += 1

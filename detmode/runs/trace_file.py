@@ -18,13 +18,18 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
 
+from detmode.runs.collectives import Collective, RankGroup
 from detmode.runs.files import open_file, read_json, text_of
 
 FORMAT = "detmode-trace"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""The versions that are read. Version 1 does not say to which group a collective belongs."""
 DIGEST_BYTES = 16
 UNDEFINED = bytes(DIGEST_BYTES)
 """Stands for uninitialized memory, which may hold anything and always compares equal."""
+_FIELDS = 10
+"""The fields of a call; those at the end may be missing."""
 _MOST_BYTES_A_LINE = 1 << 20
 _MOST_TEXT_A_CALL = 1 << 23
 """Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
@@ -57,6 +62,7 @@ class TraceCall:
         arguments: the other arguments as text, with "_" in place of each tensor.
         generator: for a random operator, the digest of its generator's state before the call.
         graph: the compiled graph in which it is made, by the name of the graph's own call.
+        collective: for a collective, its identity on all ranks that take part.
     """
 
     number: int
@@ -69,6 +75,7 @@ class TraceCall:
     arguments: str
     generator: bytes | None
     graph: str | None = None
+    collective: Collective | None = None
 
     def tensors(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield the name ("input 0"), the form and the digest of each tensor."""
@@ -154,6 +161,7 @@ class Writer:
         except OSError as error:
             raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
         self._numbers: dict[str, int] = {}
+        self._groups: dict[RankGroup, int] = {}
         self._lines: list[str] = []
         self._failed = False
 
@@ -165,11 +173,20 @@ class Writer:
             self._lines.append(json.dumps({"text": text}))
         return number
 
+    def identity(self, collective: Collective) -> list[int]:
+        """Return the numbers that stand for a collective's identity."""
+        number = self._groups.get(collective.group)
+        if number is None:
+            number = self._groups[collective.group] = len(self._groups)
+            self._lines.append(json.dumps({"group": collective.group}))
+        return [number, collective.number, *collective.peers]
+
     def call(self, fields: list[Any]) -> None:
         """Add a line: ``[overload, site, module, inputs, outputs, mutated, random, arguments]``.
 
         Texts are given as numbers; ``inputs``, ``outputs`` and ``mutated`` are lists of the numbers
-        of the forms. A call in a compiled graph has the graph's name as a ninth field.
+        of the forms. A call in a compiled graph has the graph's name as a ninth field; a collective
+        has that or None there, and its identity as a tenth.
         """
         self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
 
@@ -214,14 +231,8 @@ class Reader:
         self.path = Path(path)
         file = self.path / "trace.json"
         try:
-            about = read_head(file, FORMAT, VERSION)
+            about = read_head(file, FORMAT, READABLE)
         except OSError as error:
-            several = sorted(file.parent.name for file in self.path.glob("rank*/trace.json"))
-            if several:
-                raise TraceError(
-                    f"{self.path} has the traces of several ranks: name one, such as "
-                    f"{self.path / several[0]}"
-                ) from error
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         self.about = _known(about)
         """The fields of ``trace.json``; those of a wrong type are ignored."""
@@ -234,18 +245,19 @@ class Reader:
         Raises:
             TraceError: a line is malformed.
         """
-        for number, (shape, arguments, digests) in enumerate(self.scan()):
+        for number, call in enumerate(self.scan()):
             if wanted is None or number in wanted:
-                yield _record(number, shape, arguments, digests)
+                yield _record(number, *call)
 
-    def scan(self) -> Iterator[tuple[Shape, str, bytes]]:
-        """Yield for each call its shape, its plain arguments, and its concatenated digests.
+    def scan(self) -> Iterator[tuple[Shape, str, bytes, Collective | None]]:
+        """Yield for each call its shape, plain arguments, concatenated digests and collective.
 
         Raises:
             TraceError: a line is malformed.
         """
         texts: list[str] = []
         shapes: dict[Any, Shape] = {}
+        groups: list[RankGroup] = []
         try:
             with (
                 open_file(self.path / "calls.jsonl") as lines,
@@ -261,12 +273,14 @@ class Reader:
                         parsed = json.loads(line)
                         value = parsed.get("call")
                         if value is not None:
-                            *numbers, arguments, graph = value if len(value) > 8 else [*value, None]
+                            fields = [*value, *[None] * (_FIELDS - len(value))]
+                            *numbers, arguments, graph, identity = fields
                             key = _frozen([*numbers, graph])
                             shape = shapes.get(key)
                             if shape is None:
                                 shape = shapes[key] = Shape.of(key, texts)
                             arguments = text_of(arguments)
+                            collective = _collective(identity, groups)
                             wanted = shape.digests * DIGEST_BYTES
                             read = digests.read(wanted)
                             if len(read) < wanted:
@@ -274,6 +288,9 @@ class Reader:
                         elif "end" in parsed:
                             self.complete = parsed["end"] == "complete"
                             return
+                        elif "group" in parsed:
+                            groups.append(_group(*parsed["group"]))
+                            continue
                         else:
                             texts.append(text_of(parsed["text"]))
                             continue
@@ -281,13 +298,18 @@ class Reader:
                         raise TraceError(
                             f"{self.path / 'calls.jsonl'}:{at} is not a line of a trace"
                         ) from None
-                    yield shape, arguments, read
+                    yield shape, arguments, read, collective
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
 
 
-def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
+def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
     """Return the object in the head file of a trace or a dump.
+
+    Args:
+        file: the head file.
+        form: the value of ``format`` that it must have.
+        versions: the versions that can be read.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -300,10 +322,10 @@ def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
         raise TraceError(f"{file} is not JSON; is it a {what}?") from error
     if not isinstance(head, dict) or head.get("format") != form:
         raise TraceError(f"{file} is not a {what} of detmode")
-    if head.get("version") != version:
-        found = reprlib.repr(head.get("version"))
+    if head.get("version") not in versions:
+        found, known = reprlib.repr(head.get("version")), " and ".join(map(str, versions))
         raise TraceError(
-            f"{file} has version {found}, and this detmode reads {version}: read it with the "
+            f"{file} has version {found}, and this detmode reads {known}: read it with the "
             "detmode that wrote it"
         )
     return head
@@ -324,12 +346,32 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     return known
 
 
-def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> TraceCall:
+def _group(name: Any, description: Any, backend: Any, ranks: Any) -> RankGroup:
+    if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
+        raise ValueError
+    return RankGroup(text_of(name), text_of(description), text_of(backend), tuple(ranks))
+
+
+def _collective(identity: Any, groups: Sequence[RankGroup]) -> Collective | None:
+    if identity is None:
+        return None
+    if any(type(each) is not int for each in identity):
+        raise ValueError
+    group, number, *peers = identity
+    if group < 0 or number < 0 or len(peers) not in (0, 3):
+        raise ValueError
+    return Collective(groups[group], number, tuple(peers))
+
+
+def _record(
+    number: int, shape: Shape, arguments: str, digests: bytes, collective: Collective | None
+) -> TraceCall:
     each = split(digests)
     ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)
     place = (shape.overload, shape.site, shape.module)
     generator = next(each, None)
-    return TraceCall(number, *place, ins, outs, mutated, arguments, generator, shape.graph)
+    sides = (ins, outs, mutated)
+    return TraceCall(number, *place, *sides, arguments, generator, shape.graph, collective)
 
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:

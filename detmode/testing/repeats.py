@@ -17,7 +17,7 @@ from torch import Tensor
 from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.runs.comparison import Comparison
-from detmode.runs.diff import diff
+from detmode.runs.diff import diff_traces
 from detmode.runs.difference import gaps, parts, unequal
 from detmode.runs.recording import record
 
@@ -175,7 +175,7 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
             except Exception as error:
                 return f"recording the run again raised {type(error).__name__}: {error}"
             if position:
-                comparison = diff(paths[0], paths[position])
+                comparison = diff_traces(paths[0], paths[position]).comparison
                 if not comparison.identical:
                     return _named(comparison)
     return (
