@@ -111,6 +111,7 @@ class Divergence:
         generators: the generators whose states differed when the recordings began: "torch",
             "cuda:0", "python", "numpy"; none if they cannot be the cause.
         graph: the compiled graph that it is, or in which it is made, by name and index.
+        step: the step in which it is made, counted from 0; ``None`` if no step ended in the run.
     """
 
     kind: str
@@ -119,6 +120,7 @@ class Divergence:
     differing: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     graph: CallName | None = None
+    step: int | None = None
 
     @property
     def call(self) -> TraceCall:
@@ -151,6 +153,7 @@ class Comparison(Shown):
         to_dump: for each run, the calls to dump in order to see how the tensors differ.
         started: differences in the runs' starts (arguments, PyTorch's version, its threads):
             the name, the first run's value and the second's.
+        steps: the steps that were recorded, as ``--steps`` has them; "0:" for all of them.
     """
 
     divergence: Divergence | None
@@ -167,6 +170,7 @@ class Comparison(Shown):
     dumped: tuple[CallDifference, ...] = ()
     to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
     started: tuple[tuple[str, str, str], ...] = ()
+    steps: str = "0:"
 
     @property
     def identical(self) -> bool:
@@ -248,6 +252,8 @@ class Comparison(Shown):
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
         if not all(options):
             return None
+        if self.steps != "0:":
+            options = [f"--steps {self.steps} {each}" for each in options]
         how = (
             f"both runs again with {options[0]}"
             if options[0] == options[1]
@@ -298,6 +304,7 @@ def _described(divergence: Divergence) -> str:
         ("module", call.module or "-"),
         *((("graph", str(divergence.graph)),) if divergence.graph else ()),
         *((("collective", str(call.collective)),) if call.collective else ()),
+        *((("step", str(divergence.step)),) if divergence.step is not None else ()),
         (
             "number",
             " and ".join("-" if c is None else str(c.number) for c in _both(divergence)),
@@ -379,6 +386,7 @@ def as_data(divergence: Divergence | None) -> dict[str, Any] | None:
         "first": divergence.first and divergence.first.number,
         "second": divergence.second and divergence.second.number,
         "differing": list(divergence.differing),
+        "step": divergence.step,
         "generators": list(divergence.generators),
         "graph": divergence.graph and str(divergence.graph),
         "collective": call.collective and str(call.collective),

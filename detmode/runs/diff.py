@@ -24,7 +24,12 @@ from detmode.runs.comparison import (
 from detmode.runs.dump_diff import compare_dumps, pairs
 from detmode.runs.dump_file import dumps_of
 from detmode.runs.graphs import GRAPH
-from detmode.runs.started import reseeded_generators, started_differently, two_ranks
+from detmode.runs.started import (
+    other_groups,
+    reseeded_generators,
+    started_differently,
+    two_ranks,
+)
 from detmode.runs.trace_file import TraceCall
 from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
@@ -179,8 +184,9 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
             name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
         )
         found = _divergence(mine, theirs, suspects, ranks)
-        if graph is not None:
-            found = replace(found, graph=one.name_of(graph))
+        number = found.call.number
+        step = (one if found.first is not None else other).reader.step_of(number)
+        found = replace(found, step=step, graph=None if graph is None else one.name_of(graph))
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # An extra step shows first as different data.
             return replace(found, kind="calls")
@@ -210,7 +216,9 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
-        started_differently(one, other, ranks),
+        # Two ranks of one run may have groups of their own.
+        started_differently(one.reader, other.reader) + (() if ranks else other_groups(one, other)),
+        str(one.reader.steps_recorded),
     )
     return TraceDiff(comparison, places.get("divergence"), parts)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import Comparison
 from detmode.runs.diff import TakenPart, TraceDiff, diff_traces
+from detmode.runs.levels import CALL
 from detmode.runs.ranks_comparison import Cause, RunComparison
+from detmode.runs.started import started_of_all
+from detmode.runs.steps_diff import diff_steps, level_of
 from detmode.runs.trace_file import Reader, TraceError
 
 _FOLDER = re.compile(r"rank(\d{1,9})\Z")
@@ -27,14 +29,20 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         second: the folder of the other.
 
     Returns:
-        For runs of several ranks, a :class:`~detmode.runs.ranks_comparison.RunComparison`.
+        For runs of several ranks, a :class:`~detmode.runs.ranks_comparison.RunComparison`; for
+        recordings of level "module" or "step", a
+        :class:`~detmode.runs.steps_diff.StepsComparison`.
 
     Raises:
         TraceError: one of them cannot be read, or only one of them is a run of several ranks.
     """
     one, other = _traces(first), _traces(second)
     if not one and not other:
-        return diff_traces(first, second).comparison
+        alone = {0: (Path(first), Path(second))}
+        level = level_of(alone)
+        if level == CALL:
+            return diff_traces(first, second).comparison
+        return diff_steps(alone, ((), ()), level, is_run=False)
     for path, traces, others in ((first, one, other), (second, other, one)):
         if not traces:
             Reader(path)
@@ -45,9 +53,12 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     common = sorted(one.keys() & other.keys())
     if not common:
         raise TraceError(f"{first} and {second} have no rank in common: record all ranks of both")
-    diffs = {rank: diff_traces(one[rank], other[rank]) for rank in common}
+    pairs = {rank: (one[rank], other[rank]) for rank in common}
     missing = (tuple(sorted(one.keys() - other.keys())), tuple(sorted(other.keys() - one.keys())))
-    return _joined(diffs, missing)
+    level = level_of(pairs)
+    if level != CALL:
+        return diff_steps(pairs, missing, level, is_run=True)
+    return _joined({rank: diff_traces(*pair) for rank, pair in pairs.items()}, missing)
 
 
 def _traces(path: str | os.PathLike[str]) -> dict[int, Path]:
@@ -88,7 +99,8 @@ def _joined(
         timeline=shown.timeline,
         dumped=shown.dumped,
         to_dump=shown.to_dump,
-        started=tuple(_started(comparisons)),
+        steps=shown.steps,
+        started=started_of_all({rank: each.started for rank, each in comparisons.items()}),
         causes=causes,
         comparisons=comparisons,
         reached={rank: each.rank for rank, each in origins.items() if each.rank is not None},
@@ -173,14 +185,3 @@ def _causes(
         else:
             found[key] = replace(known, ranks=(*known.ranks, rank))
     return tuple(found.values())
-
-
-def _started(comparisons: Mapping[int, Comparison]) -> Iterator[tuple[str, str, str]]:
-    """Yield how the runs were started differently, with the ranks if it is not all of them."""
-    found: dict[tuple[str, str, str], list[int]] = {}
-    for rank, comparison in comparisons.items():
-        for each in comparison.started:
-            found.setdefault(each, []).append(rank)
-    for (name, first, second), ranks in found.items():
-        of = "" if len(ranks) == len(comparisons) else f" of {some_ranks(ranks)}"
-        yield f"{name}{of}", first, second

@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 from detmode.runs.collectives import Collective, RankGroup
 from detmode.runs.files import open_file, read_json, text_of
+from detmode.runs.step_range import StepRange
 
 FORMAT = "detmode-trace"
 VERSION = 2
@@ -136,85 +137,17 @@ class Shape:
         return cls(texts[overload], texts[site], names[0], forms, n_digests, names[1])
 
 
-class Writer:
-    """Writes a trace.
+class TraceStep(NamedTuple):
+    """The end of a step.
 
     Args:
-        path: a folder that does not exist, or is empty.
-        about: the fields of ``trace.json`` besides format and version.
-
-    Raises:
-        TraceError: the folder cannot be created, or has files in it.
+        calls: the number of calls that the trace has before it.
+        digests: for each module, or part of the state, the digest of its step; empty if the calls
+            are in the trace.
     """
 
-    def __init__(self, path: str | os.PathLike[str], about: dict[str, Any]) -> None:
-        self.path = Path(path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if any(self.path.iterdir()):
-                raise TraceError(f"{self.path} is not empty; name a folder that does not exist yet")
-            head = {"format": FORMAT, "version": VERSION, **about}
-            with (self.path / "trace.json").open("x", encoding="utf-8") as file:
-                file.write(json.dumps(head, indent=1) + "\n")
-            self._calls: IO[str] = (self.path / "calls.jsonl").open("w", encoding="utf-8")
-            self._digests: IO[bytes] = (self.path / "digests.bin").open("wb")
-        except OSError as error:
-            raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
-        self._numbers: dict[str, int] = {}
-        self._groups: dict[RankGroup, int] = {}
-        self._lines: list[str] = []
-        self._failed = False
-
-    def number(self, text: str) -> int:
-        """Return the number that stands for a text in later lines."""
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self._numbers)
-            self._lines.append(json.dumps({"text": text}))
-        return number
-
-    def identity(self, collective: Collective) -> list[int]:
-        """Return the numbers that stand for a collective's identity."""
-        number = self._groups.get(collective.group)
-        if number is None:
-            number = self._groups[collective.group] = len(self._groups)
-            self._lines.append(json.dumps({"group": collective.group}))
-        return [number, collective.number, *collective.peers]
-
-    def call(self, fields: list[Any]) -> None:
-        """Add a line: ``[overload, site, module, inputs, outputs, mutated, random, arguments]``.
-
-        Texts are given as numbers; ``inputs``, ``outputs`` and ``mutated`` are lists of the numbers
-        of the forms. A call in a compiled graph has the graph's name as a ninth field; a collective
-        has that or None there, and its identity as a tenth.
-        """
-        self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
-
-    def flush(self, digests: bytes) -> None:
-        """Write the lines so far, after their digests.
-
-        Raises:
-            OSError: they cannot be written. Nothing more is written afterwards, because digests are
-                identified by their position.
-        """
-        if self._failed:
-            return
-        self._failed = True
-        self._digests.write(digests)
-        self._digests.flush()
-        if self._lines:
-            self._calls.write("\n".join(self._lines) + "\n")
-            self._calls.flush()
-            self._lines.clear()
-        self._failed = False
-
-    def close(self, ended: bool) -> None:
-        """Write how the run ended, and close the files."""
-        with ExitStack() as files:
-            files.callback(self._digests.close)
-            files.callback(self._calls.close)
-            if not self._failed:
-                self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
+    calls: int
+    digests: dict[str, bytes]
 
 
 class Reader:
@@ -235,9 +168,21 @@ class Reader:
         except OSError as error:
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         self.about = _known(about)
+        try:
+            self.steps_recorded = StepRange.of(self.about.get("steps"))
+        except (TypeError, ValueError) as error:
+            raise TraceError(f"{file}: {error}") from error
         """The fields of ``trace.json``; those of a wrong type are ignored."""
+        # For each step that ended, the number of calls before; known once all calls are read.
+        self._ends: list[int] = []
         self.complete = False
         """True if the run closed its trace; known once all calls are read."""
+
+    def step_of(self, number: int) -> int | None:
+        """Return the step of a call, if steps have ended in the run; once all calls are read."""
+        if not self._ends:
+            return None
+        return self.steps_recorded.begin + bisect_right(self._ends, number)
 
     def calls(self, wanted: Container[int] | None = None) -> Iterator[TraceCall]:
         """Yield the calls in order, up to the last complete one; or only those with wanted numbers.
@@ -255,9 +200,28 @@ class Reader:
         Raises:
             TraceError: a line is malformed.
         """
+        ends = []
+        for each in self._lines():
+            if isinstance(each, TraceStep):
+                ends.append(each.calls)
+            else:
+                yield each
+        self._ends = ends
+
+    def steps(self) -> Iterator[TraceStep]:
+        """Yield the steps that ended, in order.
+
+        Raises:
+            TraceError: a line is malformed.
+        """
+        return (each for each in self._lines() if isinstance(each, TraceStep))
+
+    def _lines(self) -> Iterator[TraceStep | tuple[Shape, str, bytes, Collective | None]]:
+        """Yield calls and ends of steps."""
         texts: list[str] = []
         shapes: dict[Any, Shape] = {}
         groups: list[RankGroup] = []
+        calls = 0
         try:
             with (
                 open_file(self.path / "calls.jsonl") as lines,
@@ -288,6 +252,13 @@ class Reader:
                         elif "end" in parsed:
                             self.complete = parsed["end"] == "complete"
                             return
+                        elif "step" in parsed:
+                            names = [texts[number] for number in parsed["step"]]
+                            read = digests.read(len(names) * DIGEST_BYTES)
+                            if len(read) < len(names) * DIGEST_BYTES:
+                                return
+                            yield TraceStep(calls, dict(zip(names, split(read))))
+                            continue
                         elif "group" in parsed:
                             groups.append(_group(*parsed["group"]))
                             continue
@@ -298,6 +269,7 @@ class Reader:
                         raise TraceError(
                             f"{self.path / 'calls.jsonl'}:{at} is not a line of a trace"
                         ) from None
+                    calls += 1
                     yield shape, arguments, read, collective
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from training import Fault, bits
 
+import detmode
 from detmode import record
 
 WORLD = 4
@@ -57,7 +59,7 @@ def flip(args: tuple[Any, ...], result: torch.Tensor) -> None:
     bits(result).view(-1)[0] ^= 1 << 20
 
 
-def train(rank: int, fault: str | None) -> None:
+def train(rank: int, fault: str | None, checkpoint: Path | None = None) -> None:
     torch.manual_seed(9 if fault == "seed" else 0)
     net = Net(fault)
     cap = 0.0001 if fault in ("bucket_size", "buckets") else 25
@@ -77,6 +79,9 @@ def train(rank: int, fault: str | None) -> None:
         if fault == "transport" and step == 1:
             ctypes.memset(total.data_ptr(), 0, 4)
         total.neg()
+    if checkpoint is not None:
+        state = {"model": model.state_dict(), "recording": detmode.run_digest()}
+        torch.distributed.checkpoint.save(state, checkpoint_id=checkpoint)
 
 
 def train_sharded(rank: int) -> None:
@@ -116,6 +121,13 @@ def main(folder: Path, rank: int) -> None:
         recorded = record(folder / name / f"rank{rank}")
         with group(folder, name, rank), flips or contextlib.nullcontext(), recorded:
             train(rank, fault)
+    for name in ("none", "again", "bit_flip"):
+        fault = name if rank == FAULTY[name] else None
+        flips = Fault("aten::mm.default", 4, flip) if fault else None
+        recorded = record(folder / f"coarse_{name}" / f"rank{rank}", level="step")
+        path = folder / f"checkpoint_{name}"
+        with group(folder, path.name, rank), flips or contextlib.nullcontext(), recorded:
+            train(rank, fault, path)
     with group(folder, "sharded", rank), record(folder / "sharded" / f"rank{rank}"):
         train_sharded(rank)
 

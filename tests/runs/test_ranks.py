@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import rank_training
+import torch
+import torch.distributed.checkpoint
 from rank_training import FAULTY, WORLD
 from torch import distributed
 
@@ -165,6 +167,33 @@ def test_a_member_without_a_recording(runs: Path, tmp_path: Path) -> None:
     whole = diff(runs / "none", tmp_path / "third")
     assert (whole.identical, whole.causes) == (False, ())
     assert whole.verdict == "ranks 0-2 are identical, and others are missing"
+
+
+def test_coarse_recordings_name_the_step(runs: Path) -> None:
+    """For each rank the first step that differs, and the options that find the call in it."""
+    assert diff(runs / "coarse_none", runs / "coarse_again").identical
+    comparison = diff(runs / "coarse_none", runs / "coarse_bit_flip")
+    assert not comparison.identical
+    step = diff(runs / "none", runs / "bit_flip").divergence.step
+    assert (comparison.step, comparison.next) == (step, f"--steps {step}:{step + 1}")
+    assert list(comparison.firsts) == [0, 1, 2, 3]
+    assert f"step {step} on ranks 0-3: parameters, gradients" in str(comparison)
+    with pytest.raises(TraceError, match="with the same --level and --steps"):
+        diff(runs / "none", runs / "coarse_none")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # read by one process
+def test_checkpoint_has_the_digest_of_all_ranks(runs: Path) -> None:
+    """It is the same for two runs without a fault, and another one after a fault on one rank."""
+    found = {}
+    for name in ("none", "again", "bit_flip"):
+        state = {"recording": ""}
+        torch.distributed.checkpoint.load(
+            state, checkpoint_id=runs / f"checkpoint_{name}", no_dist=True
+        )
+        found[name] = state["recording"]
+    assert len(bytes.fromhex(found["none"])) == 16
+    assert found["none"] == found["again"] != found["bit_flip"]
 
 
 def test_starts_are_compared_first(runs: Path, tmp_path: Path) -> None:
