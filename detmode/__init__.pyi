@@ -27,10 +27,11 @@ from .mode.warm import warm
 from .reports.report import Record, Report, ReportRow
 from .rules import default_rules
 from .runs.comparison import Comparison
-from .runs.diff import diff
 from .runs.probe_report import ProbeReport
 from .runs.probing import probe
+from .runs.ranks import diff
 from .runs.recording import record
+from .runs.steps import end_step, run_digest
 from .runs.trace_file import TraceError
 from .table import conditions as conditions
 from .table.rule import (
@@ -73,11 +74,13 @@ __all__ = [
     "dataloader_kwargs",
     "default_rules",
     "diff",
+    "end_step",
     "get_deterministic_debug_mode",
     "is_deterministic_algorithms_warn_only_enabled",
     "probe",
     "record",
     "rng_state",
+    "run_digest",
     "seed_everything",
     "seed_worker",
     "set_deterministic_debug_mode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,15 +19,20 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from detmode.environment.dispatch import untraced, without_modes
+from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.description import about_run, arguments_text, generator_state
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
+from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter
 from detmode.runs.memory import DEFINED, UNDEFINED, Memory, watch
 from detmode.runs.observer import RunObserver
+from detmode.runs.step_range import StepRange
+from detmode.runs.steps import unwatch as unwatch_steps
+from detmode.runs.steps import watch as watch_steps
 from detmode.runs.tensors import form_of, has_data, is_capturing, is_strided
-from detmode.runs.trace_file import Writer
+from detmode.runs.trace_writer import Writer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
@@ -39,6 +45,8 @@ _BATCH = 512
 """The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
 """The number of digests after which one is written although a collective is still pending."""
+_SECONDS = 1.0
+"""The time after which a batch of steps is written, so that a killed run has them."""
 _DEPTH = 12
 """The most frames between a call and PyTorch's function that rebuilds a tensor."""
 _Added: TypeAlias = tuple[list[int], list[int]]
@@ -51,22 +59,43 @@ class record(RunObserver):
     Args:
         path: a folder that does not exist yet, or is empty.
         dump: calls whose tensors are written too, such as ``"aten::addmm.default@3"``: the
-            overload, and the index among its calls in the block, counted from 0.
+            overload, and the index among its recorded calls, counted from 0.
+        level: ``"call"`` records each call; ``"module"`` one digest for each step and module, of
+            the calls made in it; ``"step"`` one for each step and part of the state that it left
+            (parameters, gradients, optimizer state), and no calls. A step ends where an
+            optimizer's ``step()`` returns, or where the program calls :func:`detmode.end_step`.
+        steps: the steps to record, counted from 0: ``"57:60"`` is 57, 58 and 59; all if not given.
 
     Raises:
         TraceError: the folder cannot be written, or is not empty.
-        TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator.
+        TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator;
+            ``level`` or ``steps`` is none; or calls are to be dumped at another level than theirs.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, dump: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dump: Iterable[str] = (),
+        level: str = CALL,
+        steps: str | None = None,
+    ) -> None:
         super().__init__()
+        if level not in LEVELS:
+            raise ValueError(f"record: level must be one of {', '.join(LEVELS)}, got {level!r}")
         if isinstance(dump, str):
             raise TypeError("record: dump must be a list of calls, got one str")
         self._dumps = DumpWriter(path, map(CallName.of, dump))
+        if level == STEP and self._dumps.missed:
+            raise ValueError("record: level 'step' sees no calls to dump; use level 'call'")
         self._path = path
+        self._level, self._steps = level, StepRange.of(steps)
+        self._step = 0
+        self._skips = not self._steps.has(0)
         self._writer: Writer | None = None
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
+        self._collectives = CollectiveNumbers()
         self._plan = cache(OverloadInfo)
         self._memory = Memory()
         # By storage, the results of collectives that no call has used yet: the numbers of their
@@ -78,12 +107,16 @@ class record(RunObserver):
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
         self._running = 0
+        self._flushed_at = time.monotonic()
 
     @untraced
     def __enter__(self) -> record:
-        watch()
-        self._writer = Writer(self._path, about_run())
-        super().__enter__()
+        about = {**about_run(), "level": self._level, "steps": str(self._steps)}
+        self._writer = (Writer if self._level == CALL else RollUpWriter)(self._path, about)
+        if self._level != STEP:
+            watch()
+            super().__enter__()
+        watch_steps(self)
         return self
 
     @property
@@ -113,7 +146,9 @@ class record(RunObserver):
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())
                 undo.callback(self._complete, [result for _, result, waited in pending if waited])
-            undo.callback(super().__exit__, kind, error, traceback)
+            if self._level != STEP:
+                undo.callback(super().__exit__, kind, error, traceback)
+            undo.callback(unwatch_steps, self)
         if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
@@ -127,7 +162,7 @@ class record(RunObserver):
     def _flush(self) -> None:
         assert self._writer is not None
         self._pending.clear()
-        self._flushed = self._calls
+        self._flushed, self._flushed_at = self._calls, time.monotonic()
         taken, self._taken = self._taken, []
         self._writer.flush(self._digests.take(taken))
         self._memory.forget_freed()
@@ -159,7 +194,8 @@ class record(RunObserver):
             resized = filter(is_strided, written if plan.allocates else ())
             sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
             place = place or self._places.of_call(inputs)
-            dump = self._dumps.begin(plan.name, self._calls)
+            collective = self._collectives.of(plan, args, kwargs) if plan.asynchronous else None
+            dump = None if self._skips else self._dumps.begin(plan.name, self._calls)
             if dump is not None:
                 dump.add("input", self._defined(inputs))
             self._running += 1
@@ -210,11 +246,13 @@ class record(RunObserver):
             if dump is not None and not plan.asynchronous:
                 dump.add("output", self._defined(outputs))
                 dump.add("mutated", self._defined(written))
-            self._dumps.made(plan.name, dump)
+            if not self._skips:
+                self._dumps.made(plan.name, dump)
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
-            self._write(plan.name, place, sides, seeded, arguments_text(args, kwargs), inside)
-            if undefined and not plan.gives_value:
+            arguments = arguments_text(args, kwargs)
+            self._write(plan.name, place, sides, seeded, arguments, inside, collective)
+            if undefined and not plan.gives_value and not self._skips:
                 self._unsaid[f"{plan.name} at {place.site.text}"] += 1
             # What comes next in a graph may write them, which is not seen.
             self._memory.written(buffers)
@@ -255,8 +293,11 @@ class record(RunObserver):
         seeded: Tensor | None,
         arguments: str,
         graph: str | None,
+        collective: Collective | None = None,
     ) -> None:
         """Write the line of a call that has ended, and a batch if one is due."""
+        if self._skips:
+            return
         writer = self._writer
         assert writer is not None
         for _, numbers in sides:
@@ -264,6 +305,8 @@ class record(RunObserver):
         if seeded is not None:
             self._taken.append(self._digests.add(seeded))
         module = place.module
+        inside = None if graph is None else writer.number(graph)
+        identity = None if collective is None else writer.identity(collective)
         writer.call(
             [
                 writer.number(name),
@@ -272,7 +315,8 @@ class record(RunObserver):
                 *(forms for forms, _ in sides),
                 int(seeded is not None),
                 arguments,
-                *(() if graph is None else (writer.number(graph),)),
+                *(() if inside is None and identity is None else (inside,)),
+                *(() if identity is None else (identity,)),
             ]
         )
         self._calls += 1
@@ -282,8 +326,38 @@ class record(RunObserver):
         if due and not self._running and not is_capturing() and (late or not self._pending):
             self._flush()
 
+    @untraced
+    def end_step(self, state: Callable[[], dict[str, list[Tensor]]]) -> None:
+        """End a step; :func:`detmode.end_step` does it for all recordings that are running."""
+        if self._is_inherited:
+            return
+        with self._lock, without_modes():
+            writer = self._writer
+            assert writer is not None
+            if not self._skips:
+                if isinstance(writer, RollUpWriter) and self._level == STEP:
+                    for name, tensors in state().items():
+                        forms, numbers = self._add(tensors)
+                        writer.add(name, (forms,), "", len(numbers))
+                        self._taken += numbers
+                writer.end_step(len(self._taken))
+            self._step += 1
+            was_recorded, self._skips = not self._skips, not self._steps.has(self._step)
+            late = time.monotonic() - self._flushed_at > _SECONDS or self._digests.full
+            if was_recorded and (self._skips or (self._level == STEP and late)):
+                self._flush()
+
+    def digest_of_steps(self) -> bytes:
+        """Return the digest of the steps that have ended; see :func:`detmode.run_digest`."""
+        with self._lock, without_modes():
+            assert self._writer is not None
+            self._flush()
+            return self._writer.digest_of_steps
+
     def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> _Added:
         """Add the results of a collective, which are digested when they are next used."""
+        if self._skips:
+            return [], []
         forms, numbers = self._add([tensor for tensor in tensors if not is_strided(tensor)])
         for tensor in filter(is_strided, tensors):
             forms.append(self._form(tensor, strided=True))
@@ -302,8 +376,14 @@ class record(RunObserver):
                 self._digests.replace(number, result)
 
     def _add(self, tensors: list[Tensor], really: bool = False) -> _Added:
-        """Add the tensors' digests; if ``really``, those of undefined memory too."""
-        forms, numbers = [], []
+        """Add the tensors' digests; if ``really``, those of undefined memory too.
+
+        None in a step that is not recorded.
+        """
+        forms: list[int] = []
+        numbers: list[int] = []
+        if self._skips:
+            return forms, numbers
         for tensor in tensors:
             strided = is_strided(tensor)
             forms.append(self._form(tensor, strided))

@@ -18,7 +18,7 @@ from torch import Tensor
 from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.runs.comparison import Comparison
-from detmode.runs.diff import diff
+from detmode.runs.diff import diff_traces
 from detmode.runs.difference import gaps, parts, unequal
 from detmode.runs.recording import UNSAID, record
 
@@ -182,7 +182,7 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
             if recorded.unwritten_reads:
                 unwritten = next(iter(recorded.unwritten_reads))
             if position:
-                comparison = diff(paths[0], paths[position])
+                comparison = diff_traces(paths[0], paths[position]).comparison
                 if not comparison.identical:
                     return _named(comparison)
     if unwritten is not None:

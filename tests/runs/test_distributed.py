@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor, Shard
 
 import detmode
 from detmode import DeterministicMode, diff, record
-from detmode.cli import parser as cli
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 
 pytestmark = pytest.mark.skipif(
@@ -289,11 +288,3 @@ def test_weights_that_part(runs: Path) -> None:
     assert drift.call.overload == "aten::_foreach_mul_.Scalar"
     assert drift.differing == ("([_, _, _, _, _, _], 1.0)", "([_, _, _, _, _, _], 1.125)")
     assert "The first call after which the ranks have different bytes:" in str(comparison)
-
-
-@pytest.mark.thorough
-def test_folder_of_ranks_is_no_recording(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says to name one."""
-    assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"several ranks: name one, such as {runs / 'none' / 'rank0'}")

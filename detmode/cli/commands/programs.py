@@ -116,12 +116,18 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = _prepared(options, arguments)
     from detmode.runs import recording
+    from detmode.runs.step_range import StepRange
     from detmode.runs.trace_file import TraceError
 
     modes = _modes(options)
     path = _path_of_rank(options.output)
     try:
-        recorded = recording.record(path, dump=options.dump)
+        StepRange.of(options.steps)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+    selected = {"level": options.level, "steps": options.steps}
+    try:
+        recorded = recording.record(path, dump=options.dump, **selected)
     except ValueError as error:
         raise UsageError(f"--dump {error}") from error
     warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
