@@ -1,9 +1,11 @@
 """The public names, and the modules that give them; each is imported when it is first used."""
 
 from . import cuda as cuda
+from . import distributed as distributed
 from . import rules as rules
 from . import testing as testing
 from .audit import audit
+from .distributed.check import RankError, check_ranks
 from .environment import doctor as doctor
 from .environment.seeding import (
     dataloader_kwargs,
@@ -25,10 +27,11 @@ from .mode.warm import warm
 from .reports.report import Record, Report, ReportRow
 from .rules import default_rules
 from .runs.comparison import Comparison
-from .runs.diff import diff
 from .runs.probe_report import ProbeReport
 from .runs.probing import probe
+from .runs.ranks import diff
 from .runs.recording import record
+from .runs.steps import end_step, run_digest
 from .runs.trace_file import TraceError
 from .table import conditions as conditions
 from .table.rule import (
@@ -55,6 +58,7 @@ __all__ = [
     "Guarantee",
     "Native",
     "ProbeReport",
+    "RankError",
     "Record",
     "Refuse",
     "Report",
@@ -66,14 +70,17 @@ __all__ = [
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
+    "check_ranks",
     "dataloader_kwargs",
     "default_rules",
     "diff",
+    "end_step",
     "get_deterministic_debug_mode",
     "is_deterministic_algorithms_warn_only_enabled",
     "probe",
     "record",
     "rng_state",
+    "run_digest",
     "seed_everything",
     "seed_worker",
     "set_deterministic_debug_mode",

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
 from detmode.environment.settings import FLAG, deterministic_flag
@@ -253,6 +255,51 @@ def test_nvls_by_other_variables(
     for name, value in {"NCCL_ALGO": algorithms, **more}.items():
         monkeypatch.setenv(name, value)
     assert conditions.nvls_possible()(call(aten.relu.default, X)) is possible
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_order_of_a_reduction(ranks: int) -> None:
+    """MAX and MIN have none, nor has any operation of two ranks; what is not known has one.
+
+    PyTorch 2.8 does not show the operation of ``c10d``'s own calls.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    functional = torch.ops._c10d_functional
+    seen: dict[str, tuple[bool, bool]] = {}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            made = Call(func, Signature(func).bind(args, kwargs))
+            if "reduce" in str(func):
+                given = made.arguments["reduce_op"]
+                is_shown = isinstance(given, str) or hasattr(given, "op")
+                seen[f"{func} {name}"] = (is_shown, conditions.order_matters()(made))
+            return func(*args, **(kwargs or {}))
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        with Watch():
+            for name in ("sum", "avg", "max", "min"):
+                operation = getattr(distributed.ReduceOp, name.upper())
+                distributed.all_reduce(torch.ones(2), op=operation)
+                distributed.reduce(torch.ones(2), 0, op=operation)
+                group = distributed.group.WORLD.group_name
+                for result in (
+                    functional.all_reduce(torch.ones(2), name, group),
+                    functional.reduce_scatter_tensor(torch.ones(ranks), name, ranks, group),
+                ):
+                    functional.wait_tensor(result)
+    finally:
+        distributed.destroy_process_group()
+    for call_name, (is_shown, has_order) in seen.items():
+        is_extremum = is_shown and call_name.endswith(("max", "min"))
+        assert has_order is (ranks > 2 and not is_extremum), call_name
+    assert len(seen) == 16
+    unknown = call(functional.all_reduce.default, X, "sum", "no such group")
+    assert conditions.order_matters()(unknown)
 
 
 def test_sizes_that_a_traced_graph_leaves_open() -> None:

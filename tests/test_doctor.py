@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +68,7 @@ ENVIRONMENT = [
     ("NCCL_ALGO", "Ring,Tree", "NCCL_ALGO", "allreduce:Ring"),
     ("NCCL_ALGO", "Ring,Tree", "NCCL_ALGO", "^Ring"),
     ("NCCL_NVLS_ENABLE", "0", "NCCL_NVLS_ENABLE", "1"),
+    ("NCCL_COLLNET_ENABLE", "0", "NCCL_COLLNET_ENABLE", "1"),
     ("MKL_CBWR", "COMPATIBLE", "MKL_CBWR", None),
     ("MKL_DYNAMIC", "FALSE", "MKL_DYNAMIC", "TRUE"),
     ("OMP_DYNAMIC", "false", "OMP_DYNAMIC", "true"),
@@ -94,6 +96,24 @@ def test_environment(
     found = finding(subject)
     assert variable in found.remedy or variable == "MKL_NUM_THREADS"
     assert bad is None or bad in found.state
+
+
+def test_choices_of_nccl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Variables that change them are shown, and the files and plugins from which others come."""
+    subjects = ("NCCL_TUNER_PLUGIN", "NCCL's configuration")
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
+    assert {each.subject for each in findings()}.isdisjoint(subjects)
+    (tmp_path / "nccl.conf").touch()
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", "fast")
+    monkeypatch.setenv("NCCL_MAX_NCHANNELS", "4")
+    assert finding(subjects[0]).state == "fast"
+    assert str(tmp_path) in finding(subjects[1]).state
+    assert "NCCL_MAX_NCHANNELS 4" in finding("NCCL's protocol and channels").state
+    monkeypatch.setenv("NCCL_COLLNET_ENABLE", "1")
+    assert finding("NCCL_COLLNET_ENABLE").remedy
+    monkeypatch.setenv("NCCL_ALGO", "^CollNetDirect,CollNetChain")
+    assert not finding("NCCL_COLLNET_ENABLE").remedy
 
 
 def test_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:

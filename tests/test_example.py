@@ -1,9 +1,11 @@
-"""The example trains under the mode, its kernels simulated, to the same bits for every schedule."""
+"""The examples train to the same bits: for every schedule, and on any number of processes."""
 
+import re
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import needs
 import pytest
@@ -47,3 +49,30 @@ def test_an_atomic_sum_gives_other_weights(train: Callable[[RuleTable, int | Non
     wrong = {train(racing, seed) for seed in range(1, 6)}
     assert len(right) == 1
     assert len(wrong) > 1
+
+
+def test_any_number_of_processes(run_python: Callable[..., Any]) -> None:
+    """The two lines of the documentation end with the weights of one process without a stop."""
+    page = (EXAMPLE.parents[1] / "docs" / "many-ranks.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^torchrun (.* )(examples/any_world_size.py)( .*)$", page, re.MULTILINE)
+    assert len(lines) == 2
+
+    def torchrun(options: str, arguments: str) -> list[str]:
+        script = str(EXAMPLE.with_name("any_world_size.py"))
+        program = ["-m", "torch.distributed.run", "--standalone"]
+        run = run_python(
+            *program, *options.split(), script, *arguments.split(),
+            GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1",
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        return [line for line in run.stdout.splitlines() if not line.startswith("[Gloo]")]
+
+    printed = [line for options, _, arguments in lines for line in torchrun(options, arguments)]
+    _, _, after = page.partition(lines[-1][1] + lines[-1][2])
+    shown = after.partition("```text\n")[2].partition("```")[0].splitlines()
+    # Digits and digests belong to the CPU.
+    digits = re.compile(r"\b(?=\w*\d)[\da-f.]{4,}\b")
+    assert [digits.sub("", line) for line in printed] == [digits.sub("", line) for line in shown]
+    alone = torchrun("--nproc-per-node 1", "--epochs 4")
+    assert alone[-1] == printed[-1] != printed[3]
+    assert alone[1:5] == [line for line in printed if line.startswith("epoch")]

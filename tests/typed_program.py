@@ -54,8 +54,13 @@ assert_type(detmode.default_rules() + [rule], RuleTable)
 assert_type(detmode.audit(step, torch.nn.ReLU(), torch.ones(1)).raises, bool)
 assert_type(detmode.probe(decorated, 1, repeats=2).to_json(), str)
 assert_type(detmode.diff("first", "second").identical, bool)
+with detmode.check_ranks(torch.nn.ReLU(), every=100, also={"step": lambda: 1}) as check:
+    assert_type(check.compare(), None)
 assert_type(detmode.seed_everything(0), torch.Generator)
 assert_type(detmode.rng_state(), dict[str, Any])
+reducer = detmode.distributed.MicrobatchReducer(torch.nn.Linear(1, 1), microbatches=8)
+assert_type(next(reducer.microbatches(0)), int)
+assert_type(reducer.mean([torch.ones(1)]), torch.Tensor)
 assert_type(detmode.are_deterministic_algorithms_enabled(), bool)
 assert_type(detmode.cuda.unavailable("cuda"), str | None)
 assert_type(detmode.testing.VARIED, tuple[str, str, str, str])
@@ -70,5 +75,6 @@ detmode.allow(torch.histc)  # type: ignore[arg-type]  # to be refused
 detmode.seed_everything("0")  # type: ignore[arg-type]  # to be refused
 assert_reproducible(decorated, 1, runs="2")  # type: ignore[arg-type]  # to be refused
 decorated("1")  # type: ignore[arg-type]  # to be refused
+detmode.distributed.MicrobatchReducer(step, 8)  # type: ignore[arg-type]  # to be refused
 allowed(torch.ones(3), bins="2")  # type: ignore[arg-type]  # to be refused
 print(detmode.no_such_name)  # type: ignore[attr-defined]  # to be refused

@@ -399,9 +399,19 @@ RUNS = (
     *_of(
         "detmode/runs/diff.py",
         "tests/runs/test_recording.py tests/runs/test_faults.py",
-        ("self.anchors.append(whole if from_outside else 0)", "self.anchors.append(whole)"),
         ("one.first_draws.get(name, i) >= i", "True"),
-        ("if same_inputs:", "if True:"),
+        ("if same_inputs and not _is_collective(", "if not _is_collective("),
+    ),
+    *_of(
+        "detmode/runs/ranks.py",
+        "tests/runs/test_ranks.py",
+        ("if known is False:", "if known is None:"),
+        ("key=lambda rank: (collectives_before(rank), rank)", "key=lambda rank: rank"),
+    ),
+    *_of(
+        "detmode/runs/trace_index.py",
+        "tests/runs/test_recording.py tests/runs/test_faults.py",
+        ("self.anchors.append(whole if from_outside else 0)", "self.anchors.append(whole)"),
         (
             "kinds.setdefault((shape.overload, shape.sides), len(kinds))",
             "kinds.setdefault((shape.overload, shape.sides, shape.site), len(kinds))",

@@ -143,6 +143,19 @@ _SHOWN = [
 
 _RECORDING = (
     _path("-o", "--output", required=True, metavar="RUN", help="the folder to write"),
+    _option(
+        "--level",
+        choices=["call", "module", "step"],
+        default="call",
+        help="record each call (default), or for each step one digest a module, or those of the "
+        "state that it left",
+    ),
+    _option(
+        "--steps",
+        metavar="BEGIN:END",
+        help="record these steps alone, counted from 0, without END; a step ends with the step() "
+        "of an optimizer",
+    ),
     _several(
         "--dump",
         "OPERATOR@INDEX",

@@ -138,12 +138,12 @@ def exit_status(error: BaseException | None) -> int:
     return 1
 
 
-def die_of_interrupt() -> None:
-    """End as ``python`` ends after Ctrl-C: by the signal, so that a shell sees it."""
+def die_of(number: signal.Signals) -> None:
+    """End by a signal, as ``python`` does after Ctrl-C, so that a shell or a launcher sees it."""
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _is_own(path: str) -> bool:

@@ -32,9 +32,14 @@ def nvls_is_excluded(function: str | None = None) -> bool:
     """
     if _c_environment("NCCL_NVLS_ENABLE") == "0":
         return True
-    switched = {"nvls"} if _on_one_node() else {"nvls", "nvlstree"}
-    functions = (function,) if function else REDUCING
-    return all(switched.isdisjoint(_possible(each, algorithms() or "")) for each in functions)
+    switched = ("nvls",) if _on_one_node() else ("nvls", "nvlstree")
+    return excludes(*switched, functions=(function,) if function else REDUCING)
+
+
+def excludes(*names: str, functions: tuple[str, ...] = REDUCING) -> bool:
+    """Return whether ``NCCL_ALGO`` keeps functions from algorithms, both in lower case."""
+    setting = algorithms() or ""
+    return all(_possible(each, setting).isdisjoint(names) for each in functions)
 
 
 def _possible(function: str, setting: str) -> set[str]:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import untraced
 from detmode.environment.settings import choose_for_block
 from detmode.mode import listed, messages
@@ -175,6 +176,7 @@ class DeterministicMode(Interception):
         level = self._level_for(undo)
         choose_for_block(self._policy.warn_only, self._fill, undo)
         Detours(_prefers_plain_operator, _meets, undo)
+        callbacks_at_once(undo)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
         outer = levels_here()

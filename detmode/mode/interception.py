@@ -32,6 +32,7 @@ from detmode.mode.substitution import run_substitute, run_validated, validate
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
+from detmode.sites.sharding import is_propagation
 from detmode.table.call import SCALARS, InterceptedCall, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
@@ -213,8 +214,9 @@ class Interception(CompiledInside):
         if overload.dense_passes and overload.override is None and _is_dense(args, kwargs):
             return overload.run(*args, **kwargs)
         traced = traced or _get_mode(_FAKE) is not None
-        if traced and _compilation() is not None:
-            # The program makes the call when it runs what is compiled or exported here.
+        if traced and (_compilation() is not None or is_propagation()):
+            # The program makes the call when it runs what is compiled or exported here, or shares
+            # it between its ranks.
             return overload.func(*args, **kwargs)
         call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
         if site is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
+from detmode.environment.rank import named, written
 from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
@@ -40,6 +41,9 @@ _NARROW = 120
 VERSION = 2
 """The version of the JSON."""
 
+_OPTIONAL = ("intercept", "where", "world_size", "missing")
+"""Fields of the JSON's head that not every report has."""
+
 REPRODUCIBLE = "reproducible"
 ON_THIS_MODEL = "reproducible on this GPU model"
 UNSEEN = "unlisted calls, and those left to PyTorch's flag, were not counted"
@@ -65,7 +69,8 @@ class ReportRow:
         remedy: advice on the row; ``None`` if nothing needs to be done.
         outer_site: "file:line" of the program's own line, outside installed packages, that led to
             the first call at ``site``; for a backward operator, to the forward call.
-        ranks: the ranks of a distributed run whose calls these are; empty for one process.
+        ranks: the ranks of a distributed run whose calls these are; empty for one process, and for
+            the calls of a process that has started the ranks.
     """
 
     overload: str
@@ -85,6 +90,11 @@ class ReportRow:
     def __post_init__(self) -> None:
         self.module, self.modules = agreed(self.module, self.modules, self.count)
         self.ranks = list(self.ranks)
+
+    @property
+    def line(self) -> tuple[str, str, str]:
+        """Return what no two rows of a report share: the overload, the action and the site."""
+        return self.overload, self.action, self.site
 
     @property
     def varies(self) -> bool:
@@ -110,9 +120,10 @@ class Report(Shown):
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
         first_calls: for each of the first calls, in order, the position of its row and its module.
-        head: the report's origin: the versions of detmode and PyTorch, and the command; and
-            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; and ``where``,
-            if the rows are those of a filter.
+        head: the report's origin: the versions of detmode and PyTorch, and the command;
+            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``where``, if
+            the rows are those of a filter; and for a distributed run ``world_size``, and
+            ``missing``: for each reason why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.
@@ -147,10 +158,21 @@ class Report(Shown):
             found = f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
         else:
             found = REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL
-        notes = [UNSEEN] if self._is_partial else []
+        absent = [rank for ranks in self.missing.values() for rank in ranks]
+        limits = [UNSEEN] * self._is_partial + [f"without {named(absent)}"] * bool(absent)
         if "where" in self.head:
-            notes.append(f"of the rows where {self.head['where']} alone")
-        return f"{found} ({'; '.join(notes)})" if notes else found
+            limits.append(f"of the rows where {self.head['where']} alone")
+        return f"{found} ({'; '.join(limits)})" if limits else found
+
+    def by(self, rank: int) -> Report:
+        """Return the report with all rows as a rank's."""
+        rows = [replace(record, ranks=[rank]) for record in self.records]
+        return Report(rows, self.first_calls, self.head)
+
+    @property
+    def missing(self) -> dict[str, list[int]]:
+        """The ranks of a distributed run that have no rows here, by reason."""
+        return dict(self.head.get("missing", {}))
 
     @property
     def _is_partial(self) -> bool:
@@ -222,16 +244,21 @@ class Report(Shown):
         varies = any(record.varies for record in self.records)
         calls = [(module, self.records[row].action) for row, module in self.first_calls]
         total = sum(record.count for record in self.records)
+        columns = (*_COLUMNS, *(("ranks",) if any(record.ranks for record in self.records) else ()))
         what = "calls" if len(calls) == total else f"calls, the first of {total:,}"
         return Page(
             title="What the mode intercepted",
             verdict=self.verdict,
             severity=ERROR.level if ERROR.name in actions else WARN.level if varies else "note",
             groups=ACTIONS,
-            table=Table(_COLUMNS, tuple(map(_row, self.ordered()))),
-            facts=(f"Next: {self.next_step}.",),
+            table=Table(columns, tuple(_row(record, columns) for record in self.ordered())),
+            facts=(f"Next: {self.next_step}.", *map("{}.".format, self.absences())),
             timeline=timeline_of(calls, len(calls), _NAMES, what) if calls else None,
         )
+
+    def absences(self) -> list[str]:
+        """Return a line for each reason why ranks have no rows here."""
+        return [f"{named(ranks)}: {reason}" for reason, ranks in self.missing.items()]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -290,7 +317,8 @@ class Report(Shown):
         """Return JSON: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
 
         There is also ``intercept`` where a mode has intercepted ``"listed"`` operators alone, and
-        ``where`` with the conditions of a filter.
+        ``world_size`` and ``missing`` for a distributed run, and ``where`` with the conditions of a
+        filter.
         ``rows`` is a list of objects with the fields of :class:`ReportRow`.
         """
         return json.dumps(self._as_dict(), indent=2)
@@ -309,7 +337,7 @@ class Report(Shown):
         whole = read_json(text)
         try:
             head = {name: whole[name] for name in ("detmode", "torch", "command")}
-            head |= {name: whole[name] for name in ("intercept", "where") if name in whole}
+            head |= {name: whole[name] for name in _OPTIONAL if name in whole}
             return Report([ReportRow(**row) for row in whole["rows"]], head=head)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a report of detmode, as Report.to_json writes it") from error
@@ -345,15 +373,36 @@ def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
     """Merge the rows of several modes: one row for each overload, action and site."""
     rows: dict[tuple[str, str, str], ReportRow] = {}
     for record in records:
-        key = (record.overload, record.action, record.site)
-        if key in rows:
-            modules = Counter(rows[key].modules) + Counter(record.modules)
-            record = replace(rows[key], count=rows[key].count + record.count, modules=modules)
-        rows[key] = record
+        first = rows.get(record.line)
+        if first is not None:
+            record = replace(
+                first,
+                count=first.count + record.count,
+                modules=Counter(first.modules) + Counter(record.modules),
+                ranks=sorted({*first.ranks, *record.ranks}),
+            )
+        rows[record.line] = record
     return list(rows.values())
 
 
-def _row(record: ReportRow) -> TableRow:
+def of_ranks(
+    own: Report, others: Iterable[Report], world_size: int, missing: Mapping[str, list[int]]
+) -> Report:
+    """Return the one report of several ranks.
+
+    Args:
+        own: the report of the process that gives it; the timeline shows its calls.
+        others: the reports of the others, of which a rank may have several.
+        world_size: the number of ranks.
+        missing: for each reason why ranks have no report, these ranks.
+    """
+    rows = merged(row for report in (own, *others) for row in report.records)
+    places = {row.line: place for place, row in enumerate(rows)}
+    calls = [(places[own.records[row].line], module) for row, module in own.first_calls]
+    return Report(rows, calls, {**own.head, "world_size": world_size, "missing": dict(missing)})
+
+
+def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
     outside = (None,) if sum(record.modules.values()) < record.count else ()
     outer = record.outer_site if record.outer_site != record.site else None
@@ -361,10 +410,10 @@ def _row(record: ReportRow) -> TableRow:
         "outer_site": outer and shortened(outer),
         "because": record.because,
         "remedy": record.remedy,
-        "ranks": ", ".join(map(str, record.ranks)),
     }
+    texts = {**vars(record), "ranks": written(record.ranks)}
     return TableRow(
-        cells=tuple(str(getattr(record, name) or "") for name in _COLUMNS),
+        cells=tuple(str(texts[name] or "") for name in columns),
         group=record.action,
         rule=record.overload,
         message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}.",

@@ -43,12 +43,16 @@ KINDS = {
     "calls": "the runs do not make the same calls: an extra step, a missing operator",
     "replica": "this collective should give all ranks of its group the same result, and gave these "
     "two different ones",
+    "received": "this rank gave the collective the same inputs and got a different result: another "
+    "rank gave it different inputs, or it varies; compare the runs of all ranks",
+    "collective": "all ranks gave the collective the same inputs, and its results differ: its "
+    "order of additions varies, or it is faulty",
     "drift": "it overwrote what both ranks had with different bytes: expected of a shard and of "
     "data that belongs to one rank, but not of weights that all ranks share",
 }
 """The ways in which two runs can diverge, and what each means."""
 
-_BY_ITSELF = ("outputs", "replica", "drift")
+_BY_ITSELF = ("outputs", "replica", "drift", "collective")
 """The kinds where the operator may be the cause, so that the rule table is consulted."""
 
 _EAGERLY = (
@@ -63,7 +67,8 @@ SAME = Group("same", "none", "the call is bitwise identical in both runs")
 GROUPS = (DIFFERENT, ONLY_FIRST, ONLY_SECOND, SAME)
 """The outcomes for a call, the most serious first."""
 
-_COLUMNS = ("which", *(group.name for group in GROUPS), "overload", "site", "module")
+COLUMNS = ("which", *(group.name for group in GROUPS), "overload", "site", "module")
+"""The columns of the table of lines."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Divergence:
         generators: the generators whose states differed when the recordings began: "torch",
             "cuda:0", "python", "numpy"; none if they cannot be the cause.
         graph: the compiled graph that it is, or in which it is made, by name and index.
+        step: the step in which it is made, counted from 0; ``None`` if no step ended in the run.
     """
 
     kind: str
@@ -114,6 +120,7 @@ class Divergence:
     differing: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     graph: CallName | None = None
+    step: int | None = None
 
     @property
     def call(self) -> TraceCall:
@@ -146,6 +153,7 @@ class Comparison(Shown):
         to_dump: for each run, the calls to dump in order to see how the tensors differ.
         started: differences in the runs' starts (arguments, PyTorch's version, its threads):
             the name, the first run's value and the second's.
+        steps: the steps that were recorded, as ``--steps`` has them; "0:" for all of them.
     """
 
     divergence: Divergence | None
@@ -162,6 +170,7 @@ class Comparison(Shown):
     dumped: tuple[CallDifference, ...] = ()
     to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
     started: tuple[tuple[str, str, str], ...] = ()
+    steps: str = "0:"
 
     @property
     def identical(self) -> bool:
@@ -186,25 +195,26 @@ class Comparison(Shown):
 
     def to_json(self) -> str:
         """Return the comparison as a JSON object."""
-        return json.dumps(
-            {
-                "identical": self.identical,
-                "divergence": _as_data(self.divergence),
-                "parting": _as_data(self.divergence),  # its earlier name
-                "outputs": _as_data(self.outputs),
-                "drift": _as_data(self.drift),
-                "same": self.same,
-                "different": self.different,
-                "only_first": self.only_first,
-                "only_second": self.only_second,
-                "incomplete": list(self.incomplete),
-                "ranks": self.ranks and list(self.ranks),
-                "dumped": [each.as_data() for each in self.dumped],
-                "to_dump": [list(map(str, calls)) for calls in self.to_dump],
-                "started": {name: list(both) for name, *both in self.started},
-            },
-            indent=2,
-        )
+        return json.dumps(self.as_data(), indent=2)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what :meth:`to_json` writes."""
+        return {
+            "identical": self.identical,
+            "divergence": as_data(self.divergence),
+            "parting": as_data(self.divergence),  # its earlier name
+            "outputs": as_data(self.outputs),
+            "drift": as_data(self.drift),
+            "same": self.same,
+            "different": self.different,
+            "only_first": self.only_first,
+            "only_second": self.only_second,
+            "incomplete": list(self.incomplete),
+            "ranks": self.ranks and list(self.ranks),
+            "dumped": [each.as_data() for each in self.dumped],
+            "to_dump": [list(map(str, calls)) for calls in self.to_dump],
+            "started": {name: list(both) for name, *both in self.started},
+        }
 
     def __str__(self) -> str:
         lines = [
@@ -242,6 +252,8 @@ class Comparison(Shown):
         options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
         if not all(options):
             return None
+        if self.steps != "0:":
+            options = [f"--steps {self.steps} {each}" for each in options]
         how = (
             f"both runs again with {options[0]}"
             if options[0] == options[1]
@@ -263,7 +275,7 @@ class Comparison(Shown):
             verdict=f"{self.verdict[0].upper()}{self.verdict[1:]}.",
             severity="note" if self.identical else "error",
             groups=GROUPS,
-            table=Table(_COLUMNS, tuple(line.row() for line in self.lines)),
+            table=Table(COLUMNS, tuple(line.row() for line in self.lines)),
             facts=(*facts, *filter(None, [self._how_to_dump()])),
             timeline=self.timeline,
             opened=tuple(opened),
@@ -272,8 +284,10 @@ class Comparison(Shown):
 
 def _rule_for(call: TraceCall) -> str:
     # A backward reads outputs of its forward, which may be partly unwritten.
-    reads_unwritten = UNDEFINED in call.inputs.digests and "backward" not in call.overload
-    if reads_unwritten and not call.mutated.digests:
+    n = len(call.mutated.forms)
+    # What it overwrites it need not read.
+    read = call.inputs.digests[n if call.inputs.forms[:n] == call.mutated.forms else 0 :]
+    if UNDEFINED in read and "backward" not in call.overload:
         return "it reads uninitialized memory: write to what empty() returns before reading it"
     func = resolve(call.overload)
     rows = default_rules().get(func) if func is not None else ()
@@ -291,6 +305,8 @@ def _described(divergence: Divergence) -> str:
         ("site", shortened(call.site)),
         ("module", call.module or "-"),
         *((("graph", str(divergence.graph)),) if divergence.graph else ()),
+        *((("collective", str(call.collective)),) if call.collective else ()),
+        *((("step", str(divergence.step)),) if divergence.step is not None else ()),
         (
             "number",
             " and ".join("-" if c is None else str(c.number) for c in _both(divergence)),
@@ -350,6 +366,8 @@ def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
     yield "site", call.site
     yield "module", call.module or "-"
     yield "call number", str(call.number)
+    if call.collective is not None:
+        yield "collective", str(call.collective)
     yield "arguments", call.arguments or "-"
     if call.generator is not None:
         yield "generator", call.generator.hex()
@@ -357,7 +375,8 @@ def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
         yield name, f"{form}, digest {digest.hex()}"
 
 
-def _as_data(divergence: Divergence | None) -> dict[str, Any] | None:
+def as_data(divergence: Divergence | None) -> dict[str, Any] | None:
+    """Return a divergence as JSON has it."""
     if divergence is None:
         return None
     call = divergence.call
@@ -369,8 +388,10 @@ def _as_data(divergence: Divergence | None) -> dict[str, Any] | None:
         "first": divergence.first and divergence.first.number,
         "second": divergence.second and divergence.second.number,
         "differing": list(divergence.differing),
+        "step": divergence.step,
         "generators": list(divergence.generators),
         "graph": divergence.graph and str(divergence.graph),
+        "collective": call.collective and str(call.collective),
         "forms": [form for _, form, _ in call.tensors()],
         "rule": _rule_for(call),
     }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from detmode.runs.tensors import is_capturing
 
@@ -69,9 +71,37 @@ def about_run() -> dict[str, Any]:
         "torch": torch.__version__,
         "arguments": sys.argv,
         "generators": generators,
-        "rank": os.environ.get("RANK"),
+        "rank": _of_ranks("RANK", "get_rank"),
+        "world_size": _of_ranks("WORLD_SIZE", "get_world_size"),
         "threads": torch.get_num_threads(),
+        "gpus": _gpus(),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if _has_nccl() else None,
+        "nccl_environment": {
+            name: value for name, value in sorted(os.environ.items()) if "NCCL_" in name
+        },
     }
+
+
+def _of_ranks(variable: str, function: str) -> str | None:
+    """Return a number that the launcher has set, or that the program's default group has."""
+    known = distributed.is_available() and distributed.is_initialized()
+    return str(getattr(distributed, function)()) if known else os.environ.get(variable)
+
+
+def _has_nccl() -> bool:
+    return distributed.is_available() and distributed.is_nccl_available()
+
+
+def _gpus() -> list[str]:
+    """Return the models of this machine's GPUs, without a context, which no child could use."""
+    if torch.cuda.is_initialized():
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    found = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        with contextlib.suppress(OSError):
+            lines = file.read_text().splitlines()
+            found += [line.split(":")[1].strip() for line in lines if line.startswith("Model")]
+    return found
 
 
 def _digest_of(content: bytes) -> str:

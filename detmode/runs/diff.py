@@ -1,18 +1,16 @@
-"""Comparing two recorded runs: where they diverge first, and how."""
+"""Comparing the traces of two processes: where they diverge first, and how."""
 
 from __future__ import annotations
 
 import os
-import shlex
-from array import array
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from detmode.reports.progress import progress
 from detmode.reports.timeline import TimelineBuilder
 from detmode.runs.align import align
+from detmode.runs.collectives import Collective
 from detmode.runs.comparison import (
     DIFFERENT,
     GROUPS,
@@ -24,39 +22,52 @@ from detmode.runs.comparison import (
     Line,
 )
 from detmode.runs.dump_diff import compare_dumps, pairs
-from detmode.runs.dump_file import CallName, dumps_of
+from detmode.runs.dump_file import dumps_of
 from detmode.runs.graphs import GRAPH
-from detmode.runs.trace_file import (
-    DIGEST_BYTES,
-    UNDEFINED,
-    Reader,
-    TraceCall,
-    TraceError,
-    split,
+from detmode.runs.started import (
+    other_groups,
+    reseeded_generators,
+    started_differently,
+    two_ranks,
 )
+from detmode.runs.trace_file import TraceCall
+from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
-_SHARING = frozenset(
-    (
-        *("c10d::allreduce_.default", "c10d::allreduce_coalesced_.default"),
-        *("c10d::broadcast_.default", "c10d::allgather_.default", "c10d::_allgather_base_.default"),
-        *("c10d::allgather_coalesced_.default", "c10d::allgather_into_tensor_coalesced_.default"),
-        *("_c10d_functional::all_reduce.default", "_c10d_functional::all_reduce_.default"),
-        *("_c10d_functional::broadcast.default", "_c10d_functional::broadcast_.default"),
-        "_c10d_functional::all_reduce_coalesced.default",
-        "_c10d_functional::all_reduce_coalesced_.default",
-        "_c10d_functional::all_gather_into_tensor.default",
-        "_c10d_functional::all_gather_into_tensor_out.default",
-        "_c10d_functional::all_gather_into_tensor_coalesced.default",
-    )
-)
-"""Collectives that give all ranks of their group the same result."""
 _NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
-_MOST_NAMED = 1 << 26
-"""Characters of all lines of a run, since reports contain them."""
-_OWN_GENERATOR = "generator=Generator"
-"""Marks, in the arguments, a call that does not draw from the global generator."""
+
+
+class TakenPart(NamedTuple):
+    """The part that a rank took in a collective in two runs.
+
+    Args:
+        collective: its identity.
+        place: the position of the call among all aligned ones.
+        same_inputs: whether both runs called it, with the same inputs.
+        whole_inputs: false if the digest of an input is missing.
+        whole_results: false if the digest of a result is missing.
+    """
+
+    collective: Collective
+    place: int
+    same_inputs: bool
+    whole_inputs: bool
+    whole_results: bool
+
+
+class TraceDiff(NamedTuple):
+    """The result of comparing the traces of two processes, and what joins it to other ranks'.
+
+    Args:
+        comparison: the result.
+        place: the position of the divergence among all aligned calls; ``None`` without one.
+        parts: for each collective that one of them called, by its key, the part in it.
+    """
+
+    comparison: Comparison
+    place: int | None
+    parts: dict[tuple[Any, ...], TakenPart]
 
 
 class _Tally:
@@ -67,7 +78,7 @@ class _Tally:
         other: the second.
     """
 
-    def __init__(self, one: _Run, other: _Run) -> None:
+    def __init__(self, one: TraceIndex, other: TraceIndex) -> None:
         self._one, self._other = one, other
         self.timeline = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
         self._lines: defaultdict[tuple[str, str, str | None], Counter[str]] = defaultdict(Counter)
@@ -95,106 +106,18 @@ class _Tally:
         )
 
 
-class _Run:
-    """A trace, with numbers for each call: its kind, its inputs, the whole call, and its anchor.
-
-    The anchor is 0 for calls whose inputs all come from the run itself (masks of dropout, counters
-    of steps). They continue unchanged when a step is skipped, so they cannot anchor an alignment.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], kinds: dict[Any, int]) -> None:
-        self.reader = Reader(path)
-        self.kinds, self.inputs = array("q"), array("q")
-        self.whole, self.anchors = array("q"), array("q")
-        # For each call, the position of its line (overload, site and module).
-        self.line_of = array("q")
-        # For each global generator, the first call that drew from it.
-        self.first_draws: dict[str, int] = {}
-        # The results of the collectives that give all ranks the same result.
-        self.shared: dict[int, int] = {}
-        # For a rank's in-place calls, the bytes before and after.
-        self.updates: dict[int, tuple[int, int]] = {}
-        is_rank = self.reader.about.get("rank") is not None
-        positions: dict[tuple[str, str, str | None], int] = {}
-        named = 0
-        made_here = {UNDEFINED}
-        known: dict[int, tuple[int, int, int, int]] = {}
-        for shape, arguments, digests in progress(self.reader.scan(), f"reading {path}", "calls"):
-            found = known.get(id(shape))
-            if found is None:
-                # Without the site: a line that moved between two runs is the same call.
-                kind = kinds.setdefault((shape.overload, shape.sides), len(kinds))
-                n_inputs, n_outputs, n_mutated = (len(side) for side in shape.sides)
-                ends = (n_inputs, n_inputs + n_outputs + n_mutated)
-                line = (shape.overload, shape.site, shape.module)
-                position = positions.get(line, len(positions))
-                if position == len(positions):
-                    positions[line] = position
-                    named += sum(map(len, filter(None, line)))
-                    if named > _MOST_NAMED:
-                        raise TraceError(
-                            f"{self.reader.path} has more than {_MOST_NAMED >> 20} MiB of "
-                            "operator, site and module names; is it a trace?"
-                        )
-                found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES, position)
-                known[id(shape)] = found
-            kind, inputs_end, end, position = found
-            inputs = hash((kind, arguments, digests[:inputs_end], digests[end:]))
-            whole = hash((inputs, digests[inputs_end:end]))
-            from_outside = not made_here.issuperset(split(digests[:inputs_end]))
-            if not from_outside:
-                made_here.update(split(digests[inputs_end:end]))
-            if shape.is_random and _OWN_GENERATOR not in arguments:
-                form = next(chain.from_iterable(shape.sides), "cpu")
-                device = form.rpartition(" ")[2]
-                name = "torch" if device == "cpu" else device
-                self.first_draws.setdefault(name, len(self.kinds))
-            if shape.overload in _SHARING:
-                self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
-            elif is_rank and shape.in_place and not shape.overload.startswith(GRAPH):
-                n = len(shape.sides[2]) * DIGEST_BYTES
-                if UNDEFINED not in split(digests[:n]):
-                    self.updates[len(self.kinds)] = hash(digests[:n]), hash(digests[end - n : end])
-            self.kinds.append(kind)
-            self.inputs.append(inputs)
-            self.whole.append(whole)
-            self.anchors.append(whole if from_outside else 0)
-            self.line_of.append(position)
-        self.lines = list(positions)
-
-    def is_graph(self, number: int) -> bool:
-        """Return whether a call is that of a compiled graph."""
-        return self.lines[self.line_of[number]][0].startswith(GRAPH)
-
-    def name_of(self, number: int) -> CallName:
-        """Return the name of a call: its overload, and its index among that overload's calls."""
-        overload = self.lines[self.line_of[number]][0]
-        alike = {place for place, line in enumerate(self.lines) if line[0] == overload}
-        return CallName(overload, sum(place in alike for place in self.line_of[:number]))
-
-    def calls_at(self, numbers: set[int]) -> dict[int, TraceCall]:
-        """Read some of the calls again."""
-        found: dict[int, TraceCall] = {}
-        if numbers:
-            for call in self.reader.calls(numbers):
-                found[call.number] = call
-                if len(found) == len(numbers):
-                    break
-        return found
-
-
-def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Comparison:
-    """Compare two runs that :func:`detmode.record` wrote.
+def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> TraceDiff:
+    """Compare the traces of two processes.
 
     Args:
-        first: the folder of one run.
+        first: the folder of one trace.
         second: the folder of the other.
 
     Raises:
         TraceError: one of them cannot be read.
     """
     kinds: dict[Any, int] = {}
-    one, other = _Run(first, kinds), _Run(second, kinds)
+    one, other = TraceIndex(first, kinds), TraceIndex(second, kinds)
     dumps = dumps_of(one.reader.path), dumps_of(other.reader.path)
     dumped_numbers = {dump.number for dump in dumps[0]}
     aligned: dict[int, int] = {}
@@ -202,11 +125,14 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     firsts: dict[str, tuple[int | None, int | None]] = {}
     # For each of those, the next graph: the line of a graph follows those of the calls in it.
     ends: dict[str, tuple[int, int]] = {}
-    ranks = _ranks(one.reader, other.reader)
+    ranks = two_ranks(one.reader, other.reader)
     tally = _Tally(one, other)
+    parts: dict[tuple[Any, ...], TakenPart] = {}
+    places: dict[str, int] = {}
     anchors = (one.anchors, other.anchors)
     pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors)
-    for i, j in progress(pairs_of_calls, "comparing", "calls"):
+    for place, (i, j) in enumerate(progress(pairs_of_calls, "comparing", "calls")):
+        parts.update(_parts(one, other, i, j, place))
         if i is None or j is None:
             group = ONLY_SECOND if i is None else ONLY_FIRST
         else:
@@ -216,15 +142,20 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         tally.add(i, j, group.name)
         if i is None or j is None:
             firsts.setdefault("divergence", (i, j))
+            places.setdefault("divergence", place)
             continue
         if len(ends) < len(firsts) and one.is_graph(i):
             ends = {**dict.fromkeys(firsts, (i, j)), **ends}
         if group is DIFFERENT:
             same_inputs = one.inputs[i] == other.inputs[j]
+            if ranks is not None and _is_collective(one, i, other, j):
+                # What it gives a rank depends on the inputs of others.
+                same_inputs = False
             # Ranks have their own data; the results of such collectives must be the same.
-            if ranks is None or same_inputs or one.shared.get(i) != other.shared.get(j):
+            if ranks is None or same_inputs or _shared_differ(one, i, other, j):
                 firsts.setdefault("divergence", (i, j))
-            if same_inputs:
+                places.setdefault("divergence", place)
+            if same_inputs and not _is_collective(one, i, other, j):
                 firsts.setdefault("outputs", (i, j))
             elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
                 firsts.setdefault("drift", (i, j))
@@ -233,7 +164,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     calls = one.calls_at({i for i, _ in shown if i is not None})
     others = other.calls_at({j for _, j in shown if j is not None})
     # Ranks are seeded differently.
-    reseeded = () if ranks else _reseeded(one.reader, other.reader)
+    reseeded = () if ranks else reseeded_generators(one.reader, other.reader)
 
     def divergence_of(name: str) -> Divergence | None:
         if name not in firsts:
@@ -253,8 +184,9 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
             name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
         )
         found = _divergence(mine, theirs, suspects, ranks)
-        if graph is not None:
-            found = replace(found, graph=one.name_of(graph))
+        number = found.call.number
+        step = (one if found.first is not None else other).reader.step_of(number)
+        found = replace(found, step=step, graph=None if graph is None else one.name_of(graph))
         if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
             # An extra step shows first as different data.
             return replace(found, kind="calls")
@@ -272,7 +204,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         if not one.is_graph(mine.number)
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
-    return Comparison(
+    comparison = Comparison(
         *named,
         same,
         different,
@@ -284,44 +216,47 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
-        _started(one.reader, other.reader),
+        # Two ranks of one run may have groups of their own.
+        started_differently(one.reader, other.reader) + (() if ranks else other_groups(one, other)),
+        str(one.reader.steps_recorded),
     )
+    return TraceDiff(comparison, places.get("divergence"), parts)
 
 
-def _reseeded(one: Reader, other: Reader) -> tuple[str, ...]:
-    """Return the generators whose states differed when the recordings began."""
-    first, second = (run.about.get("generators") for run in (one, other))
-    if not isinstance(first, dict) or not isinstance(second, dict):
-        return ()
-    return tuple(name for name in sorted(first) if name in second and first[name] != second[name])
+def _parts(
+    one: TraceIndex, other: TraceIndex, i: int | None, j: int | None, place: int
+) -> dict[tuple[Any, ...], TakenPart]:
+    """Return the part that is taken in the collective that two aligned calls are."""
+    mine = None if i is None else one.collectives.get(i)
+    theirs = None if j is None else other.collectives.get(j)
+    if mine == theirs is None:
+        return {}
+    known = [each for each in (mine, theirs) if each is not None]
+    keys = {collective.key for collective, _, _ in known}
+    # A call that only one run makes has no inputs in the other one.
+    same = len(known) == 2 and len(keys) == 1
+    if same and i is not None and j is not None:
+        same = one.inputs[i] == other.inputs[j]
+    whole = (all(inputs for _, inputs, _ in known), all(results for _, _, results in known))
+    return {each[0].key: TakenPart(each[0], place, same, *whole) for each in known}
 
 
-def _started(one: Reader, other: Reader) -> tuple[tuple[str, str, str], ...]:
-    """Return how the runs were started differently."""
-    names = {"torch": "PyTorch", "threads": "CPU threads", "arguments": "arguments"}
-    found = []
-    for key, name in names.items():
-        first, second = (run.about.get(key) for run in (one, other))
-        if first != second and first is not None and second is not None:
-            found.append((name, _text(first), _text(second)))
-    return tuple(found)
+def _is_collective(one: TraceIndex, i: int, other: TraceIndex, j: int) -> bool:
+    return i in one.collectives or j in other.collectives
 
 
-def _text(value: object) -> str:
-    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+def _shared_differ(one: TraceIndex, i: int, other: TraceIndex, j: int) -> bool:
+    """Return whether a collective gave two ranks different results that they should share."""
+    if one.shared.get(i) == other.shared.get(j):
+        return False
+    mine, theirs = one.collectives.get(i), other.collectives.get(j)
+    # A trace of version 1 does not know the groups.
+    return mine is None or theirs is None or mine[0].group.members == theirs[0].group.members
 
 
 def _drifts(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
     """Return whether a call makes tensors differ that were the same before."""
     return one is not None and other is not None and one[0] == other[0] and one[1] != other[1]
-
-
-def _ranks(one: Reader, other: Reader) -> tuple[str, str] | None:
-    """Return the ranks of two recordings, if they are two different ones."""
-    first, second = (run.about.get("rank") for run in (one, other))
-    if isinstance(first, str) and isinstance(second, str) and first != second:
-        return first, second
-    return None
 
 
 def _divergence(
@@ -339,7 +274,7 @@ def _divergence(
     ]
     inputs = tuple(name for name in differing if name.startswith("input"))
     results = tuple(differing[len(inputs) :])
-    if ranks is not None and first.overload in _SHARING:
+    if ranks is not None and first.overload in SHARING:
         return Divergence("replica", first, second, results)
     # Unless a process seeds them, Python's and NumPy's generators start in a different state.
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
@@ -350,12 +285,14 @@ def _divergence(
     if inputs:
         return Divergence("seed" if seeded else "inputs", first, second, inputs, reseeded)
     if first.generator != second.generator:
-        if _OWN_GENERATOR in first.arguments:
+        if OWN_GENERATOR in first.arguments:
             return Divergence("generator", first, second, ("generator",))
         kind = "seed" if seeded else "generator"
         return Divergence(kind, first, second, ("generator",), reseeded)
     if first.arguments != second.arguments:
         both = (f"({first.arguments})", f"({second.arguments})")
         return Divergence("arguments", first, second, both, reseeded)
+    if first.collective is not None:
+        return Divergence("received", first, second, results)
     kind = "graph" if first.overload.startswith(GRAPH) else "outputs"
     return Divergence(kind, first, second, results)

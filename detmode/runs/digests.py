@@ -29,7 +29,8 @@ class Digests:
     """The digests that have not been taken yet."""
 
     def __init__(self) -> None:
-        self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64)
+        with without_modes():
+            self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64)
         self._address = self._staged.data_ptr()
         self._words = 0
         self._lengths: list[int] = []
@@ -44,7 +45,8 @@ class Digests:
     def _begin(self) -> None:
         self._waiting.clear()
         self._slots.clear()
-        self._blocks = [torch.zeros(1, 2, dtype=torch.int64)]
+        with without_modes():
+            self._blocks = [torch.zeros(1, 2, dtype=torch.int64)]
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detmode.cuda.undo import Undo
+from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
 from detmode.mode.higher_order import register_passthrough
 from detmode.runs import graphs
 from detmode.runs.tensors import is_foreign
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
+from detmode.sites.sharding import is_propagation, is_wrapper
 from detmode.table.call_site import CallSite
 from detmode.table.twins import SITE, original_of
 
@@ -29,7 +32,7 @@ class RunObserver(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: list[AbstractContextManager[object]] = []
+        self._blocks: list[ExitStack] = []
 
     @untraced
     def __enter__(self: _Self) -> _Self:
@@ -37,14 +40,17 @@ class RunObserver(Observer):
         self._places = CallSites()
         self._functions: dict[str, str] = {}
         graphs.watch()
-        self._blocks.append(compiled_as_outside())
-        self._blocks[-1].__enter__()
+        undo = Undo()
+        self._blocks.append(ExitStack())
+        self._blocks[-1].enter_context(compiled_as_outside())
+        self._blocks[-1].callback(undo.run)
+        callbacks_at_once(undo)
         TorchDispatchMode.__enter__(self)
         return self
 
     @untraced
     def __exit__(self, *error: Any) -> None:
-        self._blocks.pop().__exit__(*error)
+        self._blocks.pop().close()
         TorchDispatchMode.__exit__(self, *error)
 
     def __torch_dispatch__(
@@ -71,7 +77,12 @@ class RunObserver(Observer):
         place: CallSite | None = None,
     ) -> Any:
         """Observe one call; of a twin, as one of its original. See :class:`Observer`."""
-        if self._thread.is_inside or graphs.is_compilers_own(func):
+        if (
+            self._thread.is_inside
+            or graphs.is_compilers_own(func)
+            or is_wrapper(func)
+            or is_propagation()
+        ):
             return run(*args, **kwargs)
         original = original_of(func)
         if original is not None:

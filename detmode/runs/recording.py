@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cache
@@ -15,27 +17,36 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from detmode.environment.dispatch import untraced, without_modes
+from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.description import about_run, arguments_text, generator_state
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
+from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter
+from detmode.runs.memory import DEFINED, UNDEFINED, Memory, watch
 from detmode.runs.observer import RunObserver
-from detmode.runs.tensors import form_of, has_data, is_capturing
-from detmode.runs.trace_file import Writer
+from detmode.runs.step_range import StepRange
+from detmode.runs.steps import unwatch as unwatch_steps
+from detmode.runs.steps import watch as watch_steps
+from detmode.runs.tensors import form_of, has_data, is_capturing, is_strided
+from detmode.runs.trace_writer import Writer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 
 NO_DUMP = "detmode.record: no dump of"
 """The beginning of the warning that a call of ``dump`` was not written."""
+UNSAID = "detmode.record: the result of"
+"""The beginning of the warning that calls read uninitialized memory."""
 _BATCH = 512
 """The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
 """The number of digests after which one is written although a collective is still pending."""
+_SECONDS = 1.0
+"""The time after which a batch of steps is written, so that a killed run has them."""
 _DEPTH = 12
 """The most frames between a call and PyTorch's function that rebuilds a tensor."""
 _Added: TypeAlias = tuple[list[int], list[int]]
@@ -48,44 +59,78 @@ class record(RunObserver):
     Args:
         path: a folder that does not exist yet, or is empty.
         dump: calls whose tensors are written too, such as ``"aten::addmm.default@3"``: the
-            overload, and the index among its calls in the block, counted from 0.
+            overload, and the index among its recorded calls, counted from 0.
+        level: ``"call"`` records each call; ``"module"`` one digest for each step and module, of
+            the calls made in it; ``"step"`` one for each step and part of the state that it left
+            (parameters, gradients, optimizer state), and no calls. A step ends where an
+            optimizer's ``step()`` returns, or where the program calls :func:`detmode.end_step`.
+        steps: the steps to record, counted from 0: ``"57:60"`` is 57, 58 and 59; all if not given.
 
     Raises:
         TraceError: the folder cannot be written, or is not empty.
-        TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator.
+        TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator;
+            ``level`` or ``steps`` is none; or calls are to be dumped at another level than theirs.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, dump: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dump: Iterable[str] = (),
+        level: str = CALL,
+        steps: str | None = None,
+    ) -> None:
         super().__init__()
+        if level not in LEVELS:
+            raise ValueError(f"record: level must be one of {', '.join(LEVELS)}, got {level!r}")
         if isinstance(dump, str):
             raise TypeError("record: dump must be a list of calls, got one str")
         self._dumps = DumpWriter(path, map(CallName.of, dump))
+        if level == STEP and self._dumps.missed:
+            raise ValueError("record: level 'step' sees no calls to dump; use level 'call'")
         self._path = path
+        self._level, self._steps = level, StepRange.of(steps)
+        self._step = 0
+        self._skips = not self._steps.has(0)
         self._writer: Writer | None = None
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
+        self._collectives = CollectiveNumbers()
         self._plan = cache(OverloadInfo)
-        # The storages that have not been written since their allocation. A weak reference keeps
-        # the address from being reused for another storage.
-        self._undefined: dict[int, StorageWeakRef] = {}
+        self._memory = Memory()
         # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
         self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
+        # The calls whose results are undefined, as they read undefined memory, by their lines.
+        self._unsaid: Counter[str] = Counter()
         self._calls = self._flushed = 0
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
         self._running = 0
+        self._flushed_at = time.monotonic()
 
     @untraced
     def __enter__(self) -> record:
-        self._writer = Writer(self._path, about_run())
-        super().__enter__()
+        about = {**about_run(), "level": self._level, "steps": str(self._steps)}
+        self._writer = (Writer if self._level == CALL else RollUpWriter)(self._path, about)
+        if self._level != STEP:
+            watch()
+            super().__enter__()
+        watch_steps(self)
         return self
 
     @property
     def not_dumped(self) -> dict[str, str]:
         """The calls of ``dump`` whose tensors are not written, and why."""
         return {str(call): reason for call, reason in self._dumps.missed.items()}
+
+    @property
+    def unwritten_reads(self) -> dict[str, int]:
+        """The number of calls that read memory that nobody had written, by operator and line.
+
+        Their results are not recorded.
+        """
+        return dict(self._unsaid)
 
     @untraced
     def __exit__(
@@ -101,22 +146,26 @@ class record(RunObserver):
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())
                 undo.callback(self._complete, [result for _, result, waited in pending if waited])
-            undo.callback(super().__exit__, kind, error, traceback)
+            if self._level != STEP:
+                undo.callback(super().__exit__, kind, error, traceback)
+            undo.callback(unwatch_steps, self)
         if error is None and not self._is_inherited:
             for call, reason in self.not_dumped.items():
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
+        if self._unsaid and not self._is_inherited:
+            warnings.warn(
+                f"{UNSAID} {self._unsaid.total()} calls is not recorded, as they read memory that "
+                f"nobody had written: {next(iter(self._unsaid))}",
+                stacklevel=2,
+            )
 
     def _flush(self) -> None:
         assert self._writer is not None
         self._pending.clear()
-        self._flushed = self._calls
+        self._flushed, self._flushed_at = self._calls, time.monotonic()
         taken, self._taken = self._taken, []
         self._writer.flush(self._digests.take(taken))
-        self._undefined = {
-            address: storage
-            for address, storage in self._undefined.items()
-            if not storage.expired()
-        }
+        self._memory.forget_freed()
 
     def _observe(
         self,
@@ -134,12 +183,19 @@ class record(RunObserver):
             seeded = generator_state(inputs, kwargs) if plan.seeded else None
             graph = running.graph
             buffers = graph.undefined_buffers(written) if graph is not None else []
-            self._note_written(buffers, allocates=True)
-            if self._pending and not plan.waits:
-                self._complete([*inputs, *written])
-            before = None if plan.waits else self._add(inputs)
+            self._memory.allocated(buffers)
+            # A view of an unfinished result does not wait for it.
+            is_late = plan.waits or plan.aliases
+            if self._pending and not is_late:
+                # Gloo itself copies a result into place, while another thread waits for it.
+                self._complete(inputs[1:] if plan.copies else [*inputs, *written])
+            undefined = self._memory.read_undefined(plan, inputs, written)
+            before = None if is_late else self._add(inputs, really=plan.gives_value)
+            resized = filter(is_strided, written if plan.allocates else ())
+            sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
             place = place or self._places.of_call(inputs)
-            dump = self._dumps.begin(plan.name, self._calls)
+            collective = self._collectives.of(plan, args, kwargs) if plan.asynchronous else None
+            dump = None if self._skips else self._dumps.begin(plan.name, self._calls)
             if dump is not None:
                 dump.add("input", self._defined(inputs))
             self._running += 1
@@ -149,25 +205,38 @@ class record(RunObserver):
             with self._lock:
                 # No line mentions this call.
                 self._running -= 1
-                self._note_written(buffers, allocates=False)
+                self._memory.written(buffers)
                 if dump is not None:
                     dump.discard()
             raise
         with self._lock:
             self._running -= 1
-            if before is None:
-                self._complete(inputs)
-                before = self._add(inputs)
             outputs = [
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
-            if self._undefined or plan.allocates:
-                self._note_written(written, plan.allocates)
+            fresh = []
+            if plan.allocates or before is None or not self._memory.is_defined:
                 # Returning a view of an input does not write it.
                 known = {_storage(tensor) for tensor in inputs}
                 fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
-                self._note_written(fresh, plan.allocates)
-            self._note_written([result[position] for position in plan.undefined], allocates=True)
+            if before is None:
+                if plan.waits or fresh:
+                    self._complete(inputs)
+                    self._memory.look(inputs)
+                before = self._add(inputs)
+            if plan.allocates:
+                for storage, size in sizes:
+                    self._memory.resized(storage, size)
+                self._memory.new(fresh)
+            else:
+                self._memory.called(plan, inputs, written, fresh, undefined)
+            if plan.undefined:
+                unwritten = [result[position] for position in plan.undefined]
+                self._memory.allocated(unwritten, is_result=False)
+                # One of them may contain another output.
+                self._memory.written(
+                    each for each in outputs if not any(each is one for one in unwritten)
+                )
             if plan.asynchronous:
                 waited_for = plan.is_waited_for(args)
                 after = self._add_pending(outputs, waited_for)
@@ -177,18 +246,23 @@ class record(RunObserver):
             if dump is not None and not plan.asynchronous:
                 dump.add("output", self._defined(outputs))
                 dump.add("mutated", self._defined(written))
-            self._dumps.made(plan.name, dump)
+            if not self._skips:
+                self._dumps.made(plan.name, dump)
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
-            self._write(plan.name, place, sides, seeded, arguments_text(args, kwargs), inside)
+            arguments = arguments_text(args, kwargs)
+            self._write(plan.name, place, sides, seeded, arguments, inside, collective)
+            if undefined and not plan.gives_value and not self._skips:
+                self._unsaid[f"{plan.name} at {place.site.text}"] += 1
             # What comes next in a graph may write them, which is not seen.
-            self._note_written(buffers, allocates=False)
+            self._memory.written(buffers)
         return result
 
     def _observe_graph(self, graph: Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
         with self._lock:
             if self._pending:
                 self._complete(tensors_in(inputs))
+            self._memory.look(tensors_in(inputs))
             before = self._add(tensors_in(inputs))
             arguments = arguments_text(tuple(inputs), {})
             # The graph empties the list, to free its inputs early: no others are kept here.
@@ -202,8 +276,8 @@ class record(RunObserver):
             raise
         with self._lock:
             self._running -= 1
-            self._note_written(written, allocates=False)
-            self._note_written(graph.undefined_outputs(result), allocates=True)
+            self._memory.written(written)
+            self._memory.allocated(graph.undefined_outputs(result))
             outputs = [
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
@@ -219,8 +293,11 @@ class record(RunObserver):
         seeded: Tensor | None,
         arguments: str,
         graph: str | None,
+        collective: Collective | None = None,
     ) -> None:
         """Write the line of a call that has ended, and a batch if one is due."""
+        if self._skips:
+            return
         writer = self._writer
         assert writer is not None
         for _, numbers in sides:
@@ -228,6 +305,8 @@ class record(RunObserver):
         if seeded is not None:
             self._taken.append(self._digests.add(seeded))
         module = place.module
+        inside = None if graph is None else writer.number(graph)
+        identity = None if collective is None else writer.identity(collective)
         writer.call(
             [
                 writer.number(name),
@@ -236,7 +315,8 @@ class record(RunObserver):
                 *(forms for forms, _ in sides),
                 int(seeded is not None),
                 arguments,
-                *(() if graph is None else (writer.number(graph),)),
+                *(() if inside is None and identity is None else (inside,)),
+                *(() if identity is None else (identity,)),
             ]
         )
         self._calls += 1
@@ -246,10 +326,40 @@ class record(RunObserver):
         if due and not self._running and not is_capturing() and (late or not self._pending):
             self._flush()
 
+    @untraced
+    def end_step(self, state: Callable[[], dict[str, list[Tensor]]]) -> None:
+        """End a step; :func:`detmode.end_step` does it for all recordings that are running."""
+        if self._is_inherited:
+            return
+        with self._lock, without_modes():
+            writer = self._writer
+            assert writer is not None
+            if not self._skips:
+                if isinstance(writer, RollUpWriter) and self._level == STEP:
+                    for name, tensors in state().items():
+                        forms, numbers = self._add(tensors)
+                        writer.add(name, (forms,), "", len(numbers))
+                        self._taken += numbers
+                writer.end_step(len(self._taken))
+            self._step += 1
+            was_recorded, self._skips = not self._skips, not self._steps.has(self._step)
+            late = time.monotonic() - self._flushed_at > _SECONDS or self._digests.full
+            if was_recorded and (self._skips or (self._level == STEP and late)):
+                self._flush()
+
+    def digest_of_steps(self) -> bytes:
+        """Return the digest of the steps that have ended; see :func:`detmode.run_digest`."""
+        with self._lock, without_modes():
+            assert self._writer is not None
+            self._flush()
+            return self._writer.digest_of_steps
+
     def _add_pending(self, tensors: list[Tensor], waited_for: bool) -> _Added:
         """Add the results of a collective, which are digested when they are next used."""
-        forms, numbers = self._add([tensor for tensor in tensors if not _is_strided(tensor)])
-        for tensor in filter(_is_strided, tensors):
+        if self._skips:
+            return [], []
+        forms, numbers = self._add([tensor for tensor in tensors if not is_strided(tensor)])
+        for tensor in filter(is_strided, tensors):
             forms.append(self._form(tensor, strided=True))
             numbers.append(self._digests.add_undefined())
             entry = (numbers[-1], tensor, waited_for)
@@ -265,18 +375,31 @@ class record(RunObserver):
             for number, result, _ in self._pending.pop(_storage(tensor), ()):
                 self._digests.replace(number, result)
 
-    def _add(self, tensors: list[Tensor]) -> _Added:
-        """Add the tensors' digests."""
-        forms, numbers = [], []
+    def _add(self, tensors: list[Tensor], really: bool = False) -> _Added:
+        """Add the tensors' digests; if ``really``, those of undefined memory too.
+
+        None in a step that is not recorded.
+        """
+        forms: list[int] = []
+        numbers: list[int] = []
+        if self._skips:
+            return forms, numbers
         for tensor in tensors:
-            strided = _is_strided(tensor)
+            strided = is_strided(tensor)
             forms.append(self._form(tensor, strided))
             if not strided:
                 numbers.append(self._digests.add(_content(tensor)))
-            elif self._is_undefined(tensor):
+            elif self._pending and (unfinished := self._pending.get(_storage(tensor))):
                 numbers.append(self._digests.add_undefined())
+                unfinished.append((numbers[-1], tensor, unfinished[0][2]))
             else:
-                numbers.append(self._digests.add(tensor))
+                content = DEFINED if really else self._memory.content(tensor)
+                if content == UNDEFINED:
+                    numbers.append(self._digests.add_undefined())
+                else:
+                    if content != DEFINED:
+                        tensor = self._memory.defined_part(tensor)
+                    numbers.append(self._digests.add(tensor))
         return forms, numbers
 
     def _form(self, tensor: Tensor, strided: bool) -> int:
@@ -294,18 +417,21 @@ class record(RunObserver):
         return [None if self._is_undefined(tensor) else tensor for tensor in tensors]
 
     def _is_undefined(self, tensor: Tensor) -> bool:
-        """Return whether the tensor's memory is uninitialized."""
-        return bool(self._undefined) and _storage(tensor) in self._undefined
+        """Return whether nothing can be said of a tensor's content, or not yet."""
+        return is_strided(tensor) and (
+            _storage(tensor) in self._pending or self._memory.content(tensor) == UNDEFINED
+        )
 
-    def _note_written(self, tensors: list[Tensor], allocates: bool) -> None:
-        for tensor in tensors:
-            if not _is_strided(tensor):
-                continue
-            if allocates:
-                reference = StorageWeakRef(tensor.untyped_storage())
-                self._undefined[reference.cdata] = reference
-            else:
-                self._undefined.pop(_storage(tensor), None)
+    def observe_resize(self, storage: torch.UntypedStorage, run: Callable[[], Any]) -> Any:
+        """Observe the resizing of a storage. See :class:`Observer`."""
+        before = storage.nbytes()
+        with self._lock:
+            for number, result, _ in self._pending.pop(storage._cdata, ()):
+                self._digests.replace(number, result)
+        result = run()
+        with self._lock:
+            self._memory.resized(storage, before)
+        return result
 
 
 def _is_received() -> bool:
@@ -324,13 +450,8 @@ def _is_received() -> bool:
     return False
 
 
-def _is_strided(tensor: Tensor) -> bool:
-    """Return whether a tensor has data in a single storage."""
-    return tensor.layout is torch.strided and not tensor.is_nested and has_data(tensor)
-
-
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if _is_strided(tensor) else 0
+    return tensor.untyped_storage()._cdata if is_strided(tensor) else 0
 
 
 def _content(tensor: Tensor) -> Tensor:

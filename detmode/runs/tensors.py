@@ -24,6 +24,11 @@ def has_data(tensor: Tensor) -> bool:
     return plain and not tensor.is_meta and not (tensor.is_cuda and is_capturing())
 
 
+def is_strided(tensor: Tensor) -> bool:
+    """Return whether a tensor has data in a single storage."""
+    return tensor.layout is torch.strided and not tensor.is_nested and has_data(tensor)
+
+
 def is_capturing() -> bool:
     """Return whether a CUDA graph is being captured; then nothing is computed or waited for."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

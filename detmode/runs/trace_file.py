@@ -11,20 +11,26 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
+from detmode.runs.collectives import Collective, RankGroup
 from detmode.runs.files import open_file, read_json, text_of
+from detmode.runs.step_range import StepRange
 
 FORMAT = "detmode-trace"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""The versions that are read. Version 1 does not say to which group a collective belongs."""
 DIGEST_BYTES = 16
 UNDEFINED = bytes(DIGEST_BYTES)
 """Stands for uninitialized memory, which may hold anything and always compares equal."""
+_FIELDS = 10
+"""The fields of a call; those at the end may be missing."""
 _MOST_BYTES_A_LINE = 1 << 20
 _MOST_TEXT_A_CALL = 1 << 23
 """Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
@@ -57,6 +63,7 @@ class TraceCall:
         arguments: the other arguments as text, with "_" in place of each tensor.
         generator: for a random operator, the digest of its generator's state before the call.
         graph: the compiled graph in which it is made, by the name of the graph's own call.
+        collective: for a collective, its identity on all ranks that take part.
     """
 
     number: int
@@ -69,6 +76,7 @@ class TraceCall:
     arguments: str
     generator: bytes | None
     graph: str | None = None
+    collective: Collective | None = None
 
     def tensors(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield the name ("input 0"), the form and the digest of each tensor."""
@@ -129,75 +137,17 @@ class Shape:
         return cls(texts[overload], texts[site], names[0], forms, n_digests, names[1])
 
 
-class Writer:
-    """Writes a trace.
+class TraceStep(NamedTuple):
+    """The end of a step.
 
     Args:
-        path: a folder that does not exist, or is empty.
-        about: the fields of ``trace.json`` besides format and version.
-
-    Raises:
-        TraceError: the folder cannot be created, or has files in it.
+        calls: the number of calls that the trace has before it.
+        digests: for each module, or part of the state, the digest of its step; empty if the calls
+            are in the trace.
     """
 
-    def __init__(self, path: str | os.PathLike[str], about: dict[str, Any]) -> None:
-        self.path = Path(path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if any(self.path.iterdir()):
-                raise TraceError(f"{self.path} is not empty; name a folder that does not exist yet")
-            head = {"format": FORMAT, "version": VERSION, **about}
-            with (self.path / "trace.json").open("x", encoding="utf-8") as file:
-                file.write(json.dumps(head, indent=1) + "\n")
-            self._calls: IO[str] = (self.path / "calls.jsonl").open("w", encoding="utf-8")
-            self._digests: IO[bytes] = (self.path / "digests.bin").open("wb")
-        except OSError as error:
-            raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
-        self._numbers: dict[str, int] = {}
-        self._lines: list[str] = []
-        self._failed = False
-
-    def number(self, text: str) -> int:
-        """Return the number that stands for a text in later lines."""
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self._numbers)
-            self._lines.append(json.dumps({"text": text}))
-        return number
-
-    def call(self, fields: list[Any]) -> None:
-        """Add a line: ``[overload, site, module, inputs, outputs, mutated, random, arguments]``.
-
-        Texts are given as numbers; ``inputs``, ``outputs`` and ``mutated`` are lists of the numbers
-        of the forms. A call in a compiled graph has the graph's name as a ninth field.
-        """
-        self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
-
-    def flush(self, digests: bytes) -> None:
-        """Write the lines so far, after their digests.
-
-        Raises:
-            OSError: they cannot be written. Nothing more is written afterwards, because digests are
-                identified by their position.
-        """
-        if self._failed:
-            return
-        self._failed = True
-        self._digests.write(digests)
-        self._digests.flush()
-        if self._lines:
-            self._calls.write("\n".join(self._lines) + "\n")
-            self._calls.flush()
-            self._lines.clear()
-        self._failed = False
-
-    def close(self, ended: bool) -> None:
-        """Write how the run ended, and close the files."""
-        with ExitStack() as files:
-            files.callback(self._digests.close)
-            files.callback(self._calls.close)
-            if not self._failed:
-                self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
+    calls: int
+    digests: dict[str, bytes]
 
 
 class Reader:
@@ -214,19 +164,25 @@ class Reader:
         self.path = Path(path)
         file = self.path / "trace.json"
         try:
-            about = read_head(file, FORMAT, VERSION)
+            about = read_head(file, FORMAT, READABLE)
         except OSError as error:
-            several = sorted(file.parent.name for file in self.path.glob("rank*/trace.json"))
-            if several:
-                raise TraceError(
-                    f"{self.path} has the traces of several ranks: name one, such as "
-                    f"{self.path / several[0]}"
-                ) from error
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         self.about = _known(about)
+        try:
+            self.steps_recorded = StepRange.of(self.about.get("steps"))
+        except (TypeError, ValueError) as error:
+            raise TraceError(f"{file}: {error}") from error
         """The fields of ``trace.json``; those of a wrong type are ignored."""
+        # For each step that ended, the number of calls before; known once all calls are read.
+        self._ends: list[int] = []
         self.complete = False
         """True if the run closed its trace; known once all calls are read."""
+
+    def step_of(self, number: int) -> int | None:
+        """Return the step of a call, if steps have ended in the run; once all calls are read."""
+        if not self._ends:
+            return None
+        return self.steps_recorded.begin + bisect_right(self._ends, number)
 
     def calls(self, wanted: Container[int] | None = None) -> Iterator[TraceCall]:
         """Yield the calls in order, up to the last complete one; or only those with wanted numbers.
@@ -234,18 +190,38 @@ class Reader:
         Raises:
             TraceError: a line is malformed.
         """
-        for number, (shape, arguments, digests) in enumerate(self.scan()):
+        for number, call in enumerate(self.scan()):
             if wanted is None or number in wanted:
-                yield _record(number, shape, arguments, digests)
+                yield _record(number, *call)
 
-    def scan(self) -> Iterator[tuple[Shape, str, bytes]]:
-        """Yield for each call its shape, its plain arguments, and its concatenated digests.
+    def scan(self) -> Iterator[tuple[Shape, str, bytes, Collective | None]]:
+        """Yield for each call its shape, plain arguments, concatenated digests and collective.
 
         Raises:
             TraceError: a line is malformed.
         """
+        ends = []
+        for each in self._lines():
+            if isinstance(each, TraceStep):
+                ends.append(each.calls)
+            else:
+                yield each
+        self._ends = ends
+
+    def steps(self) -> Iterator[TraceStep]:
+        """Yield the steps that ended, in order.
+
+        Raises:
+            TraceError: a line is malformed.
+        """
+        return (each for each in self._lines() if isinstance(each, TraceStep))
+
+    def _lines(self) -> Iterator[TraceStep | tuple[Shape, str, bytes, Collective | None]]:
+        """Yield calls and ends of steps."""
         texts: list[str] = []
         shapes: dict[Any, Shape] = {}
+        groups: list[RankGroup] = []
+        calls = 0
         try:
             with (
                 open_file(self.path / "calls.jsonl") as lines,
@@ -261,12 +237,14 @@ class Reader:
                         parsed = json.loads(line)
                         value = parsed.get("call")
                         if value is not None:
-                            *numbers, arguments, graph = value if len(value) > 8 else [*value, None]
+                            fields = [*value, *[None] * (_FIELDS - len(value))]
+                            *numbers, arguments, graph, identity = fields
                             key = _frozen([*numbers, graph])
                             shape = shapes.get(key)
                             if shape is None:
                                 shape = shapes[key] = Shape.of(key, texts)
                             arguments = text_of(arguments)
+                            collective = _collective(identity, groups)
                             wanted = shape.digests * DIGEST_BYTES
                             read = digests.read(wanted)
                             if len(read) < wanted:
@@ -274,6 +252,16 @@ class Reader:
                         elif "end" in parsed:
                             self.complete = parsed["end"] == "complete"
                             return
+                        elif "step" in parsed:
+                            names = [texts[number] for number in parsed["step"]]
+                            read = digests.read(len(names) * DIGEST_BYTES)
+                            if len(read) < len(names) * DIGEST_BYTES:
+                                return
+                            yield TraceStep(calls, dict(zip(names, split(read))))
+                            continue
+                        elif "group" in parsed:
+                            groups.append(_group(*parsed["group"]))
+                            continue
                         else:
                             texts.append(text_of(parsed["text"]))
                             continue
@@ -281,13 +269,19 @@ class Reader:
                         raise TraceError(
                             f"{self.path / 'calls.jsonl'}:{at} is not a line of a trace"
                         ) from None
-                    yield shape, arguments, read
+                    calls += 1
+                    yield shape, arguments, read, collective
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
 
 
-def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
+def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
     """Return the object in the head file of a trace or a dump.
+
+    Args:
+        file: the head file.
+        form: the value of ``format`` that it must have.
+        versions: the versions that can be read.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -300,10 +294,10 @@ def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
         raise TraceError(f"{file} is not JSON; is it a {what}?") from error
     if not isinstance(head, dict) or head.get("format") != form:
         raise TraceError(f"{file} is not a {what} of detmode")
-    if head.get("version") != version:
-        found = reprlib.repr(head.get("version"))
+    if head.get("version") not in versions:
+        found, known = reprlib.repr(head.get("version")), " and ".join(map(str, versions))
         raise TraceError(
-            f"{file} has version {found}, and this detmode reads {version}: read it with the "
+            f"{file} has version {found}, and this detmode reads {known}: read it with the "
             "detmode that wrote it"
         )
     return head
@@ -324,12 +318,32 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     return known
 
 
-def _record(number: int, shape: Shape, arguments: str, digests: bytes) -> TraceCall:
+def _group(name: Any, description: Any, backend: Any, ranks: Any) -> RankGroup:
+    if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
+        raise ValueError
+    return RankGroup(text_of(name), text_of(description), text_of(backend), tuple(ranks))
+
+
+def _collective(identity: Any, groups: Sequence[RankGroup]) -> Collective | None:
+    if identity is None:
+        return None
+    if any(type(each) is not int for each in identity):
+        raise ValueError
+    group, number, *peers = identity
+    if group < 0 or number < 0 or len(peers) not in (0, 3):
+        raise ValueError
+    return Collective(groups[group], number, tuple(peers))
+
+
+def _record(
+    number: int, shape: Shape, arguments: str, digests: bytes, collective: Collective | None
+) -> TraceCall:
     each = split(digests)
     ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)
     place = (shape.overload, shape.site, shape.module)
     generator = next(each, None)
-    return TraceCall(number, *place, ins, outs, mutated, arguments, generator, shape.graph)
+    sides = (ins, outs, mutated)
+    return TraceCall(number, *place, *sides, arguments, generator, shape.graph, collective)
 
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:

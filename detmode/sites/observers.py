@@ -77,6 +77,10 @@ class Observer(CompiledInside):
         """
         raise NotImplementedError
 
+    def observe_resize(self, storage: torch.UntypedStorage, run: Callable[[], Any]) -> Any:
+        """Observe the resizing of a storage, which ``run()`` carries out, and return its result."""
+        return run()
+
 
 _observers: weakref.WeakSet[Observer] = weakref.WeakSet()
 

@@ -18,6 +18,7 @@ from detmode.cuda.dtypes import REDUCED as REDUCED
 from detmode.environment import nccl
 from detmode.environment.process_setting import FILL, FLAG
 from detmode.table.call import Call
+from detmode.table.reductions import has_an_order
 from detmode.table.values import Value, check_name
 
 __all__ = [
@@ -345,6 +346,12 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
     """``CUBLAS_WORKSPACE_CONFIG`` is not in ``accepted``: by default ``:4096:8`` and ``:16:8``."""
     values = accepted or (":4096:8", ":16:8")
     return _unnamed(lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values)
+
+
+@_by_name
+def order_matters() -> Condition:
+    """The collective adds, or multiplies, over more than two ranks; MAX and MIN have no order."""
+    return _unnamed(has_an_order)
 
 
 @_by_name

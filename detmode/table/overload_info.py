@@ -38,8 +38,13 @@ _ALLOCATIONS = frozenset(
         "new_empty_strided",
         "resize_",
     )
-)
+) | {"inductor::resize_storage_bytes_"}
 """Operators that return uninitialized memory."""
+
+_FORMS_ALONE = ("_like", "new_zeros", "new_ones", "new_full")
+"""The ends of the names of operators that read a tensor's form, and not its data."""
+
+_VALUES = ("aten::_local_scalar_dense", "aten::equal")
 
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _STATISTICS = ("running_mean", "running_var")
@@ -83,8 +88,9 @@ UNDEFINED_OUTPUTS = {
     "aten::cudnn_batch_norm": (3,),
     "aten::miopen_rnn": (3, 4),
     "aten::mkldnn_rnn_layer": (3,),
+    "fsdp::all_gather_copy_in": (1,),
 }
-"""Outputs that only the backward uses and that are partly unwritten, so that they are ignored."""
+"""Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
 
 class OverloadInfo:
@@ -104,6 +110,12 @@ class OverloadInfo:
         undefined: the positions of outputs that are partly unwritten.
         asynchronous: true for a collective, whose results are complete only after a wait.
         waits: true for the operator that waits.
+        aliases: true if its results may be views of its arguments, which it does not write.
+        pointwise: true if each element of the result depends on one place of the arguments alone.
+        reads_no_data: true if it reads no more than the forms of its arguments.
+        has_lists: true if an argument is a list of tensors.
+        copies: true if it overwrites its first argument with the second.
+        gives_value: true if it returns a value of Python's that depends on its arguments' data.
     """
 
     def __init__(
@@ -129,6 +141,12 @@ class OverloadInfo:
         self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
         self.waits = schema.name == "_c10d_functional::wait_tensor"
         self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
+        self.aliases = not schema.is_mutable and any(each.alias_info for each in schema.arguments)
+        self.pointwise = torch.Tag.pointwise in func.tags
+        self.reads_no_data = self.allocates or schema.name.endswith(_FORMS_ALONE)
+        self.has_lists = any(str(each.type) == "List[Tensor]" for each in schema.arguments)
+        self.copies = schema.name == "aten::copy_"
+        self.gives_value = schema.name in _VALUES
         unsaid = _UNSAID.get(schema.name, ())
         self._written = [
             (position, argument.name)

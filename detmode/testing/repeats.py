@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -17,9 +18,9 @@ from torch import Tensor
 from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.runs.comparison import Comparison
-from detmode.runs.diff import diff
+from detmode.runs.diff import diff_traces
 from detmode.runs.difference import gaps, parts, unequal
-from detmode.runs.recording import record
+from detmode.runs.recording import UNSAID, record
 
 _TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
 _SHOWN = 5
@@ -167,17 +168,25 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
         run: makes the run of a given number from the same state, inside the block it gets.
         numbers: the runs to record; each is compared with the first until one differs.
     """
+    unwritten = None
     with tempfile.TemporaryDirectory(prefix="detmode-") as folder:
         paths = [Path(folder, str(position)) for position in range(len(numbers))]
         for position, number in enumerate(numbers):
+            recorded = record(paths[position])
             try:
-                run(number, record(paths[position]))
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", UNSAID)  # said below
+                    run(number, recorded)
             except Exception as error:
                 return f"recording the run again raised {type(error).__name__}: {error}"
+            if recorded.unwritten_reads:
+                unwritten = next(iter(recorded.unwritten_reads))
             if position:
-                comparison = diff(paths[0], paths[position])
+                comparison = diff_traces(paths[0], paths[position]).comparison
                 if not comparison.identical:
                     return _named(comparison)
+    if unwritten is not None:
+        return f"{unwritten} reads uninitialized memory: write to what empty() returns before it"
     return (
         "Recorded again, all runs made the same calls with the same bytes: either the difference "
         "is rare, or it comes from outside PyTorch's dispatch (another library, NumPy)"

@@ -209,11 +209,14 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
 
 
 def test_there_are_no_other_locks():
-    """Locks are those of ``cuda.undo``; an observer's, which stops at a fork, is its own."""
+    """Locks are those of ``cuda.undo``; an observer's, which stops at a fork, is its own.
+
+    So is that of the command line, which lasts as long as its process.
+    """
     package = Path(detmode.__file__).parent
     own = {
         str(file.relative_to(package))
         for file in package.rglob("*.py")
         if "threading.Lock(" in (text := file.read_text()) or "threading.RLock(" in text
     }
-    assert own == {"cuda/undo.py", "sites/observers.py"}
+    assert own == {"cli/commands/programs.py", "cuda/undo.py", "sites/observers.py"}

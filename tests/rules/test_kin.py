@@ -59,9 +59,6 @@ REASONS = {
     "aten::upsample_nearest[12]d_backward.*": _GATHERS,
     "aten::_upsample_nearest_exact[12]d_backward.*": _GATHERS,
     "aten::max_pool2d_backward.*": "it runs on MPS alone",
-    "symm_mem::one_shot_all_reduce*": _BY_RANK,
-    "symm_mem::two_shot_all_reduce*": _BY_RANK,
-    "symm_mem::reduce_scatter_out.default": _BY_RANK,
     "symm_mem::_low_contention_reduce_scatter.default": _BY_RANK,
     "symm_mem::fused_*matmul_reduce_scatter.default": _BY_RANK,
 }

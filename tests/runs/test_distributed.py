@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor, distributed
 from torch.distributed import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 import detmode
-from detmode import diff, record
-from detmode.cli import parser as cli
+from detmode import DeterministicMode, diff, record
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 
 pytestmark = pytest.mark.skipif(
@@ -39,6 +40,11 @@ class Late:
         self._threads.append(threading.Thread(target=work))
         self._threads[-1].start()
 
+    def made(self, x: Tensor) -> Tensor:
+        result = torch.zeros_like(x)
+        self.write(result)
+        return result
+
     def wait(self) -> None:
         self._begin.set()
         for thread in self._threads:
@@ -51,9 +57,13 @@ def late() -> Iterator[Late]:
     library = torch.library.Library("c10d", "FRAGMENT")
     library.define("late_(Tensor(a!) tensor, bool async_op=True) -> ()")
     library.impl("late_", late.write, "CPU")
+    functional = torch.library.Library("_c10d_functional", "FRAGMENT")
+    functional.define("late(Tensor x) -> Tensor")
+    functional.impl("late", late.made, "CPU")
     yield late
     late.wait()
     library._destroy()
+    functional._destroy()
 
 
 def digests_of(path: Path, operator: str, side: str) -> list[tuple[bytes, ...]]:
@@ -95,6 +105,31 @@ def test_result_that_nobody_reads(late: Late, tmp_path: Path) -> None:
     assert first == UNDEFINED != second
 
 
+def test_view_of_an_unfinished_result_does_not_wait(late: Late, tmp_path: Path) -> None:
+    """Its digest, too, is of what is there after a wait."""
+    with record(tmp_path / "run"):
+        view = torch.ops._c10d_functional.late(torch.ones(4)).view(2, 2).detach()
+        late.wait()
+        torch.ops._c10d_functional.wait_tensor(view).clone()
+    (made,) = digests_of(tmp_path / "run", "_c10d_functional::late", "outputs")
+    assert made == digests_of(tmp_path / "run", "aten::clone", "inputs")[0] != (UNDEFINED,)
+    for side in ("inputs", "outputs"):
+        assert digests_of(tmp_path / "run", "aten::view", side) == [made]
+        assert digests_of(tmp_path / "run", "aten::detach", side) == [made]
+
+
+def test_result_that_is_copied_into_place(late: Late, tmp_path: Path) -> None:
+    """Gloo's own copies, inside a wait, are no use of the result."""
+    x = torch.zeros(4)
+    with record(tmp_path / "run"):
+        torch.ops.c10d.late_(x)
+        for half in x.chunk(2):
+            half.copy_(torch.ones(2))
+        x.clone()
+    (made,) = digests_of(tmp_path / "run", "c10d::late_", "mutated")
+    assert [made] == digests_of(tmp_path / "run", "aten::clone", "inputs")
+
+
 @pytest.fixture
 def group() -> Iterator[None]:
     """A process group of this process alone."""
@@ -129,6 +164,19 @@ def test_functional_collectives(tmp_path: Path) -> None:
     (made,) = digests_of(tmp_path / "run", "_c10d_functional::all_reduce", "outputs")
     (waited_for,) = digests_of(tmp_path / "run", "_c10d_functional::wait_tensor", "inputs")
     assert [made] == [waited_for] == digests_of(tmp_path / "run", "aten::clone", "inputs")
+
+
+@pytest.mark.usefixtures("group")
+def test_what_dtensor_has_cached(tmp_path: Path) -> None:
+    """A call whose sharding is known already is recorded and counted as one for the first time."""
+    mesh, reports = init_device_mesh("cpu", (1,)), []
+    for run in ("cold", "warm"):
+        with record(tmp_path / run), DeterministicMode() as mode:
+            x = DTensor.from_local(torch.ones(7, 11), mesh, [Shard(0)])
+            torch.empty_like(x).copy_(x).mul(2).sum()
+        reports.append([(row.overload, row.count) for row in mode.records])
+    assert diff(tmp_path / "cold", tmp_path / "warm").identical
+    assert reports == [[("aten::empty_like.default", 1)]] * 2
 
 
 TRAINING = """
@@ -240,11 +288,3 @@ def test_weights_that_part(runs: Path) -> None:
     assert drift.call.overload == "aten::_foreach_mul_.Scalar"
     assert drift.differing == ("([_, _, _, _, _, _], 1.0)", "([_, _, _, _, _, _], 1.125)")
     assert "The first call after which the ranks have different bytes:" in str(comparison)
-
-
-@pytest.mark.thorough
-def test_folder_of_ranks_is_no_recording(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says to name one."""
-    assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"several ranks: name one, such as {runs / 'none' / 'rank0'}")

@@ -22,6 +22,7 @@ from detmode import DeterministicMode, allow, diff, record
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.observers import observer
 
 
 @pytest.fixture
@@ -183,18 +184,116 @@ def test_large_and_strided_tensors(path: Path) -> None:
     assert turned.inputs.digests != turned.outputs.digests
 
 
-def test_reading_what_nobody_wrote(tmp_path: Path) -> None:
-    """Two runs that read uninitialised memory diverge there, and diff says so."""
+def new(numel: int, byte: int) -> Tensor:
+    """Memory that nobody has written, and that holds these bytes."""
+    recording = observer()
+    assert isinstance(recording, record)
+    held = torch.empty(0)
+    # What the allocator does, below the dispatcher's sight.
+    storage = torch.UntypedStorage(4 * numel)
+    ctypes.memset(storage.data_ptr(), byte, 4 * numel)
+    made = recording.observe(
+        torch.ops.aten.empty.memory_format, ([numel],), {}, lambda size: held.set_(storage)
+    )
+    assert isinstance(made, Tensor)
+    return made
+
+
+# The warning that some results are not recorded is of no interest here.
+@pytest.mark.filterwarnings("ignore:.*read memory that nobody")
+def test_computing_with_what_nobody_wrote(tmp_path: Path) -> None:
+    """The results are undefined, too, until they reach what was defined, or a value of Python's."""
 
     def program(byte: int, recording: record) -> None:
         with recording:
-            x = torch.empty(64)
-            ctypes.memset(x.data_ptr(), byte, x.nbytes)
-            x.exp()
+            (new(64, byte).exp() + torch.ones(64)).sum()
+            x = torch.ones(64)
+            if used == "written":
+                x.mul_(new(64, byte).exp())
+            elif used == "item":
+                new(64, byte).exp().sum().item()
 
-    comparison = compared(tmp_path, program, 0x3F, 0x40)
-    assert comparison.divergence.call.overload == "aten::exp.default"
-    assert "reads uninitialized memory" in str(comparison)
+    for used in ("nowhere", "written", "item"):
+        comparison = compared(tmp_path / used, program, 0x3F, 0x40)
+        assert comparison.identical == (used == "nowhere")
+        assert ("reads uninitialized memory" in str(comparison)) == (used == "written")
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore:.*read memory that nobody")
+@pytest.mark.parametrize("numel", [3, 1000, 100_000])
+def test_memory_that_others_fill(numel: int, tmp_path: Path) -> None:
+    """NumPy's writes are seen, and only those; what new memory held before does not count."""
+
+    def program(values: tuple[int, float], recording: record) -> None:
+        byte, value = values
+        with recording:
+            x, half, unseen = (new(numel, byte) for _ in range(3))
+            x.numpy()[:] = value
+            half.numpy()[: numel // 2] = value
+            x.view(-1).mul(2)
+            half[: numel // 2].mul(2)
+            half[: numel // 2].mul(2)
+            unseen.neg()
+            assert set(unseen.numpy().tobytes()) == {byte}
+
+    assert compared(tmp_path / "same", program, (0, 0.0), (7, 0.0)).identical
+    comparison = compared(tmp_path / "other", program, (0, 0.0), (0, 1.0))
+    divergence = comparison.divergence
+    assert (divergence.kind, divergence.call.overload) == ("inputs", "aten::mul.Tensor")
+    # What is written in part is an input of the second view of it.
+    assert comparison.different == 4
+
+
+def test_memory_that_is_written_in_parts(tmp_path: Path) -> None:
+    """Undefined bytes beside written ones stay undefined, to the byte."""
+
+    def program(byte: int, recording: record) -> None:
+        with recording:
+            x = new(192, byte).view(3, 64)
+            x[0].copy_(torch.ones(64))
+            x[:, 0].fill_(2.0)
+            x[:, 1].zero_()
+            x[:, :2].neg()
+            x.mul_(2)
+            x[:, :2].neg()
+
+    assert compared(tmp_path, program, 1, 2).identical
+
+
+def test_resized_memory(path: Path, tmp_path: Path) -> None:
+    """A storage's new bytes are undefined, though no operator resizes it; kept ones are not."""
+
+    def program(byte: int, recording: record) -> None:
+        x = torch.ones(64)
+        with recording:
+            x.untyped_storage().resize_(0)
+            x.view(8, 8)
+            x.untyped_storage().resize_(256)
+            ctypes.memset(x.data_ptr(), byte, 0)
+            x.view(8, 8)
+            x.copy_(torch.ones(64))
+            x.neg()
+            x.resize_(32).neg()
+
+    assert compared(tmp_path, program, 1, 2).identical
+    first, second = calls(path, "aten::view.default")
+    assert first.inputs.digests == second.inputs.digests == (UNDEFINED,)
+    assert all(UNDEFINED not in call.inputs.digests for call in calls(path, "aten::neg.default"))
+
+
+def test_batches_inside_other_modes(path: Path) -> None:
+    """A batch that is due while tensors are fake is written, with the digests of the others."""
+    x, mode = torch.ones(3), FakeTensorMode()
+    with record(path):
+        x.neg()
+        with mode:
+            for _ in range(600):
+                torch.rand(3).neg()
+        x.neg()
+    first, *fake, last = calls(path, "aten::neg.default")
+    assert len(fake) == 600
+    assert (first.inputs, first.outputs) == (last.inputs, last.outputs)
 
 
 def test_results_are_the_same(path: Path) -> None:

@@ -59,6 +59,13 @@ def check_files(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name}: no permission to write to {folder}")
 
 
+def rename_files(options: argparse.Namespace, part: str) -> None:
+    """Put a part into the names of the requested files: ``report.json``, ``report.node1.json``."""
+    for name, path in _files(options).items():
+        if path != STDOUT:
+            setattr(options, name, path.with_name(f"{path.stem}.{part}{path.suffix}"))
+
+
 def write_files(options: argparse.Namespace, report: Shown) -> None:
     """Write a report to the requested files."""
     texts = {"report": report.to_json, "html": report.to_html, "sarif": report.to_sarif}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +20,21 @@ from detmode.cli.commands.output import (
     STDOUT,
     as_asked,
     check_files,
+    rename_files,
     show,
     stdout_is_taken,
     write_files,
 )
-from detmode.cli.program import Program, die_of_interrupt, exit_status
+from detmode.cli.launchers import under_detmode
+from detmode.cli.program import Program, die_of, exit_status
+from detmode.cli.termination import when_terminated
 from detmode.environment.nccl import EXCLUDING
+from detmode.environment.rank import rank_of
 
 if TYPE_CHECKING:
+    from detmode.distributed.one_report import OneReport
     from detmode.mode.deterministic_mode import DeterministicMode
+    from detmode.reports.report import Report
 
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -41,18 +50,64 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.warm and options.no_substitute:
         raise UsageError("--warm compiles what --no-substitute never calls; leave one of them out")
     program = _prepared(options, arguments)
-    mode = _mode(options, intercept=options.intercept, **policy)
+    make_mode = partial(_mode, options, intercept=options.intercept, **policy)
+    mode = make_mode()
     if options.warm:
         _warm(options)
-    failure = _execute(program, mode)
-    report = mode.report()
-    note = None if options.quiet else _about_the_device(options)
-    with _ended(failure) as status:
-        print(f"\n{as_asked(options, report, sys.stderr)}", file=sys.stderr)
-        if note is not None:
-            _note(note)
-        write_files(options, report)
+    from detmode.cli.commands.spawned import Spawned
+    from detmode.distributed.one_report import PATIENCE, OneReport
+
+    rank, spawned = rank_of(), Spawned()
+    shared = OneReport(rank) if rank is not None and rank.world_size > 1 else None
+
+    telling = threading.Lock()  # taken once: the report is given once
+
+    def tell(failed: bool, patience: float) -> None:
+        report = spawned.report(mode.report(), patience)
+        given = shared.give(report, failed=failed, patience=patience) if shared else report
+        if given is not None:
+            _show(options, given, shared)
+        elif shared is not None and shared.is_left_to_others:
+            _note(f"rank {shared.rank.number} failed; others will report. So far: {report.verdict}")
+
+    def tell_early() -> None:
+        if telling.acquire(blocking=False):
+            tell(True, _LAST_WORDS)
+        elif shared is not None:
+            shared.hurry()
+            telling.acquire()  # the program has ended, and so does the process with its report
+
+    with when_terminated(tell_early) if shared is not None else nullcontext():
+        with spawned.watched(make_mode):
+            failure = _execute(program, mode)
+        with _ended(failure) as status:
+            telling.acquire()
+            tell(status != 0, _LAST_WORDS if status else PATIENCE)
     return status
+
+
+_LAST_WORDS = 2.0
+"""Seconds for which a process that fails, or was told to end, waits for the rows of others."""
+
+
+def _show(options: argparse.Namespace, report: Report, shared: OneReport | None) -> None:
+    """Print the report of a run, and write the files for which its options ask."""
+    if shared is not None and shared.starts_again:
+        _note(
+            f"attempt {shared.rank.attempt} failed; the report of the next one has its rows too. "
+            f"So far: {report.verdict}"
+        )
+    else:
+        print(f"\n{as_asked(options, report, sys.stderr)}", file=sys.stderr)
+        if not options.quiet:
+            for absence in report.absences():
+                _note(absence)
+            about_the_device = _about_the_device(options)
+            if about_the_device is not None:
+                _note(about_the_device)
+    if shared is not None and shared.rank.node_number:
+        rename_files(options, f"node{shared.rank.node_number}")
+    write_files(options, report)
 
 
 def record(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -61,16 +116,23 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = _prepared(options, arguments)
     from detmode.runs import recording
+    from detmode.runs.step_range import StepRange
     from detmode.runs.trace_file import TraceError
 
     modes = _modes(options)
     path = _path_of_rank(options.output)
     try:
-        recorded = recording.record(path, dump=options.dump)
+        StepRange.of(options.steps)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+    selected = {"level": options.level, "steps": options.steps}
+    try:
+        recorded = recording.record(path, dump=options.dump, **selected)
     except ValueError as error:
         raise UsageError(f"--dump {error}") from error
     warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
-    failure = _execute(program, *modes, recorded)
+    with _not_watched("recorded"):
+        failure = _execute(program, *modes, recorded)
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))
     with _ended(failure) as status:
@@ -81,10 +143,35 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _path_of_rank(path: Path) -> Path:
-    """Each process of a distributed run, as ``torchrun`` starts them, has a folder of its own."""
-    rank, ranks = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    several = rank.isdecimal() and ranks.isdecimal() and int(ranks) > 1
-    return path / f"rank{rank}" if several else path
+    """Each process that a launcher starts has a folder of its own, also if it is started again."""
+    rank = rank_of()
+    if rank is None:
+        return path
+    return path / rank.name if rank.world_size > 1 else Path(f"{path}{rank.suffix}")
+
+
+@contextmanager
+def _not_watched(done: str) -> Iterator[None]:
+    """Say at the end how many processes of the program were not ``done``, as this one was."""
+    from detmode.cli.commands.spawned import Spawned
+
+    spawned = Spawned()
+    with spawned.watched(None):
+        yield
+    if spawned.count:
+        _note(
+            f"not {done}: {spawned.count} processes that the program started by "
+            "torch.multiprocessing; start ranks with torchrun"
+        )
+
+
+def _of_rank(options: argparse.Namespace) -> str:
+    """Give each of several ranks files of its own; return the heading of its report."""
+    rank = rank_of()
+    if rank is None or rank.world_size == 1:
+        return ""
+    rename_files(options, rank.name)
+    return "" if getattr(options, "format", "") == "json" else f"rank {rank.number}\n"
 
 
 def probe(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -98,10 +185,11 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     with _usage_errors():
         probing = Probe(options.repeats, skip=options.skip)
     # Outside the mode: a substituted call is probed as a whole, and counted once.
-    failure = _execute(program, probing, *modes)
+    with _not_watched("probed"):
+        failure = _execute(program, probing, *modes)
     report = probing.report()
     with _ended(failure) as status:
-        print(f"\n{report}", file=sys.stderr)
+        print(f"\n{_of_rank(options)}{report}", file=sys.stderr)
         write_files(options, report)
     return status or int(report.varied)
 
@@ -114,12 +202,12 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
 
     with _usage_errors():
         mode = Audit(**policy)
-    with _stdout_on_stderr():
+    with _stdout_on_stderr(), _not_watched("audited"):
         failure = _execute(program, mode)
     with _ended(failure) as status:
-        report = mode.report()
+        report, heading = mode.report(), _of_rank(options)
         if not stdout_is_taken(options):
-            show(as_asked(options, report, sys.stdout))
+            show(heading + as_asked(options, report, sys.stdout))
         write_files(options, report)
     return status or int(report.raises)
 
@@ -176,7 +264,7 @@ def _ended(failure: BaseException | None) -> Iterator[int]:
     """Say how the program ended, and after the block end as it did; gives its exit code."""
     yield exit_status(failure)
     if isinstance(failure, KeyboardInterrupt):
-        die_of_interrupt()
+        die_of(signal.SIGINT)
 
 
 def _note(text: str) -> None:
@@ -192,11 +280,11 @@ def _prepared(options: argparse.Namespace, arguments: list[str]) -> Program:
     check_files(options)
     if getattr(options, "schedule_seed", None) is not None and options.simulate is None:
         raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
-    _restart_with_environment(arguments)
     # Python itself drops a "--" before the program.
-    target, *arguments = options.program[options.program[:1] == ["--"] :]
+    target, *given = options.program[options.program[:1] == ["--"] :]
+    _start_over(options, arguments, target, given)
     try:
-        return Program(target, arguments, is_module=options.is_module, is_code=options.is_code)
+        return Program(target, given, is_module=options.is_module, is_code=options.is_code)
     except OSError as error:
         raise UsageError(f"cannot open {target!r}: {error.strerror}") from error
     except ImportError as error:
@@ -267,22 +355,35 @@ def _policy(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _restart_with_environment(arguments: list[str]) -> None:
-    """Start this process over, once, if something must be set before Python starts."""
+def _start_over(
+    options: argparse.Namespace, arguments: list[str], target: str, program: list[str]
+) -> None:
+    """Start this process over, once, if something must be set before Python starts.
+
+    So is a launcher, which then has detmode in each rank.
+    """
     missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    if not missing:
-        return
-    # `python -m detmode` again if that is how it began, else the installed command, which is no
-    # Python file on Windows.
-    main_module = sys.modules["__main__"]
+    own = arguments[: len(arguments) - len(options.program)]
+    again: list[str] | None = None
+    if not options.is_code:
+        own = [word for word in own if word != "-m"]  # it was about the launcher
+        try:
+            again = under_detmode(target, program, own, is_module=options.is_module)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     on_windows = sys.platform == "win32"
-    as_module = on_windows or getattr(main_module, "__spec__", None)
+    if again is None:
+        if not missing:
+            return
+        # `python -m detmode` again if that is how it began, else the installed command, which is no
+        # Python file on Windows.
+        as_module = on_windows or getattr(sys.modules["__main__"], "__spec__", None)
+        again = [*(["-m", "detmode"] if as_module else [sys.argv[0]]), *arguments]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
-    again = [*flags, *(["-m", "detmode"] if as_module else [sys.argv[0]]), *arguments]
-    environment = {**os.environ, **missing}
+    command, environment = [sys.executable, *flags, *again], {**os.environ, **missing}
     sys.stdout.flush()
     sys.stderr.flush()
     if on_windows:
         # There exec ends the process that the shell waits for, and the exit code is lost.
-        raise SystemExit(subprocess.call([sys.executable, *again], env=environment))
-    os.execve(sys.executable, [sys.executable, *again], environment)
+        raise SystemExit(subprocess.call(command, env=environment))
+    os.execve(sys.executable, command, environment)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def diff(options: argparse.Namespace, arguments: list[str]) -> int:
     """Say where two recorded runs diverge."""
     check_files(options)
-    from detmode.runs.diff import diff as compare
+    from detmode.runs.ranks import diff as compare
     from detmode.runs.trace_file import TraceError
 
     try:

@@ -1,4 +1,4 @@
-"""The program and its processes: random numbers, workers, ranks, threads, Python itself."""
+"""The program and its processes: random numbers, workers, threads, Python itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import torch
 
-from detmode.environment import nccl
 from detmode.environment.doctor.finding import Finding, Look, variable
 
 _UNKNOWN = "not known before a program runs"
@@ -72,39 +71,6 @@ def _workers() -> Iterator[Finding]:
         "started inside the mode they inherit it and PyTorch's flag, but are not in its report",
         "they have neither the mode nor PyTorch's flag",
         "where workers compute: detmode.use_deterministic_algorithms(True) in worker_init_fn",
-    )
-
-
-def _nccl() -> Iterator[Finding]:
-    if not torch.distributed.is_available():
-        return
-    algorithms = nccl.algorithms()
-    remedy: str | None = f"export NCCL_ALGO={nccl.EXCLUDING}, or NCCL_NVLS_ENABLE=0"
-    if nccl.nvls_is_excluded():
-        remedy = None
-        effect = "the same bits for the same ranks and links between them: NVLS is not among them"
-    elif algorithms is None:
-        effect = (
-            "under its flag PyTorch sets ^NVLS when a process group is made, which leaves NVLSTree "
-            "across nodes; a group made before the mode is entered may vary on one node too"
-        )
-    else:
-        effect = (
-            "NVLS and NVLSTree add in the switch, in any order, and not every function that "
-            "reduces is kept from them; PyTorch leaves a given value as it is"
-        )
-    severity = "warning" if remedy and torch.cuda.is_available() else "note"
-    state = "not set" if algorithms is None else algorithms
-    yield Finding("NCCL_ALGO", state, effect, remedy, severity)
-    nvls = variable("NCCL_NVLS_ENABLE")
-    yield Finding(
-        "NCCL_NVLS_ENABLE",
-        nvls,
-        "NCCL does not use NVLS"
-        if nvls == "0"
-        else "NCCL uses NVLS where the machine has it and NCCL_ALGO allows it",
-        remedy,
-        severity,
     )
 
 
@@ -175,7 +141,6 @@ LOOKS: tuple[Look, ...] = (
     _python,
     _seeds,
     _workers,
-    _nccl,
     _threads,
     _cpu,
     _debugging,

@@ -4,7 +4,7 @@
 
 On machines with NVLink switches NCCL may reduce inside the switch (NVLS, and across nodes
 NVLSTree), where the order of additions is the hardware's. Rings and trees add in a fixed order for
-a fixed set of ranks.
+a fixed set of ranks. MAX, MIN and groups of two ranks have no order, and cannot vary.
 
 ## What happens instead
 
@@ -18,6 +18,10 @@ That of PyTorch's own path: rings and trees instead of the switch.
 
 ## Limits
 
+NCCL compares the names in ``NCCL_ALGO`` as wholes, for each function by itself: ``^NVLS`` leaves
+NVLSTree, and ``broadcast:ring`` all algorithms for ``all_reduce``. PyTorch 2.8 does not show which
+operation is reduced: there MAX and MIN count as sums.
+
 Set ``NCCL_ALGO=^NVLS,NVLSTree`` or ``NCCL_NVLS_ENABLE=0`` beforehand, as ``detmode run`` does. On
 one node it is enough to build process groups inside the mode, if ``WORLD_SIZE`` and
 ``LOCAL_WORLD_SIZE`` show that there is one node (``torchrun`` sets them). All are read when the
@@ -26,7 +30,14 @@ of ranks gives different bits. Symmetric memory is a separate family.
 """
 
 from detmode.table.chain import Row, chain
-from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on
+from detmode.table.conditions import (
+    COMPLEX,
+    FLOATING,
+    dtype_in,
+    nvls_possible,
+    on,
+    order_matters,
+)
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 # Of each collective, the argument with the tensors that it reduces.
@@ -56,16 +67,19 @@ RULES = tuple(
     for rule in chain(
         op,
         Row(
-            when=on("cuda") & dtype_in(name, FLOATING + COMPLEX) & nvls_possible(),
+            when=on("cuda")
+            & dtype_in(name, FLOATING + COMPLEX)
+            & order_matters()
+            & nvls_possible(),
             action=Refuse(),
             because="NCCL may reduce inside the NVLink switch; set NCCL_ALGO=^NVLS,NVLSTree",
         ),
         Row(
-            when=on("cuda") & dtype_in(name, FLOATING + COMPLEX),
+            when=on("cuda") & dtype_in(name, FLOATING + COMPLEX) & order_matters(),
             action=Native(),
             guarantee=RUN_TO_RUN,
             because="NCCL_ALGO keeps NCCL to rings and trees, which add in a fixed order",
         ),
-        otherwise="integers add exactly, and NVLS is for GPUs only",
+        otherwise="integers add exactly, MAX, MIN and two ranks have no order, and NVLS needs GPUs",
     )
 )

@@ -23,8 +23,8 @@ def _call(make: Maker, op: str) -> dict[str, Any]:
         # The schemas' spellings, those of c10d_functional last; no common type marks the argument.
         **dict.fromkeys(("reduce_op", "reduceOp"), "sum"),
         **dict.fromkeys(("group_name", "tag"), "default"),
-        "ranks": [0, 1],
-        "group_size": 2,
+        "ranks": [0, 1, 2],  # of two ranks a sum has no order
+        "group_size": 3,
     }
     return of_schema(op, known)
 

@@ -1,11 +1,11 @@
-"""Samples of reductions inside the NVLink switch: they bind; to run they need a process group."""
+"""Samples of reductions over symmetric memory: they bind; to run they need a process group."""
 
 from functools import partial
 from typing import Any
 
 import torch
 
-from detmode.rules.symmetric_memory import REDUCING
+from detmode.rules.symmetric_memory import ORDERED, SWITCHED
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Samples, sample
 
@@ -20,6 +20,13 @@ def _arguments(make: Maker, op: str) -> dict[str, Any]:
         return {"in_tile": one, "out_tile": other, "root": 0, **reduced}
     if op == "multi_root_tile_reduce":
         return {"in_tiles": [one], "out_tile": other, "roots": [0], **reduced}
+    if op == "reduce_scatter_out":
+        return {"input": one, "group_name": "default", "split_last_dim": False, "output": other}
+    if op == "two_shot_all_reduce_out":
+        return {"input": one, "output": other, **reduced}
+    if op.startswith("one_shot_all_reduce_copy"):
+        out = {"out": make.normal(8, 8)} if op.endswith("_out") else {}
+        return {"symm_buffer": other, "local_input": one, **reduced, **out}
     root = {"root": 0} if op == "multimem_one_shot_reduce_out" else {}
     out = {"out": other} if op.endswith("_out") else {}
     return {"input": one, **reduced, **root, **out}
@@ -28,7 +35,7 @@ def _arguments(make: Maker, op: str) -> dict[str, Any]:
 SAMPLES = Samples(
     cases=tuple(
         sample(name, partial(_arguments, op=op), op=op, dtypes=dtypes)
-        for op in REDUCING
+        for op in (*SWITCHED, *ORDERED)
         for name, dtypes in (("sum", FLOATING), ("integers", (torch.int64,)))
     ),
 )

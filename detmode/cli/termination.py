@@ -1,0 +1,65 @@
+"""Last words of a process that a launcher stops, as it does when another rank has failed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def when_terminated(act: Callable[[], None]) -> Iterator[None]:
+    """Act when SIGTERM ends this process in the block; it ends by SIGTERM all the same.
+
+    A thread acts, because the main thread may be in a collective that never returns. Where the
+    program has a handler of its own, that one decides. Windows has no such signal.
+    """
+    if (
+        os.name != "posix"
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def pass_on(*_: object) -> None:
+        # Python has written it there already, unless the program has chosen another descriptor.
+        os.write(write, bytes([signal.SIGTERM]))
+
+    def decides() -> bool:
+        return signal.getsignal(signal.SIGTERM) is pass_on
+
+    def watch() -> None:
+        while number := os.read(read, 1):
+            if number[0] == signal.SIGTERM and decides():
+                try:
+                    act()
+                finally:
+                    # Only the main thread may set a handler through Python.
+                    ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
+                    os.kill(os.getpid(), signal.SIGTERM)
+        os.close(read)
+
+    def forked() -> None:
+        if decides():
+            with suppress(ValueError):  # forked by another thread
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.set_wakeup_fd(-1)  # the pipe is the parent's
+
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.register_at_fork(after_in_child=forked)
+    signal.signal(signal.SIGTERM, pass_on)
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=watch, name="detmode-termination", daemon=True).start()
+    try:
+        yield
+    finally:
+        if decides():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if (current := signal.set_wakeup_fd(before)) != write:
+            signal.set_wakeup_fd(current)  # the program's own, such as that of an event loop
+        os.close(write)  # ends the thread

@@ -1,0 +1,462 @@
+"""check_ranks: what must be equal on all ranks, compared by digest while the program runs.
+
+A check has two halves. The first digests what the rank holds and starts an all-gather of a small
+table; the second, at the next check, reads the tables of all ranks, so that neither the host nor
+the device waits for anything meanwhile. Every rank reads the same tables and so knows as soon as
+the others that there is a difference. Only then do the ranks exchange the digests of single
+tensors, through the store of the process group, which works without further collectives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup, distributed_c10d
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from detmode.distributed.local_state import ShardDigests, digests_of, hash_of, local_tensors
+from detmode.distributed.verdict import (
+    Held,
+    Verdict,
+    ranks_text,
+    verdict_on_steps,
+    verdict_on_tensors,
+)
+from detmode.environment.dispatch import untraced, without_modes
+
+_SHARDS = 31
+"""The most shards, of different forms or devices, of which a rank may hold tensors."""
+_PAUSES = (1e-4, 0.05)
+"""The shortest and the longest time between two looks at what has not arrived, in seconds."""
+_FAREWELL = 10.0
+"""The seconds for which a rank that has read the verdict waits until all others have."""
+_GRACE = 2.0
+"""The seconds for which ranks may be behind after a connection has failed, and count as present."""
+_FAULT = "fault"
+_made = itertools.count()
+
+
+class RankError(RuntimeError):
+    """Ranks differ in what must be equal, or a rank takes no part in a check.
+
+    Attributes:
+        ranks: the ranks that differ from the majority, or take no part; all that are involved if
+            one cannot tell.
+        tensor: the name of the first tensor that differs; ``None`` if no tensor does.
+        step: the number of the optimizer's step after which the check was made.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.text)
+        self.ranks = verdict.ranks
+        self.tensor = verdict.tensor
+        self.step = verdict.step
+
+
+class check_ranks:
+    """Compares what must be equal on all ranks, at every ``every``-th step of the optimizer.
+
+    A context manager: in its block every step of an optimizer of the module's parameters is
+    counted, and the states of these optimizers are compared too. Where no optimizer of PyTorch
+    makes the steps, call :meth:`step` after each, on all ranks.
+
+    Compared are the module's parameters and buffers, the optimizers' states and options, and
+    ``also``. Of sharded tensors (``DTensor``, as FSDP2 and tensor parallelism have, and FSDP1's
+    parameters) replicas of the same shard are compared.
+
+    The result of a check is read at the next one, or at the end of the block, so that nothing waits
+    for it. A fault after step ``n`` is therefore reported within two checks, on every rank of
+    ``group``; the ranks of another group raise together two checks later at most.
+
+    Args:
+        module: the same on all ranks of the group.
+        every: the number of steps from one check to the next.
+        group: the ranks that hold replicas; the whole job if left out. With pipeline stages, give
+            each stage its own.
+        also: by name, what else must be equal: tensors, arrays, numbers, texts, generators,
+            objects with a ``state_dict()``, lists and dicts of these, or a function without
+            arguments that returns one of them, called at each check.
+        ignore: globs of names that may differ, such as ``"*.running_mean"``.
+        timeout: the seconds to wait for ranks that have not taken part in a check.
+
+    Raises:
+        RankError: a difference, or a rank that took no part; at a step, or at the end of the block.
+        RuntimeError: there is no process group.
+        TypeError, ValueError: an argument has the wrong type or an impossible value.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        every: int = 1,
+        group: ProcessGroup | None = None,
+        also: Mapping[str, object] | None = None,
+        ignore: Iterable[str] = (),
+        timeout: float = 600.0,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"check_ranks: module must be an nn.Module, got {_type(module)}")
+        if not isinstance(every, int) or isinstance(every, bool):
+            raise TypeError(f"check_ranks: every must be an int, got {_type(every)}")
+        if every < 1:
+            raise ValueError(f"check_ranks: every must be at least 1, got {every}")
+        if isinstance(ignore, str):
+            raise TypeError("check_ranks: ignore must be a list of globs, got one str")
+        if not timeout > 0:
+            raise ValueError(f"check_ranks: timeout must be above 0 seconds, got {timeout}")
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise RuntimeError(
+                "check_ranks compares the ranks of a process group: call "
+                "torch.distributed.init_process_group first"
+            )
+        self._group = group or distributed_c10d._get_default_group()
+        self._rank = distributed.get_rank(self._group)
+        if self._rank < 0:
+            raise ValueError("check_ranks: this rank does not belong to the group")
+        self._ranks = distributed.get_process_group_ranks(self._group)
+        self._module = module
+        self._every = every
+        self._also = dict(also or {})
+        self._ignore = tuple(ignore)
+        self._timeout = timeout
+        self._store = distributed_c10d.PrefixStore(
+            f"detmode/check_ranks/{next(_made)}", distributed_c10d._get_default_store()
+        )
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._hook: Any = None
+        self._steps = self._checks = 0
+        self._agreed: int | None = None
+        self._pending: _Check | None = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def __enter__(self) -> check_ranks:
+        if self._hook is not None:
+            raise RuntimeError("check_ranks: the block is open already")
+        self._hook = register_optimizer_step_post_hook(self._after_step)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hook.remove()
+        self._hook = None
+        if error is None and self._pending is not None:
+            self._finish()
+
+    @untraced
+    def _after_step(self, stepped: Optimizer, *_: object) -> None:
+        if stepped not in self._optimizers:
+            own = set(map(id, self._module.parameters()))
+            trained = (each for group in stepped.param_groups for each in group["params"])
+            self._optimizers[stepped] = any(id(each) in own for each in trained)
+        if self._optimizers[stepped]:
+            self.step()
+
+    @untraced
+    def step(self) -> None:
+        """Count a step, and check if one is due; on all ranks of the group alike.
+
+        Raises:
+            RankError: the check before this one found a difference, or a rank took no part.
+        """
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "check_ranks: the step is being captured into a CUDA graph, whose replays call no "
+                "hook; open the block after the capture, and call step() after each replay"
+            )
+        self._steps += 1
+        if self._steps % self._every == 0:
+            self._finish()
+            self._begin()
+
+    @untraced
+    def compare(self) -> None:
+        """Compare now, and wait for the result; on all ranks of the group alike.
+
+        Raises:
+            RankError: there is a difference, or a rank took no part.
+        """
+        self._finish()
+        self._begin()
+        self._finish()
+
+    def _begin(self) -> None:
+        """Begin a check: digest what this rank holds, and send it to the others."""
+        if len(self._ranks) == 1:
+            self._raise_if_told()
+            return
+        self._checks += 1
+        with without_modes(), torch.no_grad():
+            optimizers = [each for each, is_own in self._optimizers.items() if is_own]
+            shards = digests_of(local_tensors(self._module, optimizers, self._also, self._ignore))
+            if len(shards) > _SHARDS:
+                raise ValueError(
+                    f"check_ranks: tensors of {len(shards)} different shards and devices, and only "
+                    f"{_SHARDS} can be compared; leave some out with ignore="
+                )
+            check = self._pending = _Check(
+                self._checks, self._steps, shards, is_told=self._is_told()
+            )
+            began = f"began/{self._key_of(self._rank)}"
+            self._reached(self._store.set, began, str(check.number))
+            try:
+                if check.meets_on_gpu(self._group):
+                    self._stream = self._stream or torch.cuda.Stream()
+                    check.send_from_gpu(self._group, self._stream)
+                else:
+                    check.send(self._group)
+            except RuntimeError as error:
+                self._lost(check, error)
+
+    def _finish(self) -> None:
+        """Read the result of the check that is pending.
+
+        Raises:
+            RankError: there is a difference, or a rank took no part.
+        """
+        check, self._pending = self._pending, None
+        if check is None:
+            return
+        with without_modes():
+            self._until_arrived(check)
+            try:
+                tables = check.received()
+            except RuntimeError as error:
+                self._lost(check, error)
+            if tables[:, 0, 3].any():
+                # One rank alone must not stop: the others would wait for it in their next step.
+                self._raise_if_told()
+            steps = dict(zip(self._ranks, tables[:, 0, 1].tolist()))
+            if len(set(steps.values())) > 1:
+                self._conclude(check, lambda: verdict_on_steps(steps))
+            if not _agree(tables):
+                details = {name: asdict(held) for name, held in check.held().items()}
+                key = f"{check.number}/{self._key_of(self._rank)}"
+                self._reached(self._store.set, key, json.dumps(details))
+                self._conclude(check, lambda: self._judge(check))
+        self._agreed = check.step
+
+    def _until_arrived(self, check: _Check) -> None:
+        """Wait for the tables of all ranks, or until another rank has found a difference."""
+        begin = time.monotonic()
+        pause, longest = _PAUSES
+        while not check.has_arrived():
+            if time.monotonic() - begin > self._timeout:
+                self._lost(check, None)
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+            if pause == longest:
+                self._raise_if_told()
+
+    # The store
+
+    def _key_of(self, rank: int) -> str:
+        return f"{self._group.group_name}/{rank}"
+
+    def _reached(self, ask: Callable[..., Any], *args: Any) -> Any:
+        """Ask the store, and raise if it is gone."""
+        try:
+            return ask(*args)
+        except RuntimeError as error:
+            raise RankError(
+                Verdict(
+                    "check_ranks: the store of the process group cannot be reached, so that the "
+                    f"process that holds it, mostly that of rank 0, has ended: {_brief(error)}",
+                    *((), None, self._steps),
+                )
+            ) from error
+
+    def _is_told(self) -> bool:
+        """Return whether a rank, of this group or of another, has found a difference."""
+        return bool(self._reached(self._store.check, [_FAULT]))
+
+    def _raise_if_told(self) -> None:
+        if self._is_told():
+            verdict = Verdict.from_json(self._reached(self._store.get, _FAULT))
+            assert verdict is not None
+            raise RankError(verdict)
+
+    def _lost(self, check: _Check, error: Exception | None) -> NoReturn:
+        """Raise for a check that does not end, with the ranks that have not begun it."""
+        behind, end = self._behind(check), time.monotonic() + _GRACE
+        while error and time.monotonic() < end:
+            # A connection fails at once; others may be about to begin.
+            time.sleep(_PAUSES[1])
+            behind = self._behind(check)
+        self._raise_if_told()
+        who = f"{ranks_text(behind)} took no part" if behind else "all ranks have begun it"
+        why = _brief(error) if error else f"nothing came in {self._timeout:g} seconds"
+        text = (
+            f"check_ranks: no result of the check after step {check.step}: {who}; {why}. A rank "
+            "that takes no part has ended, hangs, or makes other steps than the others"
+        )
+        raise RankError(Verdict(text, tuple(behind), None, check.step)) from error
+
+    def _behind(self, check: _Check) -> list[int]:
+        """Return the ranks that have not begun a check."""
+        behind = []
+        for rank, number in enumerate(self._ranks):
+            key = f"began/{self._key_of(rank)}"
+            begun = self._reached(self._store.check, [key])
+            if not begun or int(self._reached(self._store.get, key)) < check.number:
+                behind.append(number)
+        return behind
+
+    def _conclude(self, check: _Check, find: Callable[[], Verdict | None]) -> None:
+        """Raise on every rank of the job what the group's first rank finds, if it finds any."""
+        key = f"{check.number}/{self._group.group_name}"
+        if self._rank == 0:
+            verdict = find()
+            if verdict is not None:
+                self._reached(self._store.set, _FAULT, verdict.to_json())
+            self._reached(self._store.set, key, verdict.to_json() if verdict else "null")
+        else:
+            verdict = Verdict.from_json(self._awaited(check, key))
+        if verdict is None:
+            return
+        # The store may end with the first process that does.
+        end = time.monotonic() + _FAREWELL
+        with suppress(RuntimeError):
+            self._store.add(f"{key}/read", 1)
+            while self._store.add(f"{key}/read", 0) < len(self._ranks) and time.monotonic() < end:
+                time.sleep(_PAUSES[1])
+        raise RankError(verdict)
+
+    def _awaited(self, check: _Check, key: str) -> bytes:
+        """Return what another rank writes to the store."""
+        try:
+            self._store.wait([key], timedelta(seconds=self._timeout))
+        except RuntimeError as error:
+            self._lost(check, error)
+        found: bytes = self._reached(self._store.get, key)
+        return found
+
+    def _judge(self, check: _Check) -> Verdict | None:
+        """Find the verdict from the digests that all ranks have written."""
+        held = {}
+        for rank, number in enumerate(self._ranks):
+            details = json.loads(self._awaited(check, f"{check.number}/{self._key_of(rank)}"))
+            held[number] = {name: Held(**each) for name, each in details.items()}
+        return verdict_on_tensors(held, check.step, self._agreed)
+
+
+class _Check:
+    """A check that has begun.
+
+    Attributes:
+        number: counted from 1.
+        step: the number of the step after which it was made.
+    """
+
+    def __init__(
+        self, number: int, step: int, shards: list[ShardDigests], *, is_told: bool
+    ) -> None:
+        self.number = number
+        self.step = step
+        self._shards = shards
+        # A row of its own, and one for each shard: its key, its layout and its root.
+        self._table = torch.zeros(1 + _SHARDS, 4, dtype=torch.int64)
+        names = sorted(local.name for shard in shards for _, local in shard.tensors)
+        own = (hash_of("\n".join(names)), step, len(shards), int(is_told))
+        self._table[0] = torch.tensor(own)
+        for row, shard in enumerate(shards, 1):
+            self._table[row, :2] = torch.tensor([shard.key, shard.layout])
+
+    def meets_on_gpu(self, group: ProcessGroup) -> bool:
+        """Return whether the group gathers the tables on GPUs."""
+        pairs = distributed.get_backend_config(group).split(",")
+        backends = dict(pair.split(":") for pair in pairs)
+        on_gpu = any(shard.root.is_cuda for shard in self._shards)
+        return "cpu" not in backends or (on_gpu and backends.get("cuda") == "nccl")
+
+    def send(self, group: ProcessGroup) -> None:
+        """Send the table to all ranks, from the host."""
+        for row, shard in enumerate(self._shards, 1):
+            self._table[row, 2:] = shard.root
+        self._received = torch.empty(group.size(), *self._table.shape, dtype=torch.int64)
+        received = list(self._received.unbind(0))
+        self._work = distributed.all_gather(received, self._table, group, async_op=True)
+        self.has_arrived = self._work.is_completed
+
+    def send_from_gpu(self, group: ProcessGroup, stream: torch.cuda.Stream) -> None:
+        """Send the table to all ranks, on a stream of its own; the host waits for nothing."""
+        on_host = [shard for shard in self._shards if not shard.root.is_cuda]
+        for row, shard in enumerate(self._shards, 1):
+            if shard in on_host:
+                self._table[row, 2:] = shard.root
+            else:
+                stream.wait_stream(torch.cuda.current_stream(shard.root.device))
+        # Memory that is not pinned would be copied at once, after waiting for the stream.
+        self._table = self._table.pin_memory()
+        with torch.cuda.stream(stream):
+            self._sent = self._table.to(stream.device, non_blocking=True)
+            for row, shard in enumerate(self._shards, 1):
+                if shard not in on_host:
+                    self._sent[row, 2:].copy_(shard.root, non_blocking=True)
+            shape = (group.size(), *self._table.shape)
+            self._gathered = self._sent.new_empty(shape)
+            gathered = list(self._gathered.unbind(0))
+            self._work = distributed.all_gather(gathered, self._sent, group, async_op=True)
+            self._work.wait()  # of the stream
+            self._received = torch.empty(shape, dtype=torch.int64, pin_memory=True)
+            self._received.copy_(self._gathered, non_blocking=True)
+            self.has_arrived = stream.record_event().query
+
+    def received(self) -> Tensor:
+        """Return the tables of all ranks; after they have arrived.
+
+        Raises:
+            RuntimeError: a rank has ended meanwhile.
+        """
+        if not self._received.is_pinned():
+            self._work.wait()
+        return self._received
+
+    def held(self) -> dict[str, Held]:
+        """Return what this rank holds, in the module's order."""
+        found = {}
+        for shard in self._shards:
+            for (position, local), sums in zip(shard.tensors, shard.sums.tolist()):
+                digest = "".join(f"{each % (1 << 64):016x}" for each in sums)
+                found[position] = local.name, Held(shard.key, local.form, digest)
+        return dict(found[position] for position in sorted(found))
+
+
+def _agree(tables: Tensor) -> bool:
+    """Return whether the ranks hold tensors of the same names, and replicas are equal.
+
+    Tensors that have moved to another shard on some ranks count as a difference too.
+    """
+    seen: dict[int, list[int]] = {}
+    of_ranks: list[list[list[int]]] = tables.tolist()
+    return len({own[0] for own, *_ in of_ranks}) == 1 and all(
+        seen.setdefault(key, content) == content
+        for own, *rows in of_ranks
+        for key, *content in rows[: own[2]]
+    )
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
+def _brief(error: Exception) -> str:
+    """Return the first sentence of an error's text, without the line of PyTorch's source."""
+    line = str(error).partition("\n")[0]
+    return re.sub(r"^\[\S*\] ", "", line).partition(". ")[0]

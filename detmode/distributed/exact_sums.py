@@ -1,0 +1,198 @@
+"""Sums of tensors as integers: the same bits for every order and grouping of the addends.
+
+An addend is cut at fixed binary places, into *pieces* of 16 bits, or of 8. The highest place at
+which it may have a bit is its *code*. The sum has a window of three pieces, from the largest code
+of all addends downwards, and what an addend has below the window is dropped. Because the places
+are fixed, an addend that is cut first at a lower place and then at a higher one loses exactly what
+it loses when it is cut at the higher one at once. That makes the sum associative: addends may come
+one by one, on any rank, before the largest of them is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BIAS_OF_FLOAT32, _BIAS_OF_FLOAT64 = 127, 1023
+_SIGNIFICAND_OF_FLOAT32, _SIGNIFICAND_OF_FLOAT64 = 23, 52
+_LARGEST_EXPONENT = 255
+"""The biased exponent of infinities and NaN in float32."""
+
+_CACHED = 1 << 16
+"""Elements of CPU tensors that are worked on at a time, so that they stay in the cache."""
+
+
+@dataclass(frozen=True)
+class SumFormat:
+    """The integers in which addends are added.
+
+    Args:
+        total: the dtype of the sums, with room for three pieces and the carries of all addends.
+        word: the dtype in which each of the three pieces is added.
+        piece: the width of a piece in bits, a power of two.
+        block: the number of neighbouring elements that share a code.
+        addends: the largest number of addends.
+    """
+
+    total: torch.dtype
+    word: torch.dtype
+    piece: int
+    block: int
+    addends: int
+
+    @property
+    def not_finite(self) -> int:
+        """The code of infinities and NaN, in whose window finite addends have no bit."""
+        return _LARGEST_EXPONENT // self.piece + 3
+
+    def codes(self, addend: Tensor) -> Tensor:
+        """Return the code of each block: uint8 ``[blocks, 1]`` of an addend ``[blocks, block]``."""
+        bits = addend.float().view(torch.int32).bitwise_and(0x7FFFFFFF)
+        exponents = bits.bitwise_right_shift_(_SIGNIFICAND_OF_FLOAT32).to(torch.uint8)
+        exponents = exponents.amax(1, keepdim=True) if self.block > 1 else exponents
+        codes = exponents.bitwise_right_shift(self.piece.bit_length() - 1)
+        return codes.masked_fill_(exponents == _LARGEST_EXPONENT, self.not_finite)
+
+    def window(self, addend: Tensor, codes: Tensor) -> Tensor:
+        """Return what an addend has in the windows of ``codes``: whole numbers, in float64.
+
+        In the window of what is not finite, a NaN counts in the highest piece, a negative infinity
+        in the middle one and a positive one in the lowest.
+        """
+        # The smallest normal number of a code is 1 in the highest piece.
+        scale = power_of_two(codes, _BIAS_OF_FLOAT32 + 2 * self.piece, -self.piece)
+        nan, negative = float(1 << 2 * self.piece), float(1 << self.piece)
+        return scale.mul(addend).nan_to_num_(nan=nan, neginf=negative, posinf=1.0).trunc_()
+
+    def pieces(self, window: Tensor) -> Iterator[Tensor]:
+        """Yield the three pieces of what :meth:`window` returned, the highest first."""
+        for place in (2, 1):
+            size = float(1 << place * self.piece)
+            piece = (window / size).trunc_()
+            window = window.sub(piece, alpha=size)
+            yield piece.to(self.word)
+        yield window.to(self.word)
+
+    def mean(self, totals: Tensor, codes: Tensor, count: int) -> Tensor:
+        """Return sums divided by ``count``: float64 ``[blocks, block]``.
+
+        A sum with a NaN, or with infinities of both signs, is NaN; one with infinities of one sign
+        is infinite. Where a block shares its code with such a sum, the others in it are NaN.
+        """
+        scale = power_of_two(codes, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
+        means = scale.mul(totals).div_(count)
+        special = codes == self.not_finite
+        # A GPU would have to be waited for.
+        return torch.where(special, self._special(totals), means) if _maybe(special) else means
+
+    def _special(self, totals: Tensor) -> Tensor:
+        """Infinities and NaN, from how many of them there are."""
+        mask, infinity = (1 << self.piece) - 1, float("inf")
+        positive = totals.bitwise_and(mask).ne(0)
+        negative = totals.bitwise_right_shift(self.piece).bitwise_and(mask).ne(0)
+        nan = totals.bitwise_right_shift(2 * self.piece).ne(0)
+        sums = torch.where(positive, infinity, -infinity).double()
+        return sums.masked_fill_(nan | (positive == negative), float("nan"))
+
+
+SUM_FORMATS = {
+    torch.int64: SumFormat(torch.int64, torch.int32, piece=16, block=1, addends=1 << 15),
+    torch.int32: SumFormat(torch.int32, torch.int16, piece=8, block=64, addends=1 << 7),
+}
+"""By the dtype of the sums."""
+
+
+class ExactSum:
+    """A sum of tensors of one length, kept as integers until it is rounded.
+
+    Tensors are contiguous and 1-d, of float32, bfloat16 or float16; their length is a multiple of
+    the format's block.
+
+    Args:
+        format: of the sum.
+    """
+
+    def __init__(self, format: SumFormat) -> None:
+        self._format = format
+        self._codes: Tensor | None = None
+        self._words: list[Tensor] = []  # the highest first
+
+    def add(self, addend: Tensor) -> None:
+        """Add a tensor."""
+        if self._codes is None:
+            rows = self._rows(addend)
+            self._codes = rows.new_zeros(len(rows), 1, dtype=torch.uint8)
+            self._words = [torch.zeros_like(rows, dtype=self._format.word) for _ in range(3)]
+        for part, codes, *words in self._parts(self._rows(addend), self._codes, *self._words):
+            self._raise(words, codes, torch.maximum(codes, self._format.codes(part)))
+            for word, piece in zip(words, self._format.pieces(self._format.window(part, codes))):
+                word.add_(piece)
+
+    def codes(self, last: Tensor | None = None) -> Tensor:
+        """Return the codes of the sum: uint8 ``[blocks, 1]``, for a collective MAX.
+
+        Args:
+            last: one more addend, which need not be cut into pieces if it is also given to
+                :meth:`totals`.
+        """
+        if last is None:
+            assert self._codes is not None, "nothing was added"
+            return self._codes.clone()
+        codes = torch.cat([self._format.codes(part) for (part,) in self._parts(self._rows(last))])
+        return codes if self._codes is None else torch.maximum(codes, self._codes)
+
+    def totals(self, codes: Tensor, last: Tensor | None = None) -> Tensor:
+        """Return the integers for a collective SUM: ``[blocks, block]``. The sum is empty then.
+
+        Args:
+            codes: no smaller than those of the sum, and the same on all ranks.
+            last: as for :meth:`codes`.
+        """
+        totals = codes.new_zeros(len(codes), self._format.block, dtype=self._format.total)
+        if self._codes is not None:
+            for out, new, own, *words in self._parts(totals, codes, self._codes, *self._words):
+                self._raise(words, own, new)
+                for place, word in zip((2, 1, 0), words):
+                    out.add_(word, alpha=1 << place * self._format.piece)
+        if last is not None:
+            for out, new, part in self._parts(totals, codes, self._rows(last)):
+                out.add_(self._format.window(part, new).to(out.dtype))
+        self._codes, self._words = None, []
+        return totals
+
+    def _rows(self, addend: Tensor) -> Tensor:
+        return addend.view(-1, self._format.block)
+
+    def _parts(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the same rows of all tensors, on a CPU so many that they stay in its cache."""
+        rows = len(tensors[0])
+        some = _CACHED // self._format.block if tensors[0].device.type == "cpu" else max(rows, 1)
+        yield from zip(*(tensor.split(some) for tensor in tensors))
+
+    @staticmethod
+    def _raise(words: list[Tensor], codes: Tensor, larger: Tensor) -> None:
+        """Replace codes by larger ones: pieces move down a place for each, the lowest drop out."""
+        grown = larger - codes
+        codes.copy_(larger)
+        if not _maybe(grown != 0):
+            return
+        high, middle, low = words
+        for places in (1, 2, 3):
+            moves = grown >= places
+            low.copy_(torch.where(moves, middle, low))
+            middle.copy_(torch.where(moves, high, middle))
+            high.masked_fill_(moves, 0)
+
+
+def _maybe(mask: Tensor) -> bool:
+    """Tell whether any element may be true; a GPU is not asked, as that would wait for it."""
+    return mask.device.type != "cpu" or bool(mask.any())
+
+
+def power_of_two(steps: Tensor, first: int, step: int) -> Tensor:
+    """Return ``2 ** (first + step * steps)`` in float64, by its bits."""
+    exponents = steps.to(torch.int64).mul_(step).add_(first + _BIAS_OF_FLOAT64)
+    return exponents.bitwise_left_shift_(_SIGNIFICAND_OF_FLOAT64).view(torch.float64)

@@ -1,0 +1,154 @@
+"""The verdict on a check: which ranks differ, in which tensor, and whether one can tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+_LISTED = 5
+"""The most names that a verdict lists."""
+_RUNNING_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor as a rank holds it, for the verdict.
+
+    Attributes:
+        shard: the key of the shard; ranks with the same one are to hold the same bytes.
+        form: dtype and shape; of a plain value, the value.
+        digest: of the bytes, in hexadecimal digits.
+    """
+
+    shard: int
+    form: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The finding of a check that found a difference.
+
+    Attributes:
+        text: the finding in words.
+        ranks: the ranks that differ from the majority; all that are involved if there is none.
+        tensor: the name of the first tensor that differs; ``None`` if no tensor does.
+        step: the number of the step after which they were compared.
+    """
+
+    text: str
+    ranks: tuple[int, ...]
+    tensor: str | None
+    step: int
+
+    def to_json(self) -> str:
+        """Return the verdict as text that :meth:`from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Verdict | None:
+        """Return the verdict that :meth:`to_json` wrote; ``None`` for JSON's ``null``."""
+        found = json.loads(text)
+        return found and cls(**{**found, "ranks": tuple(found["ranks"])})
+
+
+def verdict_on_steps(steps: Mapping[int, int]) -> Verdict | None:
+    """Return the verdict on the numbers of steps that the ranks have made; ``None`` if equal."""
+    parties = _parties(steps)
+    if len(parties) == 1:
+        return None
+    made = " and ".join(f"{ranks_text(each)} made {steps[each[0]]}" for each in parties)
+    return Verdict(f"check_ranks: {made} steps", _suspects(parties), None, max(steps.values()))
+
+
+def verdict_on_tensors(
+    held: Mapping[int, Mapping[str, Held]], step: int, agreed: int | None
+) -> Verdict | None:
+    """Return the verdict on what the ranks hold; ``None`` if all is as it should be.
+
+    Args:
+        held: by rank and name, in the order of the module, what is to be compared.
+        step: the number of the step after which the digests were taken.
+        agreed: the last step after which the ranks agreed.
+    """
+    names = dict.fromkeys(name for of_rank in held.values() for name in of_rank)
+    differing = {}
+    for name in names:
+        found = _difference(name, {rank: of_rank.get(name) for rank, of_rank in held.items()})
+        if found is not None:
+            differing[name] = found
+    if not differing:
+        return None
+    first, *others = differing
+    parties, what = differing[first]
+    text = f"check_ranks: {what} after step {step}"
+    if agreed is not None:
+        text += f"; they agreed after step {agreed}"
+    if len(parties[0]) * 2 <= sum(map(len, parties)):
+        several = "two ranks" if sum(map(len, parties)) == 2 else "ranks without a majority"
+        text += f". {several.capitalize()} cannot tell which of them is wrong"
+    if others:
+        more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+        text += f". These differ too: {', '.join(others[:_LISTED])}{more}"
+    if any(name.rpartition(".")[2] in _RUNNING_STATISTICS for name in differing):
+        text += (
+            ". Running statistics are of each rank's own batches, unless the module is a "
+            f"SyncBatchNorm: ignore={[f'*.{name}' for name in _RUNNING_STATISTICS]} leaves them out"
+        )
+    return Verdict(text, _suspects(parties), first, step)
+
+
+def _difference(
+    name: str, held: Mapping[int, Held | None]
+) -> tuple[list[tuple[int, ...]], str] | None:
+    """Return the parties of the ranks that differ in a tensor, and how, in words."""
+    parties = _parties({rank: each is None for rank, each in held.items()})
+    if len(parties) > 1:
+        having, lacking = sorted(parties, key=lambda ranks: held[ranks[0]] is None)
+        has, has_not = (f"{ranks_text(each)} {_have(each)}" for each in (having, lacking))
+        return parties, f"{has} {name!r} and {has_not} not"
+    for shard in dict.fromkeys(each.shard for each in held.values() if each):
+        replicas = {rank: each for rank, each in held.items() if each and each.shard == shard}
+        parties = _parties(replicas)
+        if len(parties) > 1:
+            forms = " and ".join(dict.fromkeys(each.form for each in replicas.values()))
+            most, *rest = parties
+            if len(most) * 2 > len(replicas):
+                few = tuple(sorted(rank for ranks in rest for rank in ranks))
+                what = f"{ranks_text(few)} {_have(few)} other bytes than {ranks_text(most)}"
+            else:
+                what = f"{_parties_text(parties)} have different bytes"
+            return parties, f"{what} in {name!r} ({forms})"
+    return None
+
+
+def _parties(values: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
+    """Return the ranks with equal values together, the largest party first."""
+    found: dict[Hashable, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        found.setdefault(value, []).append(rank)
+    return sorted(map(tuple, found.values()), key=lambda ranks: (-len(ranks), ranks))
+
+
+def _parties_text(parties: Sequence[tuple[int, ...]]) -> str:
+    if len(parties[0]) == 1:
+        return ranks_text([rank for (rank,) in parties])
+    return ", and ".join(map(ranks_text, parties)) + ","
+
+
+def _suspects(parties: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the ranks outside the majority; all if there is none."""
+    ranks = sum(map(len, parties))
+    suspected = parties[1:] if len(parties[0]) * 2 > ranks else parties
+    return tuple(sorted(rank for each in suspected for rank in each))
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Name ranks: ``rank 2``, ``ranks 0, 1 and 3``."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

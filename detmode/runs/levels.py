@@ -1,0 +1,154 @@
+"""Coarse recordings: one digest a step, for each module or for each part of the state."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from detmode.environment.dispatch import without_modes
+from detmode.reports.timeline import NO_MODULE
+from detmode.runs.tensors import is_foreign
+from detmode.runs.trace_file import DIGEST_BYTES
+from detmode.runs.trace_writer import Writer
+
+CALL, MODULE, STEP = LEVELS = ("call", "module", "step")
+"""The detail of a recording: digests of each tensor of each call; for each step, of the calls of
+each module; or for each step, of the state that it left."""
+
+
+class RollUpWriter(Writer):
+    """Writes one digest for each step and name, of all that was added under this name in the step.
+
+    A name is that of a module or of a part of the state.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._texts: list[str] = []
+        self._known: dict[str, int] = {}
+        self._keys: dict[tuple[Any, ...], bytes] = {}
+        # Since the last batch: a name, what is digested besides tensors, and the number of digests
+        # of tensors; None is the end of a step.
+        self._added: list[tuple[str, bytes, int] | None] = []
+        self._open: dict[str, hashlib.blake2b] = {}
+
+    def number(self, text: str) -> int:
+        """Return the number that stands for a text, which is not written."""
+        number = self._known.get(text)
+        if number is None:
+            number = self._known[text] = len(self._texts)
+            self._texts.append(text)
+        return number
+
+    def identity(self, collective: Any) -> list[int]:
+        """Return nothing: a collective counts among the calls of its module."""
+        return []
+
+    def call(self, fields: list[Any]) -> None:
+        """Add a call to its module's digest. See :meth:`Writer.call`."""
+        overload, _, module, *sides, random, arguments = fields[:8]
+        name = NO_MODULE if module is None else self._texts[module]
+        count = sum(map(len, sides)) + random
+        self.add(name, ([overload], *sides), arguments, count)
+
+    def add(self, name: str, texts: tuple[list[int], ...], arguments: str, digests: int) -> None:
+        """Add so many of the next digests to a name's digest, and the texts that describe them.
+
+        Args:
+            name: of a module, or of a part of the state.
+            texts: the numbers of the operator and of the forms.
+            arguments: the plain arguments.
+            digests: the number of digests.
+        """
+        numbers = tuple(map(tuple, texts))
+        key = self._keys.get(numbers)
+        if key is None:
+            lines = (" ".join(self._texts[number] for number in each) for each in numbers)
+            key = self._keys[numbers] = "\n".join(lines).encode(errors="surrogatepass")
+        whole = key + b"\n" + arguments.encode(errors="surrogatepass")
+        self._added.append((name, whole, digests))
+
+    def end_step(self, digests: int) -> None:
+        """Add the end of a step."""
+        self._added.append(None)
+
+    def flush(self, digests: bytes) -> None:
+        """Hand over the digests of the steps that have ended. See :meth:`Writer.flush`."""
+        at, found = 0, bytearray()
+        for each in self._added:
+            if each is None:
+                found += self._end(len(found))
+                continue
+            name, key, count = each
+            end = at + count * DIGEST_BYTES
+            opened = self._open.get(name)
+            if opened is None:
+                opened = self._open[name] = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            opened.update(len(key).to_bytes(8, "little") + key + digests[at:end])
+            at = end
+        self._added.clear()
+        super().flush(bytes(found))
+
+    def _end(self, begin: int) -> bytes:
+        """End a step; return its digests, in the order in which its names came first."""
+        numbers = [super(RollUpWriter, self).number(name) for name in self._open]
+        found = b"".join(each.digest() for each in self._open.values())
+        self._open.clear()
+        self._lines.append(f'{{"step":[{",".join(map(str, numbers))}]}}')
+        self._ends.append((begin + len(found)) // DIGEST_BYTES)
+        return found
+
+    def close(self, ended: bool) -> None:
+        """Write what came after the last step as a step too, and close."""
+        if self._open:
+            super().flush(self._end(0))
+        super().close(ended)
+
+
+def state_of(optimizer: Optimizer) -> dict[str, list[Tensor]]:
+    """Return the parts of the state at the end of a step: names, and tensors of no subclass.
+
+    They are the parameters, their gradients, the optimizer's own tensors, and the state of
+    PyTorch's generator for the CPU.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    states = [optimizer.state[each] for each in parameters if each in optimizer.state]
+    with without_modes():
+        return {
+            "parameters": _plain(parameters),
+            "gradients": _plain([each.grad for each in parameters]),
+            "optimizer state": _plain([value for state in states for value in state.values()]),
+            "generator": [torch.default_generator.get_state()],
+        }
+
+
+def named_tensors(tensors: Mapping[str, Any]) -> dict[str, list[Tensor]]:
+    """Return tensors that the program names at the end of a step, as tensors of no subclass.
+
+    Raises:
+        TypeError: one of them is no tensor.
+    """
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"end_step: {name} must be a tensor, got {type(tensor).__name__}")
+    with without_modes():
+        return {name: _plain([tensor]) for name, tensor in tensors.items()}
+
+
+def _plain(values: list[Any]) -> list[Tensor]:
+    """Return the tensors among some values; in place of one of a subclass, those inside it."""
+    found = []
+    for value in values:
+        if not isinstance(value, Tensor):
+            continue
+        if is_foreign(type(value)) and hasattr(value, "__tensor_flatten__"):
+            names, _ = value.__tensor_flatten__()
+            found += _plain([getattr(value, name) for name in names])
+        else:
+            found.append(value.detach())
+    return found

@@ -1,0 +1,187 @@
+"""Comparing two runs of many ranks: the rank, and the call, at which they diverge first."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from detmode.runs.comparison import Comparison
+from detmode.runs.diff import TakenPart, TraceDiff, diff_traces
+from detmode.runs.levels import CALL
+from detmode.runs.ranks_comparison import Cause, RunComparison
+from detmode.runs.started import started_of_all
+from detmode.runs.steps_diff import diff_steps, level_of
+from detmode.runs.trace_file import Reader, TraceError
+
+_FOLDER = re.compile(r"rank(\d{1,9})\Z")
+
+
+def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Comparison:
+    """Compare two runs that :func:`detmode.record` wrote.
+
+    Args:
+        first: the folder of one run: a trace, or a folder with one for each rank (``rank0``,
+            ``rank1``, ...).
+        second: the folder of the other.
+
+    Returns:
+        For runs of several ranks, a :class:`~detmode.runs.ranks_comparison.RunComparison`; for
+        recordings of level "module" or "step", a
+        :class:`~detmode.runs.steps_diff.StepsComparison`.
+
+    Raises:
+        TraceError: one of them cannot be read, or only one of them is a run of several ranks.
+    """
+    one, other = _traces(first), _traces(second)
+    if not one and not other:
+        alone = {0: (Path(first), Path(second))}
+        level = level_of(alone)
+        if level == CALL:
+            return diff_traces(first, second).comparison
+        return diff_steps(alone, ((), ()), level, is_run=False)
+    for path, traces, others in ((first, one, other), (second, other, one)):
+        if not traces:
+            Reader(path)
+            raise TraceError(
+                f"{path} is the recording of one process, and the other folder has those of "
+                f"several ranks: name one of them, such as {min(others.values())}"
+            )
+    common = sorted(one.keys() & other.keys())
+    if not common:
+        raise TraceError(f"{first} and {second} have no rank in common: record all ranks of both")
+    pairs = {rank: (one[rank], other[rank]) for rank in common}
+    missing = (tuple(sorted(one.keys() - other.keys())), tuple(sorted(other.keys() - one.keys())))
+    level = level_of(pairs)
+    if level != CALL:
+        return diff_steps(pairs, missing, level, is_run=True)
+    return _joined({rank: diff_traces(*pair) for rank, pair in pairs.items()}, missing)
+
+
+def _traces(path: str | os.PathLike[str]) -> dict[int, Path]:
+    """Return the traces of a run by their ranks; empty if it is a trace itself."""
+    found = {}
+    if not (Path(path) / "trace.json").exists():
+        for file in Path(path).glob("rank*/trace.json"):
+            match = _FOLDER.match(file.parent.name)
+            if match is not None:
+                found[int(match[1])] = file.parent
+    return found
+
+
+def _joined(
+    diffs: Mapping[int, TraceDiff], missing: tuple[tuple[int, ...], tuple[int, ...]]
+) -> RunComparison:
+    """Return the comparison of all ranks, whose cause is the earliest one."""
+    origins = {rank: _origin(rank, diffs) for rank, each in diffs.items() if each.place is not None}
+    by_themselves = [rank for rank, origin in origins.items() if origin.rank is None]
+    # Without one, a message that nobody can match has hidden it: all are named.
+    causes = _causes(diffs, origins, by_themselves or list(origins))
+    comparisons = {rank: each.comparison for rank, each in diffs.items()}
+    shown = comparisons[causes[0].ranks[0] if causes else min(comparisons)]
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in comparisons.values())
+
+    return RunComparison(
+        divergence=causes[0].divergence if causes else None,
+        outputs=shown.outputs,
+        drift=None,
+        same=total("same"),
+        different=total("different"),
+        only_first=total("only_first"),
+        only_second=total("only_second"),
+        incomplete=tuple(path for each in comparisons.values() for path in each.incomplete),
+        lines=shown.lines,
+        timeline=shown.timeline,
+        dumped=shown.dumped,
+        to_dump=shown.to_dump,
+        steps=shown.steps,
+        started=started_of_all({rank: each.started for rank, each in comparisons.items()}),
+        causes=causes,
+        comparisons=comparisons,
+        reached={rank: each.rank for rank, each in origins.items() if each.rank is not None},
+        missing=missing,
+    )
+
+
+class _Origin(NamedTuple):
+    """The origin of a rank's first difference.
+
+    Args:
+        rank: the rank that it came from; ``None`` for a difference of its own.
+        unknown: the members of its collective whose inputs could not be compared.
+    """
+
+    rank: int | None = None
+    unknown: tuple[int, ...] = ()
+
+
+def _origin(rank: int, diffs: Mapping[int, TraceDiff]) -> _Origin:
+    """Return the origin of a rank's divergence."""
+    found = diffs[rank]
+    divergence, place = found.comparison.divergence, found.place
+    assert divergence is not None
+    assert place is not None
+    if divergence.kind == "received":
+        suspects = [part for part in found.parts.values() if part.place == place]
+    elif any(name.startswith("input") for name in divergence.differing):
+        # They may be those of a collective whose result was not digested.
+        suspects = [
+            part for part in found.parts.values() if part.place < place and not part.whole_results
+        ]
+    else:
+        suspects = []
+    unknown = []
+    for part in reversed(suspects):
+        for member in part.collective.sources:
+            if member == rank:
+                continue
+            known = _gave_the_same(part, diffs.get(member))
+            if known is False:
+                return _Origin(member)
+            if known is None:
+                unknown.append(member)
+    return _Origin(None, tuple(unknown) if divergence.kind == "received" else ())
+
+
+def _gave_the_same(part: TakenPart, member: TraceDiff | None) -> bool | None:
+    """Return whether a member gave a collective the same inputs in both runs; None if unknown."""
+    if member is None:
+        return None
+    theirs = member.parts.get(part.collective.key)
+    if theirs is None:
+        # It made other calls, or its recording ends before.
+        return None if member.place is None else False
+    had_diverged = member.place is not None and member.place < theirs.place
+    return theirs.same_inputs and (theirs.whole_inputs or not had_diverged)
+
+
+def _causes(
+    diffs: Mapping[int, TraceDiff], origins: Mapping[int, _Origin], ranks: list[int]
+) -> tuple[Cause, ...]:
+    """Return the causes in the order of collectives; what several ranks share is one."""
+
+    def collectives_before(rank: int) -> int:
+        place = diffs[rank].place
+        assert place is not None
+        return sum(part.place < place for part in diffs[rank].parts.values())
+
+    found: dict[object, Cause] = {}
+    for rank in sorted(ranks, key=lambda rank: (collectives_before(rank), rank)):
+        divergence = diffs[rank].comparison.divergence
+        assert divergence is not None
+        unknown = origins[rank].unknown
+        if divergence.kind == "received" and not unknown:
+            divergence = replace(divergence, kind="collective")
+        call = divergence.call
+        key = (divergence.kind, call.overload, call.site, call.module)
+        known = found.get(key)
+        if known is None:
+            found[key] = Cause((rank,), divergence, unknown)
+        else:
+            found[key] = replace(known, ranks=(*known.ranks, rank))
+    return tuple(found.values())

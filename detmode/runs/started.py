@@ -1,0 +1,79 @@
+"""The starts of two runs: what differed before their first call."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from detmode.runs.collectives import some_ranks
+from detmode.runs.trace_file import Reader
+from detmode.runs.trace_index import TraceIndex
+
+Started: TypeAlias = tuple[str, str, str]
+"""A name, the first run's value, and the second's."""
+_STARTED = {
+    "world_size": "world size",
+    "gpus": "GPUs",
+    "nccl": "NCCL",
+    "nccl_environment": "variables of NCCL",
+    "torch": "PyTorch",
+    "threads": "CPU threads",
+    "arguments": "arguments",
+}
+"""The fields of a trace that are compared first, and their names in a report."""
+
+
+def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
+    """Return how the runs were started differently."""
+    found = []
+    for key, name in _STARTED.items():
+        first, second = (run.about.get(key) for run in (one, other))
+        if isinstance(first, dict) and isinstance(second, dict):
+            for each in sorted(first.keys() | second.keys()):
+                found.append((each, first.get(each, "not set"), second.get(each, "not set")))
+        elif first is not None and second is not None:
+            found.append((name, _text(first), _text(second)))
+    return tuple(each for each in found if each[1] != each[2])
+
+
+def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, ...]:
+    """Return how runs were started differently, with the ranks if it is not all of them."""
+    found: dict[Started, list[int]] = {}
+    for rank, started in by_rank.items():
+        for each in started:
+            found.setdefault(each, []).append(rank)
+    return tuple(
+        (name if len(ranks) == len(by_rank) else f"{name} of {some_ranks(ranks)}", first, second)
+        for (name, first, second), ranks in found.items()
+    )
+
+
+def other_groups(one: TraceIndex, other: TraceIndex) -> tuple[Started, ...]:
+    """Return the process groups of one name that have other members or another backend."""
+    first, second = (
+        {each.group.name: str(each.group) for each, _, _ in run.collectives.values()}
+        for run in (one, other)
+    )
+    names = [name for name in first if name in second and first[name] != second[name]]
+    return tuple(("groups", first[name], second[name]) for name in names)
+
+
+def _text(value: object) -> str:
+    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def reseeded_generators(one: Reader, other: Reader) -> tuple[str, ...]:
+    """Return the generators whose states differed when the recordings began."""
+    first, second = (run.about.get("generators") for run in (one, other))
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return ()
+    return tuple(name for name in sorted(first) if name in second and first[name] != second[name])
+
+
+def two_ranks(one: Reader, other: Reader) -> tuple[str, str] | None:
+    """Return the ranks of two recordings, if they are two different ones."""
+    first, second = (run.about.get("rank") for run in (one, other))
+    if isinstance(first, str) and isinstance(second, str) and first != second:
+        return first, second
+    return None

@@ -1,0 +1,105 @@
+"""Steps of a run: where they end, for the recordings that are running."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from torch import Tensor, distributed
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from detmode.environment.dispatch import untraced, without_modes
+from detmode.runs.levels import named_tensors, state_of
+
+
+class Stepped(Protocol):
+    """A recording that is running."""
+
+    def end_step(self, state: Callable[[], dict[str, list[Tensor]]]) -> None:
+        """End a step; ``state`` returns the parts of the state that it leaves, by name."""
+
+    def digest_of_steps(self) -> bytes:
+        """Return the digest of all steps that have ended."""
+
+
+_running: list[Stepped] = []
+_hooks: list[Any] = []
+
+
+def watch(recording: Stepped) -> None:
+    """End the recording's steps from now on."""
+    if not _running:
+        _hooks.append(register_optimizer_step_post_hook(_stepped))
+    _running.append(recording)
+
+
+def unwatch(recording: Stepped) -> None:
+    """End them no longer."""
+    _running.remove(recording)
+    if not _running:
+        _hooks.pop().remove()
+
+
+@untraced
+def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for recording in _running:
+        recording.end_step(partial(state_of, optimizer))
+
+
+@untraced
+def end_step(**tensors: Tensor) -> None:
+    """End a step in the recordings that are running; without one, do nothing.
+
+    A step also ends where an optimizer's ``step()`` returns. A program without an optimizer calls
+    this function instead, at the end of each piece of work that is to be compared as a whole.
+
+    Args:
+        tensors: by name, those that a recording of level ``"step"`` digests as the state that the
+            step left. Other levels digest them where they are computed.
+
+    Raises:
+        TypeError: one of them is no tensor.
+    """
+    state = named_tensors(tensors)
+    for recording in _running:
+        recording.end_step(lambda: state)
+
+
+@untraced
+def run_digest(group: Any = None) -> str:
+    """Return one digest of what the recording has of all steps that have ended, on all ranks.
+
+    Save it with a checkpoint, as a value of the state that ``torch.distributed.checkpoint`` saves:
+    two runs whose checkpoints have the same digest were the same up to there. All ranks of the
+    group must call it, between two steps.
+
+    Args:
+        group: the process group; the default group if there is one, and else this process alone.
+
+    Returns:
+        32 hexadecimal digits: the root of a hash tree whose leaves are the ranks' digests.
+
+    Raises:
+        RuntimeError: no recording is running.
+    """
+    if not _running:
+        raise RuntimeError("run_digest: no recording is running; call it inside detmode.record()")
+    leaves = [_running[-1].digest_of_steps()]
+    if distributed.is_available() and distributed.is_initialized():
+        found: list[Any] = [None] * distributed.get_world_size(group)
+        with without_modes():
+            distributed.all_gather_object(found, leaves[0], group)
+        leaves = found
+    return _root(leaves).hex()
+
+
+def _root(leaves: Sequence[bytes]) -> bytes:
+    """Return the root of the hash tree with these leaves; a node has one or two below it."""
+    level = [hashlib.blake2b(b"\0" + leaf, digest_size=16).digest() for leaf in leaves]
+    while len(level) > 1:
+        pairs = (level[place : place + 2] for place in range(0, len(level), 2))
+        level = [hashlib.blake2b(b"\1" + b"".join(p), digest_size=16).digest() for p in pairs]
+    return level[0]

@@ -1,0 +1,195 @@
+"""Comparing coarse recordings: the first step in which two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detmode.reports.page import Page, Table, TableRow, plural
+from detmode.reports.progress import progress
+from detmode.runs.collectives import some_ranks
+from detmode.runs.comparison import DIFFERENT, Comparison
+from detmode.runs.levels import CALL, MODULE
+from detmode.runs.started import started_differently, started_of_all
+from detmode.runs.step_range import StepRange
+from detmode.runs.trace_file import Reader, TraceError
+
+
+class FirstStep(NamedTuple):
+    """The first step in which the recordings of one rank differ.
+
+    Args:
+        step: the step, counted from 0 at the beginning of the run.
+        names: the modules, or the parts of the state, that differ in it; those that come first in
+            the step come first. None if only one run has the step.
+    """
+
+    step: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepsComparison(Comparison):
+    """The result of comparing two coarse recordings; counts are of steps, of all ranks together.
+
+    Args:
+        level: the level of both recordings.
+        firsts: for each rank with a difference, the first step that differs.
+        compared: the ranks that were compared; empty for a program of one process.
+        missing: the ranks that only the first run has, and those that only the second has.
+    """
+
+    level: str = MODULE
+    firsts: Mapping[int, FirstStep] = field(default_factory=dict)
+    compared: tuple[int, ...] = ()
+    missing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    @property
+    def identical(self) -> bool:
+        """True if both recordings have the same steps with the same digests."""
+        return not self.firsts and not any(self.missing)
+
+    @property
+    def step(self) -> int | None:
+        """The first step that differs on any rank."""
+        return min((each.step for each in self.firsts.values()), default=None)
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence."""
+        if self.step is None:
+            of = f" of {plural(len(self.compared), 'rank')}" if self.compared else ""
+            others = ", and ranks are missing" if any(self.missing) else ""
+            return f"the recorded steps{of} are identical{others}"
+        ranks = [rank for rank, each in self.firsts.items() if each.step == self.step]
+        where = f" on {some_ranks(ranks)}" if self.compared else ""
+        names = self.firsts[ranks[0]].names
+        if not names:
+            return f"only one of the runs has step {self.step}{where}; they are the same up to it"
+        return f"the runs differ first in step {self.step}{where}: {_some(names)}"
+
+    @property
+    def next(self) -> str | None:
+        """The options of ``detmode record`` with which the call is found; ``None`` if identical."""
+        return None if self.step is None else f"--steps {StepRange(self.step, self.step + 1)}"
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what :meth:`to_json` writes."""
+        return {
+            **super().as_data(),
+            "verdict": self.verdict,
+            "level": self.level,
+            "step": self.step,
+            "by_rank": {str(rank): each._asdict() for rank, each in self.firsts.items()},
+            "missing": list(map(list, self.missing)),
+            "next": self.next,
+        }
+
+    def __str__(self) -> str:
+        counts = (
+            f"{plural(self.same, 'step')} are the same, {self.different} differ, {self.only_first} "
+            f"are only in the first run, {self.only_second} only in the second"
+        )
+        return "\n".join([self.verdict, counts, *self._about_the_runs(), *self._advice()])
+
+    def _about_the_runs(self) -> Iterator[str]:
+        for ranks, name in zip(self.missing, ("first", "second")):
+            if ranks:
+                yield f"only the {name} run has recordings of {some_ranks(ranks)}"
+        yield from super()._about_the_runs()
+        if self.compared:
+            for rank, first in self.firsts.items():
+                yield f"rank {rank}: differs from step {first.step} on: {_some(first.names)}"
+
+    def _advice(self) -> Iterator[str]:
+        if self.next is not None:
+            yield f"to find the call, record both runs again with {self.next}, and compare these"
+
+    def page(self) -> Page:
+        """Return the page: what differs in each rank's first step that differs."""
+        rows = tuple(
+            TableRow(
+                cells=(str(rank), str(first.step), name),
+                group=DIFFERENT.name,
+                rule=name,
+                message=f"{name} differs from step {first.step} on, on rank {rank}.",
+                site="",
+            )
+            for rank, first in self.firsts.items()
+            for name in first.names
+        )
+        facts = (f"{each}." for each in (*self._about_the_runs(), *self._advice()))
+        table = Table(("rank", "step", "name"), rows)
+        return replace(super().page(), table=table, facts=tuple(facts), timeline=None)
+
+
+def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
+    """Return the level of all recordings.
+
+    Raises:
+        TraceError: they have different levels, or different steps of a run.
+    """
+    kept: dict[tuple[str, str], Path] = {}
+    for path in (path for pair in pairs.values() for path in pair):
+        reader = Reader(path)
+        kept.setdefault((str(reader.about.get("level", CALL)), str(reader.steps_recorded)), path)
+    if len(kept) > 1:
+        (one, first), (other, second) = list(kept.items())[:2]
+        raise TraceError(
+            f"{first} has level {one[0]} of steps {one[1]}, and {second} has level {other[0]} of "
+            f"steps {other[1]}: record both runs with the same --level and --steps"
+        )
+    return next(iter(kept))[0]
+
+
+def diff_steps(
+    pairs: Mapping[int, tuple[Path, Path]],
+    missing: tuple[tuple[int, ...], tuple[int, ...]],
+    level: str,
+    *,
+    is_run: bool,
+) -> StepsComparison:
+    """Compare coarse recordings, a rank after the other."""
+    firsts: dict[int, FirstStep] = {}
+    counts = [0, 0, 0, 0]
+    incomplete, started = [], {}
+    for rank, pair in pairs.items():
+        one, other = map(Reader, pair)
+        steps = progress(zip_longest(one.steps(), other.steps()), f"comparing {pair[0]}", "steps")
+        for number, (mine, theirs) in enumerate(steps, start=one.steps_recorded.begin):
+            if mine is None or theirs is None:
+                counts[2 if theirs is None else 3] += 1
+                firsts.setdefault(rank, FirstStep(number, ()))
+                continue
+            names = dict.fromkeys([*mine.digests, *theirs.digests])
+            differing = [n for n in names if mine.digests.get(n) != theirs.digests.get(n)]
+            counts[bool(differing)] += 1
+            if differing:
+                firsts.setdefault(rank, FirstStep(number, tuple(differing)))
+        incomplete += [str(reader.path) for reader in (one, other) if not reader.complete]
+        started[rank] = started_differently(one, other)
+    same, different, only_first, only_second = counts
+    return StepsComparison(
+        divergence=None,
+        outputs=None,
+        drift=None,
+        same=same,
+        different=different,
+        only_first=only_first,
+        only_second=only_second,
+        incomplete=tuple(incomplete),
+        started=started_of_all(started),
+        level=level,
+        firsts=firsts,
+        compared=tuple(pairs) if is_run else (),
+        missing=missing,
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """Name some, and count the others."""
+    shown = ", ".join(names[:4])
+    return f"{shown}, and {len(names) - 4:,} more" if len(names) > 4 else shown

@@ -1,0 +1,92 @@
+"""Sums as integers: any order and grouping, any partial order of sizes, and exact norms."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.distributed.exact_norm import exact_norm
+from detmode.distributed.exact_sums import SUM_FORMATS, ExactSum, SumFormat
+
+FORMATS = pytest.mark.parametrize("format", SUM_FORMATS.values(), ids=lambda each: str(each.total))
+
+
+def total(groups: list[list[Tensor]], format: SumFormat, held: bool) -> Tensor:
+    """The sum of groups, as of ranks, whose last addends are cut into pieces or are not."""
+    sums = []
+    for group in groups:
+        sums.append((ExactSum(format), group[-1] if held else None))
+        for addend in group[: len(group) - held]:
+            sums[-1][0].add(addend)
+    codes = torch.stack([each.codes(last) for each, last in sums]).amax(0)
+    totals = torch.stack([each.totals(codes, last) for each, last in sums]).sum(0)
+    return format.mean(totals.to(format.total), codes, 1).view(-1)
+
+
+BITS = st.integers(0, 2**32 - 1)
+"""Of a float32: all magnitudes, subnormal numbers, infinities and NaN among them."""
+
+
+@FORMATS
+@given(data=st.data())
+def test_any_order_and_grouping(format: SumFormat, data: st.DataObject) -> None:
+    """The same addends have the same sum, and an error within the bound of the format."""
+    bits = data.draw(st.lists(BITS, min_size=1, max_size=8))
+    exponent = data.draw(st.integers(0, 254))
+    # Half of them are near one another, where the pieces overlap.
+    bits = [
+        each if number % 2 else (each & 0x807FFFFF) | (exponent << 23)
+        for number, each in enumerate(bits)
+    ]
+    numbers = torch.tensor(bits).to(torch.int32).view(torch.float32)
+    addends = [torch.full((format.block,), number.item()) for number in numbers]
+    expected = total([addends], format, held=True)
+    order = data.draw(st.permutations(addends))
+    cuts = data.draw(st.integers(1, len(order)))
+    groups = [order[start::cuts] for start in range(cuts)]
+    sums = total(groups, format, held=data.draw(st.booleans()))
+    assert torch.equal(sums.view(torch.int64), expected.view(torch.int64))
+    if numbers.isfinite().all():
+        exact = sum(map(Fraction, numbers.tolist()))
+        largest = max(Fraction(numbers.abs().max().item()), Fraction(2) ** -127)
+        dropped = len(bits) * Fraction(2) ** (-2 * format.piece) * largest
+        error = abs(Fraction(sums[0].item()) - exact)
+        assert error <= dropped + abs(exact) * Fraction(2) ** -53
+
+
+@FORMATS
+def test_most_addends(format: SumFormat) -> None:
+    """The largest numbers fit as often as the format allows, in the words and in the total."""
+    largest = torch.finfo(torch.float32).max
+    for sign in (1, -1):
+        addends = [torch.full((format.block,), sign * largest)] * (format.addends // 2)
+        sums = total([addends, addends], format, held=False)
+        assert sums[0].item() == pytest.approx(sign * format.addends * largest, rel=2.0**-22)
+
+
+def test_float16_is_exact() -> None:
+    """In int64, sums of float16 lose nothing, from the smallest to the largest number."""
+    values = torch.tensor([2.0**-24, 65504.0, -65504.0, 2.0**-24], dtype=torch.float16)
+    addends = [value.reshape(1) for value in values]
+    assert total([addends], SUM_FORMATS[torch.int64], held=False).item() == 2.0**-23
+
+
+@given(numbers=st.lists(BITS, min_size=1, max_size=50), parts=st.integers(1, 5), data=st.data())
+def test_norm(numbers: list[int], parts: int, data: st.DataObject) -> None:
+    """A norm is right to 2**-47, and the same for every order and cut of the elements."""
+    vector = torch.tensor(numbers).to(torch.int32).view(torch.float32)
+    norm = exact_norm([vector], vector.device, None)
+    order = torch.tensor(data.draw(st.permutations(range(len(vector)))))
+    again = exact_norm(list(vector[order].chunk(parts)), vector.device, None)
+    assert torch.equal(norm.view(torch.int64), again.view(torch.int64))
+    if vector.isfinite().all():
+        squares = sum(Fraction(each) ** 2 for each in vector.tolist())
+        scale = Fraction(2) ** 400  # so that the square root is one of a normal number
+        exact = Fraction(math.isqrt(int(squares * scale**2))) / scale
+        assert abs(Fraction(norm.item()) - exact) <= exact * Fraction(2) ** -47
+    else:
+        assert str(norm.item()) == ("nan" if vector.isnan().any() else "inf")

@@ -1,0 +1,56 @@
+"""Communication hooks of DDP: two gloo ranks, whose backend may call back from its own threads."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import run_ranks
+from torch import distributed
+
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
+
+EXPECTED = {
+    "own": {"aten::sinh.default": 9},
+    "both": {"aten::sinh.default": 9},
+    "compress": {"aten::div_.Tensor": 9},
+    "power": {"aten::bmm.out": 72},
+}
+"""For each hook, how often its operators are called: for 9 buckets in 5 steps."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    program = Path(__file__).parent / "hooked.py"
+    return run_ranks(program, 2, tmp_path_factory.mktemp("hooked"))
+
+
+@pytest.mark.parametrize("hook", EXPECTED)
+def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
+    """Callbacks of collectives run inside the mode and inside a recording, always in one order.
+
+    The program itself asserts that PyTorch's method is back after the blocks.
+    """
+    # What PyTorch calls once, for itself, is left out.
+    known = {*EXPECTED[hook], "aten::copy_.default"}
+    first, *others = (
+        {name: count for name, count in counts.items() if name in known}
+        for rank in results[hook]
+        for counts in rank["counted"]
+    )
+    assert others == [first] * 5
+    for rank in results[hook]:
+        calls, again = rank["recorded"]
+        assert calls == again
+        found = Counter(calls)
+        for overload, count in EXPECTED[hook].items():
+            assert found[overload] == count
+            # The mode counts no bmm of dense tensors.
+            assert first.get(overload, count) == count
+
+
+def test_one_thread(results: dict[str, list[Any]]) -> None:
+    """The callbacks run in the thread of the backward."""
+    assert results["threads"] == [1, 1]

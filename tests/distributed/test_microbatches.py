@@ -1,0 +1,144 @@
+"""One gradient on any number of ranks: bits, errors, what is refused, and what is restored."""
+
+import json
+import re
+import socket
+from typing import Any
+
+import elastic_training
+import pytest
+import torch
+from elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
+from selection import PROFILE
+from torch import distributed, multiprocessing
+
+pytestmark = pytest.mark.skipif(
+    not (distributed.is_available() and distributed.is_gloo_available()),
+    reason="this PyTorch is built without gloo",
+)
+
+CHOSEN = list(TRAININGS if PROFILE.thorough else QUICK)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The findings of each of four ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        multiprocessing.spawn(elastic_training.main, (port, folder, CHOSEN), RANKS)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def digests(found: list[dict[str, Any]], training: str) -> set[str]:
+    """The digests of a training on all numbers of ranks, of all of those."""
+    names = [f"{training} on {size}" for size in range(1, RANKS + 1)]
+    made = [[each[name] for name in names if name in each] for each in found]
+    numbers = [4, 3, 2, 1] if training not in EVEN else [3, 2, 1, 0]
+    assert [len(each) for each in made] == numbers
+    return {digest for each in made for digest in each}
+
+
+@pytest.mark.parametrize("training", [name for name in CHOSEN if name != "added by DDP"])
+def test_one_digest_on_any_number_of_ranks(found: list[dict[str, Any]], training: str) -> None:
+    """Weights, buffers, optimizer state, losses and norms have the same bits on 1 to 4 ranks."""
+    assert len(digests(found, training)) == 1
+
+
+def test_ddp_gives_other_bits_on_each_number_of_ranks(found: list[dict[str, Any]]) -> None:
+    """The control: with DDP's own mean of the same microbatches each number has bits of its own."""
+    assert len(digests(found, "added by DDP")) == 3
+
+
+def test_ways_that_do_not_change_bits(found: list[dict[str, Any]]) -> None:
+    """Neither do buckets, overlap, DDP and FSDP2 around the model, or stops change bits."""
+    ways = {"transformer", "small buckets, no overlap", "small buckets, in DDP", "in FSDP2"}
+    (digest,) = set.union(*(digests(found, way) for way in ways & set(CHOSEN)))
+    assert digest == found[0]["resumed"]
+
+
+@pytest.mark.thorough
+def test_another_seed(found: list[dict[str, Any]]) -> None:
+    """The seed of the reducer reaches dropout: another one trains to other bits."""
+    assert digests(found, "another seed") != digests(found, "transformer")
+
+
+SUMS = [
+    (torch.float32, torch.int64, 2.0**-24, 2.0**-32),
+    (torch.bfloat16, torch.int64, 2.0**-8, 2.0**-32),
+    (torch.float16, torch.int64, 2.0**-11, 0.0),
+    (torch.bfloat16, torch.int32, 2.0**-8, 2.0**-16),
+    (torch.float16, torch.int32, 2.0**-11, 2.0**-16),
+]
+
+
+@pytest.mark.parametrize(("dtype", "sum_dtype", "rounding", "dropped"), SUMS, ids=str)
+def test_error_of_a_gradient(
+    found: list[dict[str, Any]],
+    dtype: torch.dtype,
+    sum_dtype: torch.dtype,
+    rounding: float,
+    dropped: float,
+) -> None:
+    """It is at most DDP's, and within the bound that the documentation states."""
+    errors = found[0][f"errors of {dtype} in {sum_dtype}"]
+    tensors = {name: torch.tensor(each, dtype=torch.float64) for name, each in errors.items()}
+    largest = tensors["largest"]
+    if sum_dtype == torch.int32:
+        largest = largest.view(-1, 64).amax(1).repeat_interleave(64)
+    # Of numbers below the smallest normal one, float16 rounds to multiples of 2**-24.
+    bound = rounding * tensors["mean"] * (1 + 2**-12) + dropped * largest
+    bound = bound.clamp(min=2.0**-25) if dtype == torch.float16 else bound
+    assert (tensors["exact"] <= bound).all()
+    assert tensors["exact"].norm() <= tensors["ddp"].norm()
+    assert tensors["exact"].amax() <= tensors["ddp"].amax()
+
+
+def test_not_finite(found: list[dict[str, Any]]) -> None:
+    """NaN arrives on all ranks, infinities as such; elements of their block are NaN in int32."""
+    for each in found:
+        assert each["special values in torch.int64"] == ["nan", "inf", "-inf", "nan", "1.75"]
+        assert each["special values in torch.int32"] == ["nan", "inf", "-inf", "nan", "1.75"]
+
+
+REFUSED = {
+    "SyncBatchNorm": "TypeError: .*use BatchNorm",
+    "float64": "TypeError: the parameter weight is of torch.float64",
+    "too few": "ValueError: microbatches must be at least 4, the number of ranks",
+    "too many": "ValueError: microbatches must be .* at most 128",
+    "arguments differ": "RuntimeError: the ranks disagree on the reducer's arguments",
+    "steps differ": "RuntimeError: the ranks disagree on the step",
+    "gradients before": "RuntimeError: .*call optimizer.zero_grad()",
+    "backward twice": "RuntimeError: .*overlap=False",
+    "sparse": "TypeError: .*sparse=False",
+    "integer buffer": "RuntimeError: .*different values, one of .*steps",
+    "values": "ValueError: got 6 values, but this rank computes [12] microbatches",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(found: list[dict[str, Any]], case: str) -> None:
+    """Every rank refuses, in words, parts that depend on the ranks, and gradients without sums."""
+    for each in found:
+        assert re.match(REFUSED[case], each["refusals"][case])
+
+
+def test_backward_twice(found: list[dict[str, Any]]) -> None:
+    """Without overlap, a microbatch may have several backward passes."""
+    assert {each["refusals"]["backward twice, no overlap"] for each in found} == {"[3.0]"}
+
+
+def test_generators_and_gradients_of_one_microbatch(found: list[dict[str, Any]]) -> None:
+    """One of six microbatches counts a sixth; unused parameters get none; generators come back."""
+    parts = [each["of one microbatch"] for each in found]
+    sixth = torch.tensor(1 / MICROBATCHES).item()
+    assert [(part["used"], part["unused"], part["restored"]) for part in parts] == [
+        (sixth, None, True)
+    ] * RANKS
+    drawn = [pair for part in parts for pair in part["drawn"]]
+    assert [index for index, _ in drawn] == list(range(MICROBATCHES))
+    assert len({number for _, number in drawn}) == MICROBATCHES
+    assert {part["sum"] for part in parts} == {15.0}

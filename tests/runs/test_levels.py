@@ -1,0 +1,216 @@
+"""Coarse recordings: they name the first step that differs, and a second run finds the call."""
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from traces import check_hostile_copy
+from training import Fault, Training
+
+import detmode
+from detmode import diff, record
+from detmode.cli import parser as cli
+from detmode.runs.trace_file import Reader
+from detmode.runs.trace_writer import _WAITING, Writer
+
+STEPS = 12
+FAULTY = 7
+"""The step that has the fault: each calls ``addmm`` twice."""
+
+
+def add_one(args: tuple[Any, ...], result: torch.Tensor) -> None:
+    result.view(-1).add_(1)
+
+
+def recorded(path: Path, faulty: bool = False, **options: Any) -> Path:
+    fault = Fault("aten::addmm.default", 2 * FAULTY + 1, add_one) if faulty else None
+    Training(fault=fault).run(record(path, **options), STEPS)
+    return path
+
+
+@pytest.mark.parametrize("level", ["step", "module"])
+def test_the_first_step_and_then_the_call(level: str, tmp_path: Path) -> None:
+    """A coarse recording names the step; recording this step alone names the call."""
+    first = recorded(tmp_path / "first", level=level)
+    assert diff(first, recorded(tmp_path / "again", level=level)).identical
+    comparison = diff(first, recorded(tmp_path / "second", True, level=level))
+    assert (comparison.identical, comparison.step) == (False, FAULTY)
+    assert comparison.same == FAULTY + (level == "module")  # and what is before the first step
+    assert f"record both runs again with {comparison.next}" in str(comparison)
+    data = json.loads(comparison.to_json())
+    assert (data["step"], data["next"]) == (FAULTY, f"--steps {FAULTY}:{FAULTY + 1}")
+    assert f"first in step {FAULTY}" in comparison.to_html()
+    names = comparison.firsts[0].names
+    if level == "step":
+        assert names == ("parameters", "gradients", "optimizer state")
+    else:
+        assert "Sequential.3" in names
+    option, steps = comparison.next.split()
+    assert option == "--steps"
+    fine = diff(
+        recorded(tmp_path / "fine_first", steps=steps),
+        recorded(tmp_path / "fine_second", True, steps=steps),
+    )
+    divergence = fine.divergence
+    assert (divergence.kind, divergence.call.overload) == ("outputs", "aten::addmm.default")
+    assert (divergence.step, divergence.call.module) == (FAULTY, "Sequential.3")
+    assert f"again with --steps {steps} --dump aten::addmm.default@1" in str(fine)
+
+
+def test_calls_say_their_steps(tmp_path: Path) -> None:
+    """Steps of a range have the numbers and the calls that they have in the whole run."""
+    whole = Reader(recorded(tmp_path / "whole"))
+    calls = list(whole.calls())
+    own = [call for call in calls if whole.step_of(call.number) in (3, 4)]
+    part = Reader(recorded(tmp_path / "part", steps="3:5"))
+    found = list(part.calls())
+    assert [call.outputs for call in found] == [call.outputs for call in own]
+    assert [call.inputs for call in found] == [call.inputs for call in own]
+    assert {part.step_of(call.number) for call in found} == {3, 4}
+    assert len(list(part.steps())) == 2
+    assert part.complete
+
+
+def test_a_program_marks_its_steps(tmp_path: Path) -> None:
+    """Without an optimizer, each ``end_step`` ends one, with the tensors that it names."""
+    for name, value in (("first", 2.0), ("second", 3.0)):
+        detmode.end_step()  # without a recording, nothing happens
+        with record(tmp_path / name, level="step"):
+            for step in range(4):
+                detmode.end_step(loss=torch.full((3,), value if step == 2 else 1.0))
+    comparison = diff(tmp_path / "first", tmp_path / "second")
+    assert (comparison.step, comparison.firsts[0].names) == (2, ("loss",))
+    assert comparison.same == 3
+    with record(tmp_path / "third", level="step"), pytest.raises(TypeError, match="must be a ten"):
+        detmode.end_step(loss=1.0)
+
+
+def test_a_run_that_is_shorter(tmp_path: Path) -> None:
+    """The first step that only one run has is named."""
+    for name, steps in (("first", 3), ("second", 2)):
+        with record(tmp_path / name, level="step"):
+            for _ in range(steps):
+                detmode.end_step()
+    comparison = diff(tmp_path / "first", tmp_path / "second")
+    assert (comparison.identical, comparison.only_first) == (False, 1)
+    assert comparison.verdict.startswith("only one of the runs has step 2")
+
+
+@pytest.mark.parametrize("level", ["call", "module", "step"])
+def test_digest_of_a_run(level: str, tmp_path: Path) -> None:
+    """It is that of the steps that have ended: the same for the same steps, whatever follows."""
+    found = []
+    for name, value, more in (("a", 1.0, 0), ("b", 1.0, 1), ("c", 2.0, 0)):
+        with record(tmp_path / name, level=level):
+            loss = torch.full((3,), value).neg()
+            detmode.end_step(loss=loss)
+            for _ in range(more):
+                loss.neg()
+            found.append(detmode.run_digest())
+    assert found[0] == found[1] != found[2]
+    with pytest.raises(RuntimeError, match="no recording is running"):
+        detmode.run_digest()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--steps", "7"], "give them as BEGIN:END"),
+        (["--steps", "7:7"], "give them as BEGIN:END"),
+        (["--level", "line"], "invalid choice: 'line'"),
+        (["--level", "step", "--dump", "aten::mm@0"], "level 'step' sees no calls to dump"),
+    ],
+)
+def test_wrong_options(
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are refused with one line, before the program runs."""
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "NCCL_ALGO", "PYTHONHASHSEED"):
+        monkeypatch.setenv(name, "0")  # else the command restarts itself
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError")
+    command = ["record", "-o", str(tmp_path / "run"), *options, str(script)]
+    try:
+        code = cli.main(command)
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_hostile_steps_are_refused(tmp_path: Path, data: st.DataObject) -> None:
+    """Any bytes in a coarse recording are shown, or refused with one line."""
+    path = tmp_path / "run"
+    if not path.exists():
+        recorded(path, level="step")
+    check_hostile_copy(path, path, "*.*", data, tmp_path)
+
+
+KILLED = """
+import os, signal, sys, time, torch, detmode
+with detmode.record(sys.argv[1], level="step"):
+    begin = time.monotonic()
+    while time.monotonic() < begin + 2.5:
+        time.sleep(0.01)
+        detmode.end_step(loss=torch.ones(3))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_run_has_its_steps(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+    """A batch of steps is written each second, however few digests it has."""
+    path = tmp_path / "run"
+    assert run_python("-c", KILLED, str(path)).returncode == -signal.SIGKILL
+    reader = Reader(path)
+    steps = list(reader.steps())
+    assert len(steps) > 20
+    assert not reader.complete
+    assert {tuple(step.digests) for step in steps} == {("loss",)}
+
+
+class Slow:
+    """A file whose writing waits."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.open = file, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, content: bytes) -> None:
+        self.open.wait(30)
+        self.file.write(content)
+
+
+def test_writing_does_not_hold_up_the_program_until_memory_is_full(tmp_path: Path) -> None:
+    """Batches wait for a slow disk, up to a few; then the program waits, and nothing is lost."""
+    writer = Writer(tmp_path / "run", {})
+    slow = writer._digests = Slow(writer._digests)
+    for _ in range(_WAITING + 1):  # one is being written
+        writer.flush(bytes(16))
+    ahead = threading.Thread(target=writer.flush, args=(bytes(16),))
+    ahead.start()
+    ahead.join(0.3)
+    assert ahead.is_alive()
+    slow.open.set()
+    ahead.join(30)
+    assert not ahead.is_alive()
+    writer.close(True)
+    assert (tmp_path / "run" / "digests.bin").stat().st_size == 16 * (_WAITING + 2)
+    assert not writer._thread.is_alive()

@@ -1,0 +1,240 @@
+"""Runs of four ranks compared: the rank, the operator and the line of the earliest cause."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rank_training
+import torch
+import torch.distributed.checkpoint
+from rank_training import FAULTY, WORLD
+from torch import distributed
+
+import detmode
+from detmode import TraceError, diff
+from detmode.cli import parser as cli
+from detmode.runs.trace_file import Reader
+
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
+PROGRAM = Path(rank_training.__file__)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recordings of all runs of :mod:`rank_training`."""
+    folder = tmp_path_factory.mktemp("runs")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder), str(rank)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(WORLD)
+    ]
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    finally:
+        for process in processes:
+            process.kill()
+    return folder
+
+
+def line(comment: str) -> str:
+    (found,) = (
+        number
+        for number, text in enumerate(PROGRAM.read_text().splitlines(), start=1)
+        if text.endswith(f"  # {comment}")
+    )
+    return f"{PROGRAM}:{found}"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "overload", "comment", "module"),
+    [
+        ("bit_flip", "outputs", "aten::mm.default", "the last layer", "last"),
+        ("operator", "calls", "aten::relu.default", "the activation", None),
+        ("data_order", "generator", "aten::randperm.generator", "the order of data", None),
+        ("seed", "seed", "aten::uniform_.default", "the first layer", None),
+        ("bucket_size", None, "aten::copy_.default", "the forward pass", None),
+        ("transport", "collective", "c10d::allreduce_.default", "the loss of all ranks", None),
+    ],
+)
+def test_a_fault_on_one_rank_of_four(
+    runs: Path, name: str, kind: str | None, overload: str, comment: str, module: str | None
+) -> None:
+    """Its rank, operator and line are named, although it reaches the others by collectives.
+
+    A collective is blamed only where the inputs of all members of its group agree.
+    """
+    comparison = diff(runs / "none", runs / name)
+    assert not comparison.identical
+    (cause,) = comparison.causes
+    assert cause.ranks == (FAULTY[name],)
+    call = cause.divergence.call
+    assert (call.overload, call.site) == (overload, line(comment))
+    assert kind in (None, cause.divergence.kind)
+    assert module is None or call.module.endswith(f".{module}")
+    assert cause.unknown == ()
+    reached = {rank: FAULTY[name] for rank in range(WORLD) if rank != FAULTY[name]}
+    if name not in ("bucket_size", "transport"):  # these two change nothing for the others
+        assert comparison.reached == reached
+        others = [comparison.comparisons[rank].divergence for rank in reached]
+        assert {each.kind for each in others} == {"received"}
+    assert f"The runs diverge at this call of rank {FAULTY[name]}:" in str(comparison)
+    data = json.loads(comparison.to_json())
+    assert data["causes"][0]["ranks"] == [FAULTY[name]]
+    assert data["divergence"]["site"] == line(comment)
+
+
+def test_runs_without_a_fault_are_identical(runs: Path) -> None:
+    """Also where each group has its own numbers: no rank has a difference of its own."""
+    comparison = diff(runs / "none", runs / "again")
+    assert comparison.identical
+    assert comparison.verdict == "the runs of 4 ranks are identical"
+    assert comparison.same > 1000
+
+
+def test_a_difference_of_all_ranks_is_one_cause(runs: Path) -> None:
+    """Other buckets on all ranks are said once, for all of them, and not for each."""
+    comparison = diff(runs / "none", runs / "buckets")
+    (cause, *_) = comparison.causes
+    assert cause.ranks == (0, 1, 2, 3)
+    assert "at this call of ranks 0-3:" in str(comparison)
+
+
+def test_causes_are_in_the_order_of_collectives(runs: Path, tmp_path: Path) -> None:
+    """Of two ranks that diverge by themselves, the one comes first that called fewer of them."""
+    second = shutil.copytree(runs / "none", tmp_path / "second")
+    for name in ("transport", "bit_flip"):
+        rank = second / f"rank{FAULTY[name]}"
+        shutil.rmtree(rank)
+        shutil.copytree(runs / name / rank.name, rank)
+    comparison = diff(runs / "none", second)
+    assert [cause.ranks for cause in comparison.causes] == [(2,), (0,)]
+    assert "The runs also diverge at this call of rank 0:" in str(comparison)
+
+
+def test_groups_and_numbers_of_collectives(runs: Path) -> None:
+    """All members of a group number its collectives alike, and know it by its name and ranks."""
+    keys = {}
+    for rank in range(WORLD):
+        calls = Reader(runs / "sharded" / f"rank{rank}").calls()
+        keys[rank] = [call.collective.key for call in calls if call.collective]
+    groups = {key[0][1] for found in keys.values() for key in found}
+    assert {(0, 1), (2, 3), (0, 2), (1, 3)} <= groups
+    for rank, found in keys.items():
+        assert len(set(found)) == len(found)
+        for member, others in keys.items():
+            shared = [key for key in found if {rank, member} <= set(key[0][1])]
+            assert shared == [key for key in others if {rank, member} <= set(key[0][1])]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_ranks_of_different_groups_share_no_results(runs: Path, rank: int) -> None:
+    """HSDP without a fault: what one group gathers is no replica of what another one does."""
+    comparison = diff(runs / "sharded" / "rank0", runs / "sharded" / f"rank{rank}")
+    assert comparison.identical, str(comparison)
+    assert comparison.ranks == ("0", str(rank))
+
+
+def test_a_member_without_a_recording(runs: Path, tmp_path: Path) -> None:
+    """Its rank is named, a collective that it took part in is not blamed, and exit code 1."""
+    second = shutil.copytree(runs / "operator", tmp_path / "second")
+    shutil.rmtree(second / "rank1")
+    comparison = diff(runs / "none", second)
+    assert comparison.missing == ((1,), ())
+    (cause,) = comparison.causes
+    assert (cause.ranks, cause.divergence.kind, cause.unknown) == ((0, 2, 3), "received", (1,))
+    assert "only the first run has recordings of rank 1" in str(comparison)
+    assert "the inputs of rank 1 could not be compared" in str(comparison)
+    shutil.copytree(runs / "none", tmp_path / "third")
+    shutil.rmtree(tmp_path / "third" / "rank3")
+    whole = diff(runs / "none", tmp_path / "third")
+    assert (whole.identical, whole.causes) == (False, ())
+    assert whole.verdict == "ranks 0-2 are identical, and others are missing"
+
+
+def test_coarse_recordings_name_the_step(runs: Path) -> None:
+    """For each rank the first step that differs, and the options that find the call in it."""
+    assert diff(runs / "coarse_none", runs / "coarse_again").identical
+    comparison = diff(runs / "coarse_none", runs / "coarse_bit_flip")
+    assert not comparison.identical
+    step = diff(runs / "none", runs / "bit_flip").divergence.step
+    assert (comparison.step, comparison.next) == (step, f"--steps {step}:{step + 1}")
+    assert list(comparison.firsts) == [0, 1, 2, 3]
+    assert f"step {step} on ranks 0-3: parameters, gradients" in str(comparison)
+    with pytest.raises(TraceError, match="with the same --level and --steps"):
+        diff(runs / "none", runs / "coarse_none")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # read by one process
+def test_checkpoint_has_the_digest_of_all_ranks(runs: Path) -> None:
+    """It is the same for two runs without a fault, and another one after a fault on one rank."""
+    found = {}
+    for name in ("none", "again", "bit_flip"):
+        state = {"recording": ""}
+        torch.distributed.checkpoint.load(
+            state, checkpoint_id=runs / f"checkpoint_{name}", no_dist=True
+        )
+        found[name] = state["recording"]
+    assert len(bytes.fromhex(found["none"])) == 16
+    assert found["none"] == found["again"] != found["bit_flip"]
+
+
+def test_starts_are_compared_first(runs: Path, tmp_path: Path) -> None:
+    """World size, backend and NCCL's variables stand in the trace, and differences are said."""
+    second = shutil.copytree(runs / "again", tmp_path / "second")
+    for rank in range(WORLD):
+        file = second / f"rank{rank}" / "trace.json"
+        about = json.loads(file.read_text())
+        assert (about["rank"], about["world_size"]) == (str(rank), "4")
+        about["world_size"] = "8"
+        about["gpus"] = ["NVIDIA H100"]
+        about["nccl_environment"]["NCCL_ALGO"] = "ring" if rank == 1 else "tree"
+        file.write_text(json.dumps(about))
+        lines = second / f"rank{rank}" / "calls.jsonl"
+        lines.write_text(lines.read_text().replace("cpu:gloo", "cpu:mpi"))
+    first = shutil.copytree(runs / "none", tmp_path / "first")
+    for rank in range(WORLD):
+        file = first / f"rank{rank}" / "trace.json"
+        about = json.loads(file.read_text())
+        about["gpus"] = ["NVIDIA A100"]
+        file.write_text(json.dumps(about))
+    started = {name: both for name, *both in diff(first, second).started}
+    assert started["world size"] == ["4", "8"]
+    assert started["GPUs"] == ["'NVIDIA A100'", "'NVIDIA H100'"]
+    assert started["NCCL_ALGO of rank 1"][1] == "ring"
+    assert started["NCCL_ALGO of ranks 0, 2, 3"][1] == "tree"
+    assert "cpu:gloo" in started["groups"][0]
+    assert "cpu:mpi" in started["groups"][1]
+
+
+def test_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit codes 0, 1 and 2, JSON and a page, as for the traces of one process."""
+    assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 0
+    capsys.readouterr()
+    page = tmp_path / "page.html"
+    command = ["diff", "--format", "json", "--html", str(page)]
+    assert cli.main([*command, str(runs / "none"), str(runs / "bit_flip")]) == 1
+    assert json.loads(capsys.readouterr().out)["causes"][0]["overload"] == "aten::mm.default"
+    assert "The runs diverge at this call of rank 2" in page.read_text()
+    assert cli.main(["diff", str(runs / "none"), str(runs / "none" / "rank0")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith(f"several ranks: name one of them, such as {runs / 'none' / 'rank0'}")
+    with pytest.raises(TraceError, match="no trace at"):
+        diff(runs / "none", tmp_path / "missing")
