@@ -8,6 +8,7 @@ and writes it with its provenance as JSON into ``benchmarks/results/rank_checks/
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -34,7 +35,7 @@ BETWEEN = 10
 """The steps from one check to the next while it is timed."""
 EVERY = (100, 10, 1)
 TARGET = 0.02
-"""The largest share of a step that checks may add at ``every=100``."""
+"""The share of a step that checks may add at ``every=100``."""
 HEADS = ("model", "parameters", "tensors", "step", "check", *(f"every={n}" for n in EVERY))
 
 
@@ -74,6 +75,16 @@ class RankChecks(Measured):
     """
 
     rows: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """The CPU, on which everything runs."""
+        return str(self.provenance["cpu"])
+
+    @classmethod
+    def read(cls, path: Path) -> RankChecks:
+        """Read what :meth:`write` wrote."""
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def table(self) -> str:
         """The figures, and the shares that they make of steps."""
@@ -132,7 +143,7 @@ def measure(name: str, rounds: int, *, tiny: bool) -> dict[str, float]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20, help="checks that are timed")
     parser.add_argument("--quick", action="store_true", help="tiny models")
@@ -145,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured.rows[name] = measure(name, options.rounds, tiny=options.quick)
         measured.write(options.output)
     print(measured.table())
+    return 0
 
 
 if __name__ == "__main__":
