@@ -336,7 +336,7 @@ STATE = (
     *_of(
         "detmode/environment/nccl.py",
         "tests/test_doctor.py tests/test_conditions.py",
-        ('{"nvls"} if _on_one_node() else {"nvls", "nvlstree"}', '{"nvls"}'),
+        ('("nvls",) if _on_one_node() else ("nvls", "nvlstree")', '("nvls",)'),
         ('_ALGORITHMS - listed if names.startswith("^") else listed', "listed"),
     ),
     *_of(

@@ -28,7 +28,7 @@ ANY = -1
 """Stands for the sender that ``recv`` without a source receives from."""
 
 
-class RankGroup(NamedTuple):
+class GroupIdentity(NamedTuple):
     """A process group.
 
     Args:
@@ -64,7 +64,7 @@ class Collective(NamedTuple):
             the tag; otherwise empty.
     """
 
-    group: RankGroup
+    group: GroupIdentity
     number: int
     peers: tuple[int, ...] = ()
 
@@ -138,19 +138,19 @@ def _process_group(value: Any) -> Any:
 
 def _registered(name: str) -> Any:
     try:
-        return distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+        return distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]  # private
     except (RuntimeError, ValueError, KeyError):
         return None
 
 
-def _described(group: Any) -> RankGroup:
+def _described(group: Any) -> GroupIdentity:
     known = _registered(group.group_name)
     if known is None:
         # Made by a backend's constructor: it has no ranks of the world.
-        return RankGroup(group.group_name, group.group_desc, group.name(), ())
+        return GroupIdentity(group.group_name, group.group_desc, group.name(), ())
     ranks: Sequence[int] = distributed.get_process_group_ranks(known)
     backend = str(distributed.get_backend_config(known))
-    return RankGroup(group.group_name, group.group_desc, backend, tuple(ranks))
+    return GroupIdentity(group.group_name, group.group_desc, backend, tuple(ranks))
 
 
 def _peers(plan: OverloadInfo, arguments: dict[str, Any], rank: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detmode.runs.collectives import Collective, RankGroup
+from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.files import open_file, read_json, text_of
 from detmode.runs.step_range import StepRange
 
@@ -220,7 +220,7 @@ class Reader:
         """Yield calls and ends of steps."""
         texts: list[str] = []
         shapes: dict[Any, Shape] = {}
-        groups: list[RankGroup] = []
+        groups: list[GroupIdentity] = []
         calls = 0
         try:
             with (
@@ -318,13 +318,13 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     return known
 
 
-def _group(name: Any, description: Any, backend: Any, ranks: Any) -> RankGroup:
+def _group(name: Any, description: Any, backend: Any, ranks: Any) -> GroupIdentity:
     if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
         raise ValueError
-    return RankGroup(text_of(name), text_of(description), text_of(backend), tuple(ranks))
+    return GroupIdentity(text_of(name), text_of(description), text_of(backend), tuple(ranks))
 
 
-def _collective(identity: Any, groups: Sequence[RankGroup]) -> Collective | None:
+def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | None:
     if identity is None:
         return None
     if any(type(each) is not int for each in identity):

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, Any
 
-from detmode.runs.collectives import Collective, RankGroup
+from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.trace_file import DIGEST_BYTES, FORMAT, VERSION, TraceError
 
 _WAITING = 4
@@ -43,7 +43,7 @@ class Writer:
         except OSError as error:
             raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
         self._numbers: dict[str, int] = {}
-        self._groups: dict[RankGroup, int] = {}
+        self._groups: dict[GroupIdentity, int] = {}
         self._lines: list[str] = []
         # The digests before each end of a step since the last batch, and those of whole steps.
         self._ends: list[int] = []
