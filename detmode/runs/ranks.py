@@ -17,7 +17,7 @@ from detmode.runs.started import started_of_all
 from detmode.runs.steps_diff import diff_steps, level_of
 from detmode.runs.trace_file import Reader, TraceError
 
-_FOLDER = re.compile(r"rank(\d{1,9})\Z")
+_FOLDER = re.compile(r"rank(\d{1,9})(?:\.attempt(\d{1,9}))?\Z")
 
 
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Comparison:
@@ -62,14 +62,18 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
 
 
 def _traces(path: str | os.PathLike[str]) -> dict[int, Path]:
-    """Return the traces of a run by their ranks; empty if it is a trace itself."""
-    found = {}
+    """Return the traces of a run by their ranks; empty if it is a trace itself.
+
+    Of a rank that its launcher has started again, it is the trace of the last attempt.
+    """
+    found: dict[int, tuple[int, Path]] = {}
     if not (Path(path) / "trace.json").exists():
         for file in Path(path).glob("rank*/trace.json"):
             match = _FOLDER.match(file.parent.name)
             if match is not None:
-                found[int(match[1])] = file.parent
-    return found
+                rank, attempt = int(match[1]), int(match[2] or 0)
+                found[rank] = max(found.get(rank, (0, file.parent)), (attempt, file.parent))
+    return {rank: folder for rank, (_, folder) in found.items()}
 
 
 def _joined(

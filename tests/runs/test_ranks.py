@@ -109,6 +109,17 @@ def test_runs_without_a_fault_are_identical(runs: Path) -> None:
     assert comparison.same > 1000
 
 
+def test_the_last_attempt_of_a_rank_counts(runs: Path, tmp_path: Path) -> None:
+    """Of ranks that a launcher has started again, what earlier attempts recorded is left out."""
+    for rank in range(WORLD):
+        shutil.copytree(runs / "bit_flip" / f"rank{rank}", tmp_path / f"rank{rank}")
+        for attempt, name in ((2, "bit_flip"), (10, "again")):
+            again = tmp_path / f"rank{rank}.attempt{attempt}"
+            shutil.copytree(runs / name / f"rank{rank}", again)
+    assert diff(runs / "none", tmp_path).identical
+    assert not diff(runs / "none", runs / "bit_flip").identical
+
+
 def test_a_difference_of_all_ranks_is_one_cause(runs: Path) -> None:
     """Other buckets on all ranks are said once, for all of them, and not for each."""
     comparison = diff(runs / "none", runs / "buckets")
