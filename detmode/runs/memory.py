@@ -52,8 +52,6 @@ class _Mark:
         self._begin, self._end = begin, storage.nbytes()
         self._device = device
         self._starts, self._places, mark = _cells(self._end - begin, device)
-        self._is_there = True
-        """False once the memory has got back what it held, of which a copy is kept."""
         with without_modes():
             new = self._new(storage)
             self._held = new[self._places]
@@ -63,8 +61,10 @@ class _Mark:
         whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
         return whole[self._begin : self._end]
 
-    def take_off(self, storage: torch.UntypedStorage) -> tuple[list[_Span], list[_Span]]:
-        """Put back what the memory held where nobody has written.
+    def look(
+        self, storage: torch.UntypedStorage, takes_off: bool
+    ) -> tuple[list[_Span], list[_Span]]:
+        """See what is written; if ``takes_off``, put back what the memory held elsewhere.
 
         Returns:
             The bytes that are written, and those between a cell that is and one that is not.
@@ -73,13 +73,11 @@ class _Mark:
             return [], []
         with without_modes():
             new = self._new(storage)
-            expected = _cells(self._end - self._begin, self._device)[2]
-            is_written = new[self._places] != (expected if self._is_there else self._held)
+            is_written = new[self._places] != _cells(self._end - self._begin, self._device)[2]
             cells = is_written.view(-1, _CELL).any(1)
-            if self._is_there:
+            if takes_off:
                 kept = self._places.view(-1, _CELL)[~cells].view(-1)
                 new[kept] = self._held.view(-1, _CELL)[~cells].view(-1)
-            self._is_there = False
             found = cells.tolist()
         written, between = [], []
         starts = [self._begin + start for start in self._starts]
@@ -154,10 +152,10 @@ class _Block:
         self.uncertain = _Spans()
         self.marks: list[_Mark] = []
 
-    def look(self, storage: torch.UntypedStorage) -> None:
+    def look(self, storage: torch.UntypedStorage, takes_off: bool) -> None:
         """See what has been written to marked memory."""
         for mark in self.marks:
-            written, between = mark.take_off(storage)
+            written, between = mark.look(storage, takes_off)
             for begin, end in written:
                 self.undefined.remove(begin, end)
             for begin, end in between:
@@ -217,13 +215,18 @@ class Memory:
             copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             return copy.set_(found.untyped_storage(), 0, tensor.shape, tensor.stride())
 
-    def look(self, tensors: Iterable[Tensor]) -> None:
-        """See what others have written of memory that an operator is about to read."""
+    def look(self, tensors: Iterable[Tensor], *, takes_off: bool = True) -> None:
+        """See what others have written of memory that an operator is about to read.
+
+        The marks are left to an operator that may write without saying so.
+        """
         for tensor in filter(is_strided, tensors if self._blocks else ()):
             storage = tensor.untyped_storage()
             block = self._blocks.get(storage._cdata)
             if block is not None and block.marks:
-                block.look(storage)
+                block.look(storage, takes_off)
+                if takes_off:
+                    block.marks.clear()
                 self._drop_if_defined(storage._cdata)
 
     def _drop_if_defined(self, address: int) -> None:
@@ -278,7 +281,7 @@ class Memory:
         if not plan.pointwise:
             # What they held before is overwritten.
             inputs = [tensor for tensor in inputs if not any(tensor is each for each in written)]
-        self.look(inputs)
+        self.look(inputs, takes_off=plan.func.namespace == "aten")
         if plan.asynchronous:
             return False
         undefined = [self._is_undefined_result(tensor) for tensor in filter(is_strided, inputs)]

@@ -214,8 +214,8 @@ class record(RunObserver):
             outputs = [
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
-            fresh = []
-            if plan.allocates or before is None or not self._memory.is_defined:
+            fresh, known = [], set()
+            if plan.allocates or plan.undefined or before is None or not self._memory.is_defined:
                 # Returning a view of an input does not write it.
                 known = {_storage(tensor) for tensor in inputs}
                 fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
@@ -230,8 +230,9 @@ class record(RunObserver):
                 self._memory.new(fresh)
             else:
                 self._memory.called(plan, inputs, written, fresh, undefined)
-            if plan.undefined:
-                unwritten = [result[position] for position in plan.undefined]
+            # What is an argument's memory is followed already.
+            unwritten = [result[n] for n in plan.undefined if _storage(result[n]) not in known]
+            if unwritten:
                 self._memory.allocated(unwritten, is_result=False)
                 # One of them may contain another output.
                 self._memory.written(
