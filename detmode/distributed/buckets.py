@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, distributed, nn
@@ -58,26 +58,33 @@ class Bucket:
         codes, flags = largest[: len(codes)].view(-1, 1), largest[len(codes) :]
         totals = self._sum.totals(codes, last)
         yield from ranks.start(totals, distributed.ReduceOp.SUM)
-        means = self._format.mean(totals, codes, count).view(-1).to(last.dtype)
-        for number, (parameter, begin) in enumerate(zip(self.parameters, self._begins)):
+        means = self._format.mean(totals, codes, count, last.dtype).view(-1)
+        for number, (parameter, mean) in enumerate(self._places(means)):
             # In this order, since flags on a GPU have to be waited for.
             if self._used[number] or flags[number]:
-                mean = means[begin : begin + parameter.numel()].view(parameter.shape)
-                parameter.grad = torch.empty_like(parameter).copy_(mean)
+                strided = not parameter.is_contiguous()
+                parameter.grad = torch.empty_like(parameter).copy_(mean) if strided else mean
         self.clear()
 
     def _take(self) -> Tensor:
         first = self.parameters[0]
-        flat = torch.zeros(self._begins[-1], dtype=first.dtype, device=first.device)
-        for number, (parameter, begin) in enumerate(zip(self.parameters, self._begins)):
+        flat = torch.empty(self._begins[-1], dtype=first.dtype, device=first.device)
+        for number, (parameter, place) in enumerate(self._places(flat)):
             gradient, parameter.grad = parameter.grad, None
-            if gradient is not None:
+            if gradient is None:
+                place.zero_()
+            else:
                 check_gradient(gradient, parameter.dtype)
-                flat[begin : begin + parameter.numel()].view(parameter.shape).copy_(
-                    gradient.detach()
-                )
+                place.copy_(gradient.detach())
                 self._used[number] = True
         return flat
+
+    def _places(self, flat: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Yield each parameter with its part of a tensor, and make what is between them zero."""
+        for parameter, (begin, end) in zip(self.parameters, pairwise(self._begins)):
+            part = flat[begin:end]
+            part[parameter.numel() :].zero_()
+            yield parameter, part[: parameter.numel()].view(parameter.shape)
 
 
 def check_gradient(gradient: Tensor, dtype: torch.dtype) -> None:

@@ -21,6 +21,9 @@ _SIGNIFICAND_OF_FLOAT32, _SIGNIFICAND_OF_FLOAT64 = 23, 52
 _LARGEST_EXPONENT = 255
 """The biased exponent of infinities and NaN in float32."""
 
+_GAP = 3
+"""The codes between finite numbers and others: as many as there are pieces."""
+
 _CACHED = 1 << 16
 """Elements of CPU tensors that are worked on at a time, so that they stay in the cache."""
 
@@ -46,7 +49,7 @@ class SumFormat:
     @property
     def not_finite(self) -> int:
         """The code of infinities and NaN, in whose window finite addends have no bit."""
-        return _LARGEST_EXPONENT // self.piece + 3
+        return _LARGEST_EXPONENT // self.piece + _GAP
 
     def codes(self, addend: Tensor) -> Tensor:
         """Return the code of each block: uint8 ``[blocks, 1]`` of an addend ``[blocks, block]``."""
@@ -54,10 +57,10 @@ class SumFormat:
         exponents = bits.bitwise_right_shift_(_SIGNIFICAND_OF_FLOAT32).to(torch.uint8)
         exponents = exponents.amax(1, keepdim=True) if self.block > 1 else exponents
         codes = exponents.bitwise_right_shift(self.piece.bit_length() - 1)
-        return codes.masked_fill_(exponents == _LARGEST_EXPONENT, self.not_finite)
+        return codes.add_(exponents.eq(_LARGEST_EXPONENT), alpha=_GAP)
 
     def window(self, addend: Tensor, codes: Tensor) -> Tensor:
-        """Return what an addend has in the windows of ``codes``: whole numbers, in float64.
+        """Return an addend in the windows of ``codes``: float64, of which the integer part counts.
 
         In the window of what is not finite, a NaN counts in the highest piece, a negative infinity
         in the middle one and a positive one in the lowest.
@@ -65,28 +68,40 @@ class SumFormat:
         # The smallest normal number of a code is 1 in the highest piece.
         scale = power_of_two(codes, _BIAS_OF_FLOAT32 + 2 * self.piece, -self.piece)
         nan, negative = float(1 << 2 * self.piece), float(1 << self.piece)
-        return scale.mul(addend).nan_to_num_(nan=nan, neginf=negative, posinf=1.0).trunc_()
+        return scale.mul(addend).nan_to_num_(nan=nan, neginf=negative, posinf=1.0)
 
     def pieces(self, window: Tensor) -> Iterator[Tensor]:
-        """Yield the three pieces of what :meth:`window` returned, the highest first."""
+        """Yield the three pieces of what :meth:`window` returned, the highest first.
+
+        A conversion to integers drops the fraction, so that a piece has the sign of its number.
+        """
         for place in (2, 1):
             size = float(1 << place * self.piece)
-            piece = (window / size).trunc_()
+            piece = window.div(size).to(self.word)
             window = window.sub(piece, alpha=size)
-            yield piece.to(self.word)
+            yield piece
         yield window.to(self.word)
 
-    def mean(self, totals: Tensor, codes: Tensor, count: int) -> Tensor:
-        """Return sums divided by ``count``: float64 ``[blocks, block]``.
+    def mean(self, totals: Tensor, codes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+        """Return sums divided by ``count`` and rounded: ``[blocks, block]``.
 
         A sum with a NaN, or with infinities of both signs, is NaN; one with infinities of one sign
         is infinite. Where a block shares its code with such a sum, the others in it are NaN.
         """
-        scale = power_of_two(codes, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
-        means = scale.mul(totals).div_(count)
-        special = codes == self.not_finite
-        # A GPU would have to be waited for.
-        return torch.where(special, self._special(totals), means) if _maybe(special) else means
+        means = torch.empty_like(totals, dtype=dtype)
+        for out, sums, own in self.parts(means, totals, codes):
+            scale = power_of_two(own, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
+            out.copy_(scale.mul(sums).div_(count))
+            special = own == self.not_finite
+            if _maybe(special):
+                out.copy_(torch.where(special, self._special(sums).to(dtype), out))
+        return means
+
+    def parts(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the same rows of all tensors, on a CPU so many that they stay in its cache."""
+        rows = len(tensors[0])
+        some = _CACHED // self.block if tensors[0].device.type == "cpu" else max(rows, 1)
+        yield from zip(*(tensor.split(some) for tensor in tensors))
 
     def _special(self, totals: Tensor) -> Tensor:
         """Infinities and NaN, from how many of them there are."""
@@ -122,13 +137,13 @@ class ExactSum:
 
     def add(self, addend: Tensor) -> None:
         """Add a tensor."""
+        format, rows = self._format, self._rows(addend)
         if self._codes is None:
-            rows = self._rows(addend)
             self._codes = rows.new_zeros(len(rows), 1, dtype=torch.uint8)
-            self._words = [torch.zeros_like(rows, dtype=self._format.word) for _ in range(3)]
-        for part, codes, *words in self._parts(self._rows(addend), self._codes, *self._words):
-            self._raise(words, codes, torch.maximum(codes, self._format.codes(part)))
-            for word, piece in zip(words, self._format.pieces(self._format.window(part, codes))):
+            self._words = [torch.zeros_like(rows, dtype=format.word) for _ in range(3)]
+        for part, codes, *words in format.parts(rows, self._codes, *self._words):
+            self._raise(words, codes, torch.maximum(codes, format.codes(part)))
+            for word, piece in zip(words, format.pieces(format.window(part, codes))):
                 word.add_(piece)
 
     def codes(self, last: Tensor | None = None) -> Tensor:
@@ -141,7 +156,8 @@ class ExactSum:
         if last is None:
             assert self._codes is not None, "nothing was added"
             return self._codes.clone()
-        codes = torch.cat([self._format.codes(part) for (part,) in self._parts(self._rows(last))])
+        parts = self._format.parts(self._rows(last))
+        codes = torch.cat([self._format.codes(part) for (part,) in parts])
         return codes if self._codes is None else torch.maximum(codes, self._codes)
 
     def totals(self, codes: Tensor, last: Tensor | None = None) -> Tensor:
@@ -151,26 +167,23 @@ class ExactSum:
             codes: no smaller than those of the sum, and the same on all ranks.
             last: as for :meth:`codes`.
         """
-        totals = codes.new_zeros(len(codes), self._format.block, dtype=self._format.total)
+        totals = codes.new_empty(len(codes), self._format.block, dtype=self._format.total)
         if self._codes is not None:
-            for out, new, own, *words in self._parts(totals, codes, self._codes, *self._words):
+            base = 1 << self._format.piece
+            sums = (totals, codes, self._codes, *self._words)
+            for out, new, own, *words in self._format.parts(*sums):
                 self._raise(words, own, new)
-                for place, word in zip((2, 1, 0), words):
-                    out.add_(word, alpha=1 << place * self._format.piece)
+                high, middle, low = words
+                out.copy_(high).mul_(base).add_(middle).mul_(base).add_(low)
         if last is not None:
-            for out, new, part in self._parts(totals, codes, self._rows(last)):
-                out.add_(self._format.window(part, new).to(out.dtype))
+            for out, new, part in self._format.parts(totals, codes, self._rows(last)):
+                whole = self._format.window(part, new).to(out.dtype)
+                out.copy_(whole) if self._codes is None else out.add_(whole)
         self._codes, self._words = None, []
         return totals
 
     def _rows(self, addend: Tensor) -> Tensor:
         return addend.view(-1, self._format.block)
-
-    def _parts(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the same rows of all tensors, on a CPU so many that they stay in its cache."""
-        rows = len(tensors[0])
-        some = _CACHED // self._format.block if tensors[0].device.type == "cpu" else max(rows, 1)
-        yield from zip(*(tensor.split(some) for tensor in tensors))
 
     @staticmethod
     def _raise(words: list[Tensor], codes: Tensor, larger: Tensor) -> None:

@@ -253,7 +253,7 @@ class MicrobatchReducer:
             total.add(tensor.reshape(-1))
         codes = self._ranks.max(total.codes())
         sums = self._ranks.sum(total.totals(codes))
-        return format.mean(sums, codes, count).view(tensor.shape)
+        return format.mean(sums, codes, count, torch.float64).view(tensor.shape)
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:

@@ -55,7 +55,11 @@ class RankGroup:
         if self.size > 1:
             first = 0 if self._group is None else distributed.get_global_rank(self._group, 0)
             for tensor in tensors:
-                distributed.broadcast(tensor.detach(), first, group=self._group)
+                # Backends take neither strided tensors nor, all of them, booleans.
+                flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+                distributed.broadcast(flat, first, group=self._group)
+                if flat.data_ptr() != tensor.data_ptr():
+                    tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
 
     def agree(self, about: str, *values: int) -> None:
         """Check that all ranks call this with the same values.

@@ -118,7 +118,7 @@ class ShardedGradients:
         total = self._sums.setdefault(parameter, ExactSum(_FORMAT))
         total.add(gradient.reshape(-1))
         if self._last:
-            gradient.copy_(_mean(total, self._count).view(gradient.shape))
+            gradient.copy_(_mean(total, self._count, gradient.dtype).view(gradient.shape))
 
 
 class _ExactReduceScatter:
@@ -155,7 +155,7 @@ class _ExactReduceScatter:
         for gradient in received.view(group.size(), -1):
             self._sum.add(gradient)
         if self.last:
-            output_tensor.copy_(_mean(self._sum, self._count))
+            output_tensor.copy_(_mean(self._sum, self._count, output_tensor.dtype))
         else:
             output_tensor.zero_()
 
@@ -165,6 +165,6 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _mean(total: ExactSum, count: int) -> Tensor:
+def _mean(total: ExactSum, count: int, dtype: torch.dtype) -> Tensor:
     codes = total.codes()
-    return _FORMAT.mean(total.totals(codes), codes, count).view(-1)
+    return _FORMAT.mean(total.totals(codes), codes, count, dtype).view(-1)

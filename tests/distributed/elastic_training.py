@@ -61,6 +61,8 @@ class Convolutions(nn.Module):
             nn.ReLU(),
         )
         self.head = nn.Linear(8, CLASSES)
+        self.register_buffer("flags", torch.tensor([True, False]))
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, tokens: Tensor) -> Tensor:
         images = (tokens[:, None, :, None] * tokens[:, None, None, :]).float() / TOKENS**2
@@ -190,6 +192,7 @@ TRAININGS: dict[str, Callable[[distributed.ProcessGroup], Training]] = {
     ),
     "in FSDP2": lambda group: Training(group, wrap=in_fsdp),
     "another seed": lambda group: Training(group, arguments={"seed": 1}),
+    "convolutions": lambda group: Training(group, Convolutions),
     "convolutions in DDP": lambda group: Training(group, Convolutions, wrap=in_ddp),
     "bfloat16": lambda group: Training(group, dtype=torch.bfloat16),
     "bfloat16 in int32": lambda group: Training(
@@ -200,7 +203,7 @@ TRAININGS: dict[str, Callable[[distributed.ProcessGroup], Training]] = {
     ),
     "added by DDP": lambda group: FloatTraining(group, wrap=in_ddp),
 }
-QUICK = ("transformer", "convolutions in DDP", "in FSDP2", "bfloat16 in int32", "added by DDP")
+QUICK = ("transformer", "convolutions", "in FSDP2", "bfloat16 in int32", "added by DDP")
 """The trainings of the quick profile."""
 
 EVEN = ("in FSDP2", "added by DDP")

@@ -24,7 +24,7 @@ def total(groups: list[list[Tensor]], format: SumFormat, held: bool) -> Tensor:
             sums[-1][0].add(addend)
     codes = torch.stack([each.codes(last) for each, last in sums]).amax(0)
     totals = torch.stack([each.totals(codes, last) for each, last in sums]).sum(0)
-    return format.mean(totals.to(format.total), codes, 1).view(-1)
+    return format.mean(totals.to(format.total), codes, 1, torch.float64).view(-1)
 
 
 BITS = st.integers(0, 2**32 - 1)

@@ -12,6 +12,8 @@ from elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
 from selection import PROFILE
 from torch import distributed, multiprocessing
 
+from detmode.distributed import MicrobatchReducer
+
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()),
     reason="this PyTorch is built without gloo",
@@ -58,6 +60,7 @@ def test_ways_that_do_not_change_bits(found: list[dict[str, Any]]) -> None:
     ways = {"transformer", "small buckets, no overlap", "small buckets, in DDP", "in FSDP2"}
     (digest,) = set.union(*(digests(found, way) for way in ways & set(CHOSEN)))
     assert digest == found[0]["resumed"]
+    assert len(set.union(*(digests(found, way) for way in CHOSEN if "convolutions" in way))) == 1
 
 
 @pytest.mark.thorough
@@ -124,6 +127,21 @@ def test_refused(found: list[dict[str, Any]], case: str) -> None:
     """Every rank refuses, in words, parts that depend on the ranks, and gradients without sums."""
     for each in found:
         assert re.match(REFUSED[case], each["refusals"][case])
+
+
+def test_alone() -> None:
+    """Without a process group, one process has all microbatches; a loop that is left says so."""
+    model = torch.nn.Linear(1, 1)
+    reducer = MicrobatchReducer(model, 3)
+    for index in reducer.microbatches(0):
+        model(torch.full((1,), float(index))).backward()
+    assert (model.weight.grad.item(), model.bias.grad.item()) == (1.0, 1.0)
+    model.zero_grad()
+    with pytest.warns(UserWarning, match="left at microbatch 0 of 3: .* no gradients"):
+        for _ in reducer.microbatches(1):
+            model(torch.ones(1)).backward()
+            break
+    assert model.weight.grad is None
 
 
 def test_backward_twice(found: list[dict[str, Any]]) -> None:
