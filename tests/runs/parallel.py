@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, distributed, nn
@@ -74,25 +73,13 @@ def ddp(mesh: DeviceMesh) -> None:
     train(DistributedDataParallel(network()), clip=True)
 
 
-def waited_for(collective: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*args: Any, **kwargs: Any) -> Any:
-        work = collective(*args, **kwargs)
-        if work is not None:
-            work.wait()
-        return work
-
-    return called
-
-
 def powersgd(mesh: DeviceMesh) -> None:
     model = DistributedDataParallel(network())
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
     )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    # Callbacks of what is done already run at once, and not in a thread of Gloo's.
-    with patch.object(distributed, "all_reduce", waited_for(distributed.all_reduce)):
-        train(model)
+    train(model)
 
 
 def fsdp1(mesh: DeviceMesh) -> None:

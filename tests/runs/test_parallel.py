@@ -44,7 +44,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     try:
         for process in processes:
-            _, said = process.communicate(timeout=240)
+            _, said = process.communicate(timeout=500)
             assert process.returncode == 0, said[-4000:]
     finally:
         for process in processes:
