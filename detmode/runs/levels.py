@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -138,6 +139,21 @@ def named_tensors(tensors: Mapping[str, Any]) -> dict[str, list[Tensor]]:
             raise TypeError(f"end_step: {name} must be a tensor, got {type(tensor).__name__}")
     with without_modes():
         return {name: _plain([tensor]) for name, tensor in tensors.items()}
+
+
+def hash_of(tensors: list[Tensor]) -> str:
+    """Return the SHA-256 hash of CPU tensors' bytes, one after the other, in hexadecimal digits.
+
+    It takes half the time of digests that a GPU can compute, too, and that tell tensors apart.
+
+    Args:
+        tensors: strided.
+    """
+    found = hashlib.sha256()
+    for tensor in tensors:
+        whole = tensor.resolve_conj().resolve_neg().contiguous()
+        found.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
+    return found.hexdigest()
 
 
 def _plain(values: list[Any]) -> list[Tensor]:

@@ -25,7 +25,7 @@ from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
-from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter
+from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
 from detmode.runs.memory import DEFINED, UNDEFINED, Memory, watch
 from detmode.runs.observer import RunObserver
 from detmode.runs.step_range import StepRange
@@ -338,8 +338,13 @@ class record(RunObserver):
             if not self._skips:
                 if isinstance(writer, RollUpWriter) and self._level == STEP:
                     for name, tensors in state().items():
-                        forms, numbers = self._add(tensors)
-                        writer.add(name, (forms,), "", len(numbers))
+                        here = [each for each in tensors if each.is_cpu and is_strided(each)]
+                        others = [
+                            each for each in tensors if not (each.is_cpu and is_strided(each))
+                        ]
+                        forms, numbers = self._add(others)
+                        known = [self._form(each, True) for each in here]
+                        writer.add(name, (known, forms), hash_of(here), len(numbers))
                         self._taken += numbers
                 writer.end_step(len(self._taken))
             self._step += 1
