@@ -132,6 +132,13 @@ def new_plans() -> None:
 
 
 @pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """That of pytest, in which pytest-randomly does not shuffle the tests."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:randomly")
+    return pytester
+
+
+@pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python in the test's folder, without the variables that ``detmode run`` sets."""
 

@@ -565,6 +565,7 @@ def test_beside_other_plugins(pytester, monkeypatch):
     for name in ("xdist", "pytest_randomly", "pytest_rerunfailures"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS")
     file = pytester.path / "known.json"
     pytester.makepyfile(test_inner="import pytest, torch\n" + BESIDE)
 

@@ -143,6 +143,7 @@ def test_tests_go_on_without_what_broke_them(tmp_path: Path) -> None:
     file = tmp_path / "test_them.py"
     file.write_text(TESTS)
     own = ("-c", str(tmp_path / "none.ini"), "--rootdir", str(tmp_path), "-p", "no:detmode")
+    own += ("-p", "no:randomly")
     (tmp_path / "none.ini").write_text("[pytest]\n")
     (job,) = gpu_day._tests(str(file), *own)
     folder = tmp_path / "day"
