@@ -133,7 +133,7 @@ def new_plans() -> None:
 
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """That of pytest, in which pytest-randomly does not shuffle the tests."""
+    """A pytester in which pytest-randomly does not shuffle the tests."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:randomly")
     return pytester
 
