@@ -51,6 +51,7 @@ def test_an_atomic_sum_gives_other_weights(train: Callable[[RuleTable, int | Non
     assert len(wrong) > 1
 
 
+@pytest.mark.thorough
 def test_any_number_of_processes(run_python: Callable[..., Any]) -> None:
     """The two lines of the documentation end with the weights of one process without a stop."""
     page = (EXAMPLE.parents[1] / "docs" / "many-ranks.md").read_text(encoding="utf-8")

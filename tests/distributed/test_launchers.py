@@ -80,7 +80,14 @@ def left_behind(tmp_path: Path) -> list[Path]:
 
 
 @needs.compiler
-@pytest.mark.parametrize("launcher", ["torchrun", "no_python", "run_by_detmode", "spawn"])
+def _thorough(*values: str) -> list[Any]:
+    """Return parameters that only the thorough profile has: each starts processes for seconds."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
+@pytest.mark.parametrize(
+    "launcher", ["run_by_detmode", "spawn", *_thorough("torchrun", "no_python")]
+)
 def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
     """Whoever starts the ranks, each row says whose it is, and is printed and written once."""
     run = (*RUN, "--report", "report.json", "--sarif", "report.sarif")
@@ -130,7 +137,7 @@ def test_ranks_that_start_again(start: Start, tmp_path: Path) -> None:
 
 
 @needs.compiler
-@pytest.mark.parametrize("fault", ["raise", "kill", "stuck"])
+@pytest.mark.parametrize("fault", ["kill", *_thorough("raise", "stuck")])
 def test_rank_that_dies(fault: str, start: Start, tmp_path: Path) -> None:
     """The others' rows are reported, and who has none; nobody waits for the dead."""
     run = (*RUN, "--report", "report.json")
