@@ -338,10 +338,10 @@ class record(RunObserver):
             if not self._skips:
                 if isinstance(writer, RollUpWriter) and self._level == STEP:
                     for name, tensors in state().items():
-                        here = [each for each in tensors if each.is_cpu and is_strided(each)]
-                        others = [
-                            each for each in tensors if not (each.is_cpu and is_strided(each))
-                        ]
+                        here: list[Tensor] = []
+                        others: list[Tensor] = []
+                        for each in tensors:
+                            (here if each.is_cpu and is_strided(each) else others).append(each)
                         forms, numbers = self._add(others)
                         known = [self._form(each, True) for each in here]
                         writer.add(name, (known, forms), hash_of(here), len(numbers))

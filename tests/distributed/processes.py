@@ -4,10 +4,44 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import detmode
+
+
+def run_program(program: Path, arguments: Sequence[Sequence[object]], *, timeout: float) -> None:
+    """Run a program in a process for each rank, and check that all of them end well.
+
+    Args:
+        program: a Python file.
+        arguments: for each rank, what the program gets; ``RANK`` in its environment is the rank.
+        timeout: seconds for which one of them is waited for.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, program, *map(str, given)],
+            env={**environment, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, given in enumerate(arguments)
+    ]
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=timeout)
+            assert process.returncode == 0, said[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def run_ranks(program: Path, ranks: int, folder: Path) -> dict[str, list[Any]]:
@@ -18,28 +52,6 @@ def run_ranks(program: Path, ranks: int, folder: Path) -> dict[str, list[Any]]:
         ranks: the number of processes.
         folder: an empty folder.
     """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(rank), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        for process in processes:
-            _, said = process.communicate(timeout=200)
-            assert process.returncode == 0, said
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    run_program(program, [(rank, folder) for rank in range(ranks)], timeout=200)
     of_ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     return {name: [each[name] for each in of_ranks] for name in of_ranks[0]}

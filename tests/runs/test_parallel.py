@@ -1,15 +1,12 @@
 """Recordings of parallel training: two of the same program are the same, on every rank."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import selection
+from processes import run_program
 from torch import distributed
 
-import detmode
 from detmode import diff
 
 pytestmark = pytest.mark.skipif(
@@ -26,30 +23,8 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recordings of one world, which is started once for all that it records."""
     folder = tmp_path_factory.mktemp("parallel")
     program = Path(__file__).with_name("parallel.py")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, folder, f"file://{folder}/rendezvous", str(rank), str(WORLD)]
-            + list(CHOSEN),
-            env={**environment, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        for process in processes:
-            _, said = process.communicate(timeout=500)
-            assert process.returncode == 0, said[-4000:]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    given = (folder, f"file://{folder}/rendezvous")
+    run_program(program, [(*given, rank, WORLD, *CHOSEN) for rank in range(WORLD)], timeout=500)
     return folder
 
 

@@ -1,20 +1,17 @@
 """Runs of four ranks compared: the rank, the operator and the line of the earliest cause."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import rank_training
 import torch
 import torch.distributed.checkpoint
+from processes import run_program
 from rank_training import FAULTY, WORLD
 from torch import distributed
 
-import detmode
 from detmode import TraceError, diff
 from detmode.cli import parser as cli
 from detmode.runs.trace_file import Reader
@@ -29,28 +26,7 @@ PROGRAM = Path(rank_training.__file__)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recordings of all runs of :mod:`rank_training`."""
     folder = tmp_path_factory.mktemp("runs")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), str(rank)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        for process in processes:
-            _, said = process.communicate(timeout=300)
-            assert process.returncode == 0, said
-    finally:
-        for process in processes:
-            process.kill()
+    run_program(PROGRAM, [(folder, rank) for rank in range(WORLD)], timeout=300)
     return folder
 
 
