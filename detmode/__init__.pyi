@@ -26,6 +26,7 @@ from .mode.torch_api import (
 from .mode.warm import warm
 from .reports.report import Record, Report, ReportRow
 from .rules import default_rules
+from .runs.checkpoints import RecordedSavePlanner
 from .runs.comparison import Comparison
 from .runs.probe_report import ProbeReport
 from .runs.probing import probe
@@ -60,6 +61,7 @@ __all__ = [
     "ProbeReport",
     "RankError",
     "Record",
+    "RecordedSavePlanner",
     "Refuse",
     "Report",
     "ReportRow",

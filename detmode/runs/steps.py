@@ -72,9 +72,9 @@ def end_step(**tensors: Tensor) -> None:
 def run_digest(group: Any = None) -> str:
     """Return one digest of what the recording has of all steps that have ended, on all ranks.
 
-    Save it with a checkpoint, as a value of the state that ``torch.distributed.checkpoint`` saves:
-    two runs whose checkpoints have the same digest were the same up to there. All ranks of the
-    group must call it, between two steps.
+    Two runs with the same digest were the same up to there: save it with a checkpoint, or let
+    :class:`detmode.RecordedSavePlanner` do so. All ranks of the group must call it, between two
+    steps.
 
     Args:
         group: the process group; the default group if there is one, and else this process alone.
@@ -85,18 +85,24 @@ def run_digest(group: Any = None) -> str:
     Raises:
         RuntimeError: no recording is running.
     """
-    if not _running:
+    leaf = leaf_of_run()
+    if leaf is None:
         raise RuntimeError("run_digest: no recording is running; call it inside detmode.record()")
-    leaves = [_running[-1].digest_of_steps()]
+    leaves = [leaf]
     if distributed.is_available() and distributed.is_initialized():
         found: list[Any] = [None] * distributed.get_world_size(group)
         with without_modes():
-            distributed.all_gather_object(found, leaves[0], group)
+            distributed.all_gather_object(found, leaf, group)
         leaves = found
-    return _root(leaves).hex()
+    return root_of(leaves).hex()
 
 
-def _root(leaves: Sequence[bytes]) -> bytes:
+def leaf_of_run() -> bytes | None:
+    """Return the digest of all steps on this rank; ``None`` if no recording is running."""
+    return _running[-1].digest_of_steps() if _running else None
+
+
+def root_of(leaves: Sequence[bytes]) -> bytes:
     """Return the root of the hash tree with these leaves; a node has one or two below it."""
     level = [hashlib.blake2b(b"\0" + leaf, digest_size=16).digest() for leaf in leaves]
     while len(level) > 1:

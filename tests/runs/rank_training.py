@@ -80,8 +80,11 @@ def train(rank: int, fault: str | None, checkpoint: Path | None = None) -> None:
             ctypes.memset(total.data_ptr(), 0, 4)
         total.neg()
     if checkpoint is not None:
-        state = {"model": model.state_dict(), "recording": detmode.run_digest()}
-        torch.distributed.checkpoint.save(state, checkpoint_id=checkpoint)
+        state = {"model": model.state_dict()}
+        planner = detmode.RecordedSavePlanner()
+        torch.distributed.checkpoint.save(state, checkpoint_id=checkpoint, planner=planner)
+        digest = detmode.run_digest()
+        (checkpoint.parent / f"{checkpoint.name}.rank{rank}").write_text(digest)
 
 
 def train_sharded(rank: int) -> None:

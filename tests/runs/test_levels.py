@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.distributed import checkpoint
 from traces import check_hostile_copy
 from training import Fault, Training
 
@@ -117,6 +119,29 @@ def test_digest_of_a_run(level: str, tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
     with pytest.raises(RuntimeError, match="no recording is running"):
         detmode.run_digest()
+
+
+# It is meant for many ranks, and says so.
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("settings", [{}, {"flatten_state_dict": False}])
+def test_digest_in_a_checkpoint(settings: dict[str, bool], tmp_path: Path) -> None:
+    """A checkpoint is loaded as without the digest; an unrecorded program saves none."""
+    weights, key = torch.arange(4.0), "detmode.run_digest"
+    found = {}
+    for name, context in (("recorded", record(tmp_path / "run")), ("plain", nullcontext())):
+        with context:
+            detmode.end_step()
+            planner = detmode.RecordedSavePlanner(**settings)
+            path = tmp_path / name
+            checkpoint.save({"weights": weights}, checkpoint_id=path, planner=planner)
+            expected = detmode.run_digest() if name == "recorded" else None
+        data = checkpoint.FileSystemReader(path).read_metadata().planner_data or {}
+        found[name] = data.get(key)
+        assert found[name] == expected
+        loaded = {"weights": torch.zeros(4)}
+        checkpoint.load(loaded, checkpoint_id=path)
+        assert torch.equal(loaded["weights"], weights)
+    assert found["recorded"]
 
 
 @pytest.mark.parametrize(
