@@ -203,7 +203,10 @@ TRAININGS: dict[str, Callable[[distributed.ProcessGroup], Training]] = {
     ),
     "added by DDP": lambda group: FloatTraining(group, wrap=in_ddp),
 }
-QUICK = ("transformer", "convolutions", "in FSDP2", "bfloat16 in int32", "added by DDP")
+if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+    del TRAININGS["in FSDP2"]  # PyTorch 2.8, where it is refused
+
+QUICK = {"transformer", "convolutions", "in FSDP2", "bfloat16 in int32", "added by DDP"}
 """The trainings of the quick profile."""
 
 EVEN = ("in FSDP2", "added by DDP")
