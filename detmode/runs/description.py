@@ -56,13 +56,20 @@ def generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
     return state
 
 
+def default_generators() -> dict[str, torch.Generator]:
+    """Return PyTorch's generators by name: the CPU's, and those of the GPUs in use."""
+    found = {"torch": torch.default_generator}
+    if torch.cuda.is_initialized():
+        found |= {f"cuda:{number}": own for number, own in enumerate(torch.cuda.default_generators)}
+    return found
+
+
 def about_run() -> dict[str, Any]:
     """Return the description of the run for ``trace.json``."""
-    states = {"torch": torch.default_generator.get_state()}
-    if torch.cuda.is_initialized():
-        for number, generator in enumerate(torch.cuda.default_generators):
-            states[f"cuda:{number}"] = generator.get_state()
-    generators = {name: _digest_of(state.numpy().tobytes()) for name, state in states.items()}
+    generators = {
+        name: _digest_of(generator.get_state().numpy().tobytes())
+        for name, generator in default_generators().items()
+    }
     generators["python"] = _digest_of(repr(random.getstate()).encode())
     if "numpy" in sys.modules:
         state = sys.modules["numpy"].random.get_state(legacy=False)

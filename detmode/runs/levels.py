@@ -7,13 +7,13 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from detmode.environment.dispatch import without_modes
 from detmode.reports.timeline import NO_MODULE
-from detmode.runs.tensors import is_foreign
+from detmode.runs.description import default_generators
+from detmode.runs.tensors import is_capturing, is_foreign
 from detmode.runs.trace_file import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 
@@ -114,8 +114,8 @@ class RollUpWriter(Writer):
 def state_of(optimizer: Optimizer) -> dict[str, list[Tensor]]:
     """Return the parts of the state at the end of a step: names, and tensors of no subclass.
 
-    They are the parameters, their gradients, the optimizer's own tensors, and the state of
-    PyTorch's generator for the CPU.
+    They are the parameters, their gradients, the optimizer's own tensors, and the states of
+    PyTorch's generators (while a CUDA graph is captured, it holds theirs).
     """
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     states = [optimizer.state[each] for each in parameters if each in optimizer.state]
@@ -124,7 +124,9 @@ def state_of(optimizer: Optimizer) -> dict[str, list[Tensor]]:
             "parameters": _plain(parameters),
             "gradients": _plain([each.grad for each in parameters]),
             "optimizer state": _plain([value for state in states for value in state.values()]),
-            "generator": [torch.default_generator.get_state()],
+            "generators": []
+            if is_capturing()
+            else [generator.get_state() for generator in default_generators().values()],
         }
 
 

@@ -94,6 +94,25 @@ def test_a_program_marks_its_steps(tmp_path: Path) -> None:
         detmode.end_step(loss=1.0)
 
 
+def test_generators_of_gpus_belong_to_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that only drew otherwise on a GPU differs; such a generator is a CPU's in disguise."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight])
+    for name, draws in (("first", 1), ("second", 2)):
+        generator = torch.Generator().manual_seed(0)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
+        with record(tmp_path / name, level="step"):
+            for step in range(3):
+                torch.rand(draws if step == 1 else 1, generator=generator)
+                optimizer.step()
+    comparison = diff(tmp_path / "first", tmp_path / "second")
+    assert (comparison.step, comparison.firsts[0].names) == (1, ("generators",))
+
+
 def test_a_run_that_is_shorter(tmp_path: Path) -> None:
     """The first step that only one run has is named."""
     for name, steps in (("first", 3), ("second", 2)):
