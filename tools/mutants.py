@@ -520,4 +520,115 @@ COMPILED = (
     ),
 )
 
-MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *REPORTS)
+_RANKS = "tests/distributed/test_{}.py".format
+
+MANY_RANKS = (
+    *_of(
+        "detmode/distributed/exact_sums.py",
+        _RANKS("exact_sums"),
+        ("for places in (1, 2, 3):", "for places in (1, 2):"),
+        ("return codes.add_(exponents.eq(_LARGEST_EXPONENT), alpha=_GAP)", "return codes"),
+        ("nan | (positive == negative)", "nan"),
+        ("for place in (2, 1):", "for place in (1, 2):"),
+    ),
+    *_of(
+        "detmode/distributed/exact_norm.py",
+        _RANKS("exact_sums"),
+        ("_DIGITS, _BITS = 3, 28", "_DIGITS, _BITS = 1, 28"),
+    ),
+    *_of(
+        "detmode/distributed/buckets.py",
+        f"{_RANKS('buckets')} {_RANKS('microbatches')}",
+        ("if self._used[number] or flags[number]:", "if self._used[number]:"),
+        ("sizes = (-(-each.numel() // block) * block", "sizes = (each.numel()"),
+        ("part[parameter.numel() :].zero_()", "pass"),
+    ),
+    *_of(
+        "detmode/distributed/microbatches.py",
+        _RANKS("microbatches"),
+        ("seed_everything(digest((self._seed, step, index))", "seed_everything(digest((step,))"),
+        ("set_rng_state(generators)", "pass"),
+        ("self._ranks.broadcast(tensors)", "pass"),
+        ("factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)", "factor = max_norm / (norm + 1e-6)"),
+    ),
+    *_of(
+        "detmode/distributed/averaged_buffers.py",
+        _RANKS("microbatches"),
+        ("buffer.copy_(self._old[name])", "pass"),
+        ("if not torch.equal(extremes[0], -extremes[1]):", "if False:"),
+    ),
+    *_of(
+        "detmode/distributed/check.py",
+        _RANKS("check_ranks"),
+        ("self._optimizers[stepped] = any(", "self._optimizers[stepped] = True or any("),
+        ("if self._steps % self._every == 0:", "if self._steps % self._every == 1:"),
+        ("if tables[:, 0, 3].any():", "if False:"),
+        ("self._agreed = check.step", "pass"),
+        ("if len(set(steps.values())) > 1:", "if False:"),
+    ),
+    *_of(
+        "detmode/distributed/verdict.py",
+        _RANKS("check_ranks"),
+        ("parties[1:] if len(parties[0]) * 2 > ranks else parties", "parties[1:]"),
+        ("if each and each.shard == shard}", "if each}"),
+    ),
+    *_of(
+        "detmode/distributed/one_report.py",
+        f"{_RANKS('one_report')} {_RANKS('launchers')}",
+        ("self.starts_again = failed and not rank.is_last_attempt", "self.starts_again = False"),
+        ("elif died:", "elif False:"),
+        ("named.pop(rank.name, None)", "pass"),
+    ),
+    *_of(
+        "detmode/cli/launchers.py",
+        _RANKS("launchers"),
+        ('program = ["-m", *program]', "pass"),
+        ('if launching[-1:] == ["--"]:', "if False:"),
+    ),
+    *_of(
+        "detmode/environment/callbacks.py",
+        _RANKS("hooks"),
+        ("if not future.done() and", "if False and"),
+        ("if work.get_future is ours:", "if True:"),
+    ),
+    *_of(
+        "detmode/runs/collectives.py",
+        "tests/runs/test_ranks.py tests/runs/test_parallel.py",
+        ("self._counts[group, peers] += 1", "self._counts[group] += 1"),
+        ("return ranks[self.peers[0] : self.peers[0] + 1]", "return ranks"),
+    ),
+    *_of(
+        "detmode/runs/memory.py",
+        "tests/runs/test_recording.py tests/runs/test_parallel.py",
+        ("return UNDEFINED if undefined == n_bytes else PARTLY", "return UNDEFINED"),
+        ("new[kept] = self._held.view(-1, _CELL)[~cells].view(-1)", "pass"),
+        (
+            "return DEFINED if storage.nbytes() or not tensor.numel() else UNDEFINED",
+            "return DEFINED",
+        ),
+    ),
+    *_of(
+        "detmode/runs/levels.py",
+        "tests/runs/test_levels.py",
+        ("self._open.clear()", "pass"),
+        ('"gradients": _plain([each.grad for each in parameters]),', ""),
+        (
+            "else [generator.get_state() for generator in default_generators().values()],",
+            "else [],",
+        ),
+    ),
+    *_of(
+        "detmode/runs/trace_writer.py",
+        "tests/runs/test_levels.py tests/runs/test_recording.py",
+        ("continue  # one cannot be written", "pass  # one cannot be written"),
+        ("self._thread.join()", "pass"),
+    ),
+    *_of(
+        "detmode/runs/checkpoints.py",
+        "tests/runs/test_levels.py tests/runs/test_ranks.py",
+        ("if None not in leaves:", "if True:"),
+        ("root_of(leaves).hex()", "root_of(leaves[:1]).hex()"),
+    ),
+)
+
+MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *MANY_RANKS, *REPORTS)
