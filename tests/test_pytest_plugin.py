@@ -454,6 +454,17 @@ def test_a_baseline(suite, pytester):
     result.stdout.fnmatch_lines(["0 places*2 of the baseline did not occur"])
 
 
+def test_a_baseline_of_a_strict_suite(suite):
+    """It has calls on which PyTorch is silent, which raise without it."""
+    silent = "def test_it():\n    torch.sparse.mm(torch.eye(2).to_sparse(), torch.ones(2, 2))\n"
+    asked = ("--detmode=strict", "--detmode-simulate=cuda")
+    suite(silent, *asked).assert_outcomes(failed=1)
+    asked += ("--detmode-baseline=known.json",)
+    result = suite(None, *asked, "--detmode-update-baseline")
+    result.stdout.fnmatch_lines(["wrote 1 to *known.json"])
+    suite(None, *asked).assert_outcomes(passed=1)
+
+
 def test_an_update_that_is_cut_short(suite, pytester):
     """A run that stops early leaves the baseline as it was."""
     file = pytester.path / "known.json"
