@@ -17,7 +17,6 @@ from typing import NoReturn
 
 import detmode
 from detmode.reports.page import shortened
-from detmode.table.call_site import installed_part
 
 _PACKAGE = detmode.__path__[0] + os.sep
 
@@ -152,8 +151,10 @@ def _shows_everything() -> bool:
 
 def _where(tb: TracebackType | None) -> str:
     """Return the program's innermost line, as `` at file:line``; empty if it has none."""
-    sites = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(tb)]
-    own = [site for site in sites if not _is_own(site) and installed_part(site) is None]
+    from detmode.sites.files import is_own
+
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(tb)]
+    own = [f"{file}:{line}" for file, line in lines if is_own(file)]
     return f" at {shortened(own[-1])}" if own else ""
 
 

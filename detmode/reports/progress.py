@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 import wrapt
 
@@ -50,9 +52,13 @@ def counted(what: str, extent: Callable[[], tuple[int, str]]) -> Iterator[None]:
         return
     from tqdm import tqdm
 
-    cursor, ended = _Cursor(), threading.Event()
-    bar = tqdm(desc=what, unit=f" {extent()[1]}s", file=sys.stderr, leave=False, delay=_SECONDS)
-    cursor.clear = bar.clear
+    class Count(tqdm):  # type: ignore[type-arg]  # not generic when it runs
+        # Bars of the program do not make room for it.
+        _instances: ClassVar[WeakSet[Any]] = WeakSet()
+        monitor_interval = 0
+
+    bar = Count(desc=what, unit=f" {extent()[1]}s", file=sys.stderr, leave=False, delay=_SECONDS)
+    cursor, ended = _Cursor(bar.clear), threading.Event()
 
     def watch() -> None:
         while not ended.wait(_SECONDS):
@@ -85,17 +91,18 @@ def counted(what: str, extent: Callable[[], tuple[int, str]]) -> Iterator[None]:
 class _Cursor:
     """The terminal's cursor, as far as Python's streams have moved it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clear: Callable[[], object]) -> None:
         self.lock = threading.RLock()  # a signal may strike in a write
+        self.process = os.getpid()
         self.begins_line = True
         self.shows = False
         """True if the count stands in its line."""
-        self.clear: Callable[[], object]
+        self._clear = clear
 
     def leave(self) -> None:
         """Take the count away, so that something else can be written."""
         if self.shows:
-            self.clear()
+            self._clear()
             self.shows = False
 
 
@@ -108,9 +115,13 @@ class _Above(_Proxy):
 
     def write(self, text: str) -> int:
         cursor = self._self_cursor
+        written: int
+        if cursor.process != os.getpid():  # forked, maybe while the lock was held
+            written = self.__wrapped__.write(text)
+            return written
         with cursor.lock:
             cursor.leave()
-            written: int = self.__wrapped__.write(text)
+            written = self.__wrapped__.write(text)
             if text:
                 cursor.begins_line = text.endswith("\n")
         return written

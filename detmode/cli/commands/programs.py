@@ -144,8 +144,8 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         if not options.quiet:
             print(f"detmode: recorded {plural(*recorded.extent)} to {path}", file=sys.stderr)
             if rank_of() is None and failure is None:
-                again = "record it again, as the same command with another -o does"
-                print(f"next: {again}, and `detmode diff {path} OTHER`", file=sys.stderr)
+                then = f"then `detmode diff {path} OTHER`"
+                print(f"next: the same command with -o OTHER, {then}", file=sys.stderr)
         for call, reason in recorded.not_dumped.items():
             note(f"no dump of {call}: {reason}")
     return status
@@ -286,8 +286,11 @@ def _ended(failure: BaseException | None) -> Iterator[int]:
     if isinstance(failure, KeyboardInterrupt):
         import multiprocessing
 
-        for process in multiprocessing.active_children():
+        children = multiprocessing.active_children()
+        for process in children:
             process.terminate()
+        for process in children:
+            process.join(_LAST_WORDS)
         die_of(signal.SIGINT)
 
 
