@@ -161,15 +161,14 @@ def _where(tb: TracebackType | None) -> str:
 def die_of(number: signal.Signals) -> NoReturn:
     """End by a signal, as ``python`` does after Ctrl-C, so that a shell or a launcher sees it.
 
-    What the program has registered for its exit runs first.
+    What the program has registered for its exit runs first, unless the signal comes again.
     """
-    signal.signal(number, signal.SIG_IGN)
+    signal.signal(number, signal.SIG_DFL)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name != "posix":
         os._exit(128 + number)  # what a shell makes of a signal
-    signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     raise SystemExit(128 + number)  # where another thread gets the signal, it has not ended yet
 

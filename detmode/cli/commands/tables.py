@@ -51,7 +51,11 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     form = form_of(options)
     if form == "github":
         lines = [
-            annotation(each.severity, each.subject, f"{each.state}: {each.effect}: {each.remedy}")
+            annotation(
+                each.severity,
+                each.subject,
+                ": ".join(filter(None, (each.state, each.effect, each.remedy))),
+            )
             for each in found
             if each.severity != "note"
         ]
@@ -102,9 +106,6 @@ def verify(options: argparse.Namespace, arguments: list[str]) -> int:
     for failure in failed:
         print(f"detmode: {failure}", file=sys.stderr)
     if failed:
-        say_next(
-            options,
-            "`detmode doctor` lists what this machine has; leave the family out with "
-            "--override 'OP=native' until it holds",
-        )
+        step = "until a claim holds here, --override OP=native leaves its substitute out"
+        say_next(options, step)
     return 1 if failed else 0
