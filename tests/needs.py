@@ -1,6 +1,7 @@
 """Marks of tests that need what not every machine has."""
 
 import importlib.util
+import os
 
 import pytest
 
@@ -12,3 +13,4 @@ compiler = pytest.mark.skipif(
 nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
 )
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals are those of POSIX")

@@ -4,9 +4,12 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,11 @@ import needs
 import pytest
 import torch
 
-from detmode import cuda, verify
+from detmode import Report, ReportRow, cuda, verify
+from detmode.cli import parser
+from detmode.cli.commands.programs import ENVIRONMENT
 from detmode.mode import warm
+from detmode.reports import progress, terminal
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -239,7 +245,22 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("verify", "--repeats", "1"), "at least 2"),
         (("verify", "--family", "no_such_family"), "upsample"),
         (("verify", "--room", "no_such_family"), "upsample"),
-        (("paint",), "paint"),
+        (("verify", "--family", "upsampel"), "no family 'upsampel'; did you mean 'upsample'?"),
+        (("explain",), "OP"),
+        (("explain", "aten::index_ad"), "did you mean 'aten::index_add', 'aten::index_add_' or"),
+        (("explain", "uniqe_dim"), "did you mean 'aten::unique_dim'"),
+        (("explain", "*histcc*"), "no operator and no rule is named '*histcc*'"),
+        (("explain", "no_such::operator"), "no operator and no rule is named"),
+        (("rules", "--format", "html"), "see 'detmode rules --help'"),
+        (("rules", "-o", "rules.html"), "html is no form of this command's output; give --format"),
+        (("record", "--format", "json", "-o", "run", "x.py"), "see 'detmode record --help'"),
+        (("run", "--long", "--format", "json", "x.py"), "--long is about the table"),
+        (("run", "--quiet", "--format", "html", "x.py"), "give html a file, with -o"),
+        (("run", "-o", "x.json", "--report", "./x.json", "x.py"), "--report and -o: both would"),
+        (("diff", "-o", "/nowhere/x.json", "a", "b"), "-o: there is no folder /nowhere"),
+        (("run", "--repot", "x", "x.py"), "did you mean '--report'?"),
+        (("recrod", "-o", "x", "x.py"), "there is no command 'recrod'; did you mean 'record'?"),
+        (("bogus",), "no command 'bogus'; see 'detmode --help'"),
         ((), "COMMAND"),
     ],
 )
@@ -441,3 +462,216 @@ def test_how_much_is_shown(run_command: Run, tmp_path: Path) -> None:
     silent = "import torch; torch.mv(torch.eye(2).to_sparse(), torch.ones(2))"
     ours = run_command("audit", "--strict", "--quiet", "-c", silent)
     assert (ours.returncode, ours.stdout) == (1, f"{verdict}\n")
+
+
+def test_help(run_command: Run, run_python: Run) -> None:
+    """It has every command, with examples that are right; asking for it does not import PyTorch."""
+    parsers, commands = parser._parsers()
+    page = run_command("--help").stdout
+    assert not [name for name in commands if not re.search(rf"^  {name} ", page, re.MULTILINE)]
+    for name, command in commands.items():
+        assert run_command(name, "--help").returncode == 0
+        examples = re.findall(r"^  detmode (.*)", command.epilog or "", re.MULTILINE)
+        assert examples
+        for example in examples:
+            options, unknown = parsers.parse_known_args(shlex.split(example))
+            assert (options.command.__name__, unknown) == (name, []), example
+    for arguments in (["--help"], ["run", "--help"]):
+        lazy = f"""
+import sys
+from detmode.cli import main
+try:
+    main({arguments})
+finally:
+    assert not {{"torch", "jinja2", "tqdm", "tabulate", "difflib"}} & sys.modules.keys()
+"""
+        done = run_python("-c", lazy)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_explain(run_command: Run) -> None:
+    """All names of an operator lead to its rows, each with a remedy and a page that there is.
+
+    An operator without a rule is no error.
+    """
+
+    def explained(*names: str) -> list[dict[str, Any]]:
+        ours = run_command("explain", "--format", "json", *names)
+        assert ours.returncode == 0, ours.stderr
+        return json.loads(ours.stdout)
+
+    rows = explained("aten::index_add")
+    assert [row["action"] for row in rows] == ["Substitute", "Allow"]
+    for name in ("index_add", "aten::index_add.default", "aten::index_add_", "index_add.out"):
+        assert explained(name) == rows, name
+    assert rows[0]["traffic"] >= 1
+    assert "The floor is ``source``" in rows[0]["cost"]
+    assert (Path(__file__).parents[1] / rows[0]["docs"]).is_file()
+    assert explained("aten::relu", "histc") == explained("histc")
+    several = explained("*index_add*", "aten::index_add")
+    assert len(several) == len({(row["op"], row["when"]) for row in several})
+    shown = run_command("explain", "_histc_cuda with floating point input", "relu").stdout
+    for words in ("relu\n  rule  no rule", "because ", "remedy ", "traffic ", "histograms.md ("):
+        assert words in shown
+
+
+@pytest.mark.parametrize("command", ["audit", "run"])
+def test_every_form_and_a_file(command: str, run_command: Run, tmp_path: Path) -> None:
+    """`--format` or the ending of `-o` chooses the form; what is in a file is not printed too.
+
+    The verdict and the next step are.
+    """
+    (tmp_path / "script.py").write_text(
+        "import torch\ntorch.zeros(3).put_(torch.tensor([0]), torch.ones(1))\n"
+    )
+    allowed = ("--override", "aten::put_=allow", "script.py")
+    starts = {
+        "a.json": '{\n  "version": 2',
+        "a.sarif": '{\n  "$schema"',
+        "a.html": "<!doctype html>",
+        "a.txt": "may vary: 1 call at 1 line\nnext: at script.py:2",
+    }
+    for name, start in starts.items():
+        ours = run_command(command, "-o", name, *allowed)
+        assert ours.returncode == 0, ours.stderr
+        written = (tmp_path / name).read_text()
+        assert written.lower().startswith(start.lower())
+        shown = (ours.stdout if command == "audit" else ours.stderr).strip()
+        assert shown.startswith("may vary: 1 call at 1 line\nnext: ")
+        assert "count " not in shown
+        assert f"detmode: written to {name}" in ours.stderr
+        form = {".txt": "table"}.get(Path(name).suffix, Path(name).suffix[1:])
+        elsewhere = run_command(command, "--quiet", "--format", form, "-o", "b", *allowed)
+        quiet = elsewhere.stdout + elsewhere.stderr
+        assert quiet.strip() == "may vary: 1 call at 1 line"
+        if name != "a.txt":  # has the command in it, or nothing that tells them apart
+            assert len((tmp_path / "b").read_text()) > 200
+        else:
+            assert (tmp_path / "b").read_text() == written
+
+
+def test_annotations(run_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """GitHub's workflow commands name a line of the repository, and escape what would end one."""
+    (tmp_path / "a, b").mkdir()
+    (tmp_path / "a, b" / "100%.py").write_text(
+        "import torch\ntorch.zeros(3).put_(torch.tensor([0]), torch.ones(1))\ntorch.empty(2)\n"
+    )
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "a, b")
+    options = ("--format", "github", "--no-substitute")
+    ours = run_command("audit", *options, "100%.py")
+    verdict, line, *rest = ours.stdout.splitlines()
+    assert verdict.startswith("::error title=detmode%3A Audit of a CUDA run::may vary: 1 call")
+    assert line.startswith(
+        "::error file=a%2C b/100%25.py,line=2,title=aten%3A%3Aput_.default::aten::put_.default"
+    )
+    assert "%0Abecause: " in line
+    assert len(rest) == 1, "calls that do not vary are counted only"
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert "::error title=PYTHONHASHSEED::" in run_command("doctor", "--format", "github").stdout
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is for terminals that want it; what is piped has none, and the words are the same."""
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert terminal.has_colour(Terminal())
+    assert not terminal.has_colour(io.StringIO())
+    assert not terminal.has_colour(None)
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert not terminal.has_colour(Terminal())
+    row = ReportRow("aten::histc.default", "user", "warn", None, None, 2, "a.py:1", None)
+    report = Report([row])
+    for width in (None, 100, 200):
+        plain, coloured = (report.text(width=width, colour=each) for each in (False, True))
+        assert "\x1b[33mmay vary: 2 calls at 1 line\x1b[0m\nnext: " in coloured
+        assert re.search("\x1b\\[33mwarn *\x1b", coloured)
+        assert re.sub("\x1b\\[[0-9]+m", "", coloured) == plain
+    assert "\x1b" not in run_command("doctor").stdout + run_command("paint").stderr
+
+
+@needs.posix
+def test_an_interrupted_program(run_python: Run, tmp_path: Path) -> None:
+    """Ctrl-C gives a line in place of a traceback, and the report of what was done.
+
+    What the program has started is stopped, what it registered for its exit runs, and it ends by
+    the signal, of which a shell makes 130.
+    """
+    (tmp_path / "script.py").write_text(
+        """
+import atexit, multiprocessing, os, signal, time, torch
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(500,))
+child.start()
+atexit.register(lambda: print("still alive:", child.is_alive()))
+torch.empty(2)
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(500)
+"""
+    )
+    files = ("--report", "report.json")
+    ours = run_python("-m", "detmode", "run", *files, "script.py", **ENVIRONMENT)
+    assert ours.returncode == -signal.SIGINT, ours.stderr
+    assert ours.stderr.startswith("detmode: interrupted at script.py:7\n")
+    assert "Traceback" not in ours.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert ours.stdout == "still alive: False\n"
+
+
+def test_an_interrupted_command(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that runs no program says that it was interrupted, and ends in the same way."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def die_of(number: signal.Signals) -> None:
+        raise SystemExit(128 + number)
+
+    monkeypatch.setattr("detmode.environment.doctor.findings", interrupted)
+    monkeypatch.setattr(parser, "die_of", die_of)
+    ours = run_command("doctor")
+    assert (ours.returncode, ours.stdout, ours.stderr) == (130, "", "detmode: interrupted\n")
+
+
+@needs.posix
+def test_a_count_stays_out_of_the_way() -> None:
+    """On a terminal it stands below what the program prints, and not in a line that it has begun.
+
+    Where stderr is no terminal there is none.
+    """
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    main, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    count = 0
+    with pytest.MonkeyPatch.context() as patch, open(other, "w", buffering=1) as stream:
+        patch.setattr(sys, "stdout", stream)
+        patch.setattr(sys, "stderr", stream)
+        patch.setattr(progress, "_SECONDS", 0.05)
+        with progress.counted("recording", lambda: (count, "call")):
+            for text in ("first\n", "half ", "a line\n"):
+                print(text, end="")
+                sys.stdout.flush()
+                count += 7
+                time.sleep(0.5)
+        assert sys.stdout is stream
+        print("end", flush=True)
+        shown = ""
+        while not shown.endswith("end\r\n"):
+            shown += os.read(main, 10_000).decode()
+        patch.setattr(sys, "stderr", io.StringIO())
+        with progress.counted("recording", lambda: (1 << 20, "call")):
+            assert sys.stdout is stream
+    os.close(main)
+    count_of = r"\rrecording: {} calls \[[^\]]*\]\r +\r"
+    expected = f"first\r\n{count_of.format(7)}half a line\r\n{count_of.format(21)}end\r\n"
+    assert re.fullmatch(expected, shown), repr(shown)

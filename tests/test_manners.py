@@ -11,6 +11,7 @@ import torch
 
 import detmode
 from detmode import DeterministicMode, Report, ReportRow, RuleTable, cuda
+from detmode.runs.ranks_comparison import RunComparison
 from detmode.testing.suite import CheckedMode
 
 
@@ -132,6 +133,32 @@ def test_objects_say_what_they_are(thing, text):
     if isinstance(thing, types.FunctionType):
         thing = thing()  # made here: the default table may be made anew meanwhile
     assert re.fullmatch(text, repr(thing), re.DOTALL), repr(thing)
+
+
+def test_recordings_and_comparisons_say_what_they_are(tmp_path):
+    """A recording says how much it has recorded and where; a comparison, of any level, its result.
+
+    None lists all that it holds, which may be thousands of lines.
+    """
+    for level, extent in (("call", "2 calls"), ("step", "1 step")):
+        for name, value in (("first", 1.0), ("second", 2.0)):
+            path = tmp_path / level / name
+            path.parent.mkdir(exist_ok=True)
+            recording = detmode.record(path, level=level)
+            assert repr(recording) == f"<record: 0 {level}s to {path}>"
+            parameter = torch.nn.Parameter(torch.full((2,), value))
+            with recording:
+                if level == "call":
+                    parameter.detach().neg()
+                else:
+                    parameter.grad = torch.ones(2)
+                    torch.optim.SGD([parameter]).step()
+            assert repr(recording) == f"<record: {extent} to {path}>"
+        compared = detmode.diff(*(tmp_path / level / name for name in ("first", "second")))
+        kind = type(compared).__name__
+        assert re.fullmatch(rf"<{kind}: The runs d.*\.>", repr(compared))
+        assert str(compared).startswith(f"{compared.verdict}\nnext: {compared.next_step}\n")
+    assert repr(RunComparison(None, None, None, 1, 0, 0, 0, ())).startswith("<RunComparison: The")
 
 
 @needs.compiler

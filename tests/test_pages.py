@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from detmode.cli.parser import _parser
+from detmode.cli.parser import _parsers
 
 ROOT = Path(__file__).parents[1]
 # The list of changes names files that were.
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 FILE = re.compile(r"(?<![\w/.-])(?:detmode|tests|tools|docs|benchmarks|examples)/[\w./-]*\w\.\w+")
-COMMANDS = next(each.choices for each in _parser()._actions if each.choices)
+_, COMMANDS = _parsers()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

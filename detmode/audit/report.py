@@ -91,9 +91,9 @@ class AuditReport(Report):
         """True if a call would raise."""
         return any(record.action == "error" for record in self.records)
 
-    def text(self, *, long: bool = False, width: int | None = None) -> str:
+    def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
-        rows = super().text(long=long, width=width)
+        rows = super().text(long=long, width=width, colour=colour)
         parts = [rows, "\n".join(self._estimate()), self._where(), text_of(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 

@@ -1,20 +1,26 @@
 """The command line: ``detmode run``, ``record``, ``diff``, ``probe``, and what asks the table.
 
-Exit codes: 0 fine, 1 a check failed, 2 wrong usage; a program that is run and fails gives its own.
+Exit codes: 0 fine, 1 a check failed, 2 wrong usage, 130 Ctrl-C; a program that is run and fails
+gives its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
-from detmode.cli.commands import UsageError, programs, tables
+from detmode.cli.commands import UsageError, lookup, programs, tables
+from detmode.cli.commands.output import FORMATS
+from detmode.cli.program import die_of
 from detmode.environment import log
+from detmode.reports.terminal import has_colour, painted
+from detmode.table.spelling import did_you_mean
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
 
@@ -22,49 +28,71 @@ _Command = Callable[[argparse.Namespace, list[str]], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
     try:
-        options, unknown = parser.parse_known_args(arguments)
-        command: _Command = options.command
-        if unknown:
-            place = " (a script's own stand after its name)" if "program" in options else ""
-            raise UsageError(
-                f"unrecognized arguments: {' '.join(unknown)}{place}; "
-                f"see 'detmode {command.__name__} --help'"
-            )
-        try:
-            log.level()
-            log.formatter()
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        return command(options, arguments)
+        return _main(arguments)
     except UsageError as error:
-        print(f"detmode: error: {error}", file=sys.stderr)
+        _say_error("detmode", str(error))
         return 2
     except RuntimeError as error:
         from detmode.rules import ForeignRulesError
 
         if not isinstance(error, ForeignRulesError):
             raise
-        print(f"detmode: error: {error}", file=sys.stderr)
+        _say_error("detmode", str(error))
         return 2
+    except KeyboardInterrupt:
+        print("detmode: interrupted", file=sys.stderr)
+        die_of(signal.SIGINT)
     except BrokenPipeError:
         # The reader of a table has seen enough (`detmode rules | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
+def _main(arguments: list[str]) -> int:
+    parser, commands = _parsers()
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    if name is not None and name not in commands:
+        hint = did_you_mean(name, commands) or "; see 'detmode --help'"
+        raise UsageError(f"there is no command {name!r}{hint}")
+    options, unknown = parser.parse_known_args(arguments)
+    command: _Command = options.command
+    if unknown:
+        known = commands[command.__name__]._option_string_actions
+        hint = did_you_mean(unknown[0].partition("=")[0], known)
+        place = " (a script's own stand after its name)" if "program" in options else ""
+        raise UsageError(
+            f"unrecognized arguments: {' '.join(unknown)}{hint}{place}; "
+            f"see 'detmode {command.__name__} --help'"
+        )
+    try:
+        log.level()
+        log.formatter()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return command(options, arguments)
+
+
+def _say_error(program: str, text: str) -> None:
+    head = painted(f"{program}: error:", "error", has_colour(sys.stderr))
+    print(f"{head} {text}", file=sys.stderr)
+
+
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, formatter_class=form, **options)
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}; see '{self.prog} --help'", file=sys.stderr)
+        _say_error(self.prog, f"{message}; see '{self.prog} --help'")
         raise SystemExit(2)
 
 
 _Option = tuple[tuple[str, ...], dict[str, Any]]
-"""Arguments of ``add_argument``. A list of them is options of which one at most may be given."""
+"""Arguments of ``add_argument``."""
+
+_Options = Sequence[_Option | list[_Option]]
+"""A list in it is options of which one at most may be given."""
 
 
 def _option(*names: str, **settings: Any) -> _Option:
@@ -127,19 +155,33 @@ _PROGRAM = (
         "come after it, detmode's options before it",
     ),
 )
+
+
+def _output(*forms: str) -> tuple[_Option, _Option]:
+    return (
+        _option(
+            "--format",
+            choices=forms,
+            help="default: what FILE's ending says (.json, .sarif, .html), or else table",
+        ),
+        _path(
+            *("-o", "--output"),
+            metavar="FILE",
+            dest="file",
+            help="write it there in place of printing it ('-': stdout)",
+        ),
+    )
+
+
+_QUIET = _flag("--quiet", "print the verdict alone")
+_LONG = _flag("--long", "print each row as a paragraph, with reason and remedy")
 _REPORT = _path(
-    "--report", metavar="FILE.json", help="write the report there too, as JSON ('-': stdout)"
+    "--report", metavar="FILE.json", help="print it, and write it there with --format json"
 )
 _FILES = (
-    _path("--html", metavar="FILE.html", help="write the report there too, as a page"),
-    _path("--sarif", metavar="FILE.sarif", help="write the report there too, for code scanning"),
+    _path("--html", metavar="FILE.html", help="print it, and write it there with --format html"),
+    _path("--sarif", metavar="FILE.sarif", help="print it, and write it there with --format sarif"),
 )
-_FORMAT = _option("--format", choices=["table", "json"], default="table", help="default: table")
-_SHOWN = [
-    _flag("--quiet", "print the verdict alone"),
-    _flag("--long", "print each row as a paragraph, with reason and remedy"),
-    _FORMAT,
-]
 
 _RECORDING = (
     _path("-o", "--output", required=True, metavar="RUN", help="the folder to write"),
@@ -162,6 +204,7 @@ _RECORDING = (
         "write the tensors of that call of the operator too, e.g. aten::addmm.default@3; "
         "repeatable",
     ),
+    _flag("--quiet", "print only what could not be recorded"),
 )
 _RUNS = (
     _path("first", metavar="RUN", help="a folder that 'detmode record' wrote"),
@@ -172,13 +215,18 @@ _PROBING = (
     _several("--skip", "OP", "leave out an operator, or a glob; repeatable"),
 )
 _ROWS = (
-    _flag("--long", "print each row as a paragraph, with the reason"),
     _option("--torch", metavar="VERSION", help="only rows for this version of PyTorch"),
     _option(
         "--op",
         metavar="GLOB",
         help="only rows of these operators, or of the name in PyTorch's message",
     ),
+)
+_OPERATOR = _option(
+    "operator",
+    nargs="+",
+    metavar="OP",
+    help="an operator, an overload, a glob, or the name in PyTorch's message, e.g. aten::index_add",
 )
 _VERIFYING = (
     _option(
@@ -191,37 +239,127 @@ _VERIFYING = (
     _number("--repeats", "runs of each sample (default: 20)", default=20),
 )
 
+_FIRST_STEPS = """\
+first steps:
+  detmode doctor                    what in this environment can make runs differ
+  detmode audit train.py            what its calls would do on CUDA, on any machine
+  detmode run train.py              run it reproducibly
+  detmode record -o first train.py  twice, then: detmode diff first second
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="detmode", description="Run PyTorch programs bitwise reproducibly, and prove it."
-    )
+'detmode COMMAND --help' has the options of a command, and examples."""
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """Return the parser, and those of the commands by name."""
+    parser = _Parser(prog="detmode", usage="detmode COMMAND ...", epilog=_FIRST_STEPS)
     parser.add_argument("--version", action="version", version=f"detmode {detmode.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        prog="detmode", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
+    about_all = ["Run PyTorch programs bitwise reproducibly, and prove it."]
 
-    def add(command: _Command, about: str, *options: _Option | list[_Option]) -> None:
-        whole = f"{about[:1].upper()}{about[1:]}."
-        added = commands.add_parser(command.__name__, help=about, description=whole)
+    def group(title: str) -> None:
+        about_all.append(f"\n{title}:")
+
+    def add(command: _Command, about: str, examples: Sequence[str], **groups: _Options) -> None:
+        name = command.__name__
+        about_all.append(f"  {name:8}  {about}")
+        added = commands.add_parser(
+            name,
+            description=f"{about[:1].upper()}{about[1:]}.",
+            epilog="\n".join(["examples:", *(f"  detmode {name} {each}" for each in examples)]),
+        )
+        for title, options in groups.items():
+            titled = added.add_argument_group(title.replace("_", " "))
+            for option in options:
+                choices = option if isinstance(option, list) else [option]
+                place = titled.add_mutually_exclusive_group() if len(choices) > 1 else titled
+                for names, settings in choices:
+                    place.add_argument(*names, **settings)
+                    if names == ("--format",):
+                        added.set_defaults(formats=settings["choices"])
         added.set_defaults(command=command)
-        for option in options:
-            choices = option if isinstance(option, list) else [option]
-            place = added.add_mutually_exclusive_group() if len(choices) > 1 else added
-            for names, settings in choices:
-                place.add_argument(*names, **settings)
 
-    about = "run an unchanged script or module under the mode"
-    own = (*_MODE, _INTERCEPT, _WARM, *_SIMULATION, _SHOWN, _REPORT)
-    add(programs.run, about, *own, *_FILES, *_PROGRAM)
-    about = "run a script on the CPU and report what would happen on CUDA"
-    add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)
-    about = "run a script and record every call, for diff"
-    add(programs.record, about, _DETERMINISTIC, *_SIMULATION, *_PROGRAM, *_RECORDING)
-    add(tables.diff, "find where two recorded runs diverge", _FORMAT, *_FILES, *_RUNS)
-    about = "run a script, each operator several times, and list those that vary"
-    probing = (_DETERMINISTIC, *_SIMULATION, _REPORT, *_FILES, *_PROGRAM, *_PROBING)
-    add(programs.probe, about, *probing)
-    add(tables.rules, "print the rule table", _FORMAT, *_ROWS)
-    add(tables.doctor, "list what in this environment can break or slow reproducibility", _FORMAT)
-    about = "check every claim of the table on this machine"
-    add(tables.verify, about, _FORMAT, *_VERIFYING)
-    return parser
+    shown = (*_output(*FORMATS), [_QUIET, _LONG])
+
+    group("run a program")
+    add(
+        programs.run,
+        "run an unchanged script or module under the mode",
+        [
+            "train.py --epochs 3",
+            "--warn-only -o report.html train.py",
+            "--override aten::histc=allow -m my_package.train",
+        ],
+        the_program=_PROGRAM,
+        the_mode=(*_MODE, _INTERCEPT, _WARM, *_SIMULATION),
+        the_report=(*shown, _REPORT, *_FILES),
+    )
+    add(
+        programs.audit,
+        "run a script on the CPU and report what would happen on CUDA",
+        ["train.py --steps 2", "--format github train.py", "-o audit.html train.py"],
+        the_program=_PROGRAM,
+        the_mode=_MODE,
+        the_report=(*shown, *_FILES),
+    )
+    group("find what differs")
+    add(
+        programs.record,
+        "run a script and record every call, for diff",
+        [
+            "-o first train.py",
+            "-o long --level step train.py",
+            "-o again --dump aten::addmm@3 train.py",
+        ],
+        the_program=_PROGRAM,
+        the_mode=(_DETERMINISTIC, *_SIMULATION),
+        the_recording=_RECORDING,
+    )
+    add(
+        tables.diff,
+        "find where two recorded runs diverge",
+        ["first second", "-o diff.html first second"],
+        the_runs=_RUNS,
+        the_report=(*_output(*FORMATS), _QUIET, *_FILES),
+    )
+    add(
+        programs.probe,
+        "run a script, each operator several times, and list those that vary",
+        ["train.py", "--repeats 10 --skip 'torchvision::*' train.py"],
+        the_program=_PROGRAM,
+        the_mode=(_DETERMINISTIC, *_SIMULATION),
+        the_probe=_PROBING,
+        the_report=(*_output(*FORMATS), _QUIET, _REPORT, *_FILES),
+    )
+    group("look something up")
+    add(
+        lookup.explain,
+        "explain why an operator varies, what to do, and what it costs",
+        ["aten::index_add", "upsample_bilinear2d_backward_out_cuda", "'*cumsum*' --format json"],
+        the_operators=[_OPERATOR],
+        the_output=_output("table", "json"),
+    )
+    add(
+        lookup.rules,
+        "print the rule table",
+        ["--op '*index_add*'", "--torch 2.10 -o rules.json"],
+        the_rows=_ROWS,
+        the_output=(*_output("table", "json"), _LONG),
+    )
+    group("check this machine")
+    add(
+        tables.doctor,
+        "list what in this environment can break or slow reproducibility",
+        ["", "--format github"],
+        the_output=(*_output("table", "json", "github"), _QUIET),
+    )
+    add(
+        tables.verify,
+        "check every claim of the table on this machine",
+        ["--device host --family index --repeats 3"],
+        the_claims=_VERIFYING,
+        the_output=(*_output("table", "json"), _QUIET),
+    )
+    parser.description = "\n".join(about_all)
+    return parser, commands.choices

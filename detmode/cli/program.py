@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.machinery
 import importlib.util
 import io
@@ -12,8 +13,10 @@ import traceback
 import zipfile
 from collections.abc import Sequence
 from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
 
 import detmode
+from detmode.reports.page import shortened
 
 _PACKAGE = detmode.__path__[0] + os.sep
 
@@ -114,7 +117,8 @@ def _find(target: str, *, is_container: bool) -> tuple[importlib.machinery.Modul
 def exit_status(error: BaseException | None) -> int:
     """Print ``error`` on stderr as ``python`` would, and return its exit status.
 
-    Frames of detmode are left out of the traceback, unless ``DETMODE_LOG`` is ``debug``.
+    Frames of detmode are left out of the traceback, and that of Ctrl-C is a line, unless
+    ``DETMODE_LOG`` is ``debug``.
     """
     if error is None:
         return 0
@@ -126,8 +130,11 @@ def exit_status(error: BaseException | None) -> int:
         print(error.code, file=sys.stderr)
         return 1
     if sys.excepthook is sys.__excepthook__:
+        if isinstance(error, KeyboardInterrupt) and not _shows_everything():
+            print(f"detmode: interrupted{_where(error.__traceback__)}", file=sys.stderr)
+            return 128 + signal.SIGINT
         lines = traceback.TracebackException.from_exception(error)
-        if os.environ.get("DETMODE_LOG", "").lower() != "debug":
+        if not _shows_everything():
             _hide_own_frames(lines)
         # An error before the program's first line has no frames, and Python then prints no heading.
         alone = not lines.stack and lines.__cause__ is None and lines.__context__ is None
@@ -138,12 +145,32 @@ def exit_status(error: BaseException | None) -> int:
     return 1
 
 
-def die_of(number: signal.Signals) -> None:
-    """End by a signal, as ``python`` does after Ctrl-C, so that a shell or a launcher sees it."""
+def _shows_everything() -> bool:
+    return os.environ.get("DETMODE_LOG", "").lower() == "debug"
+
+
+def _where(tb: TracebackType | None) -> str:
+    """Return the program's innermost line, as `` at file:line``; empty if it has none."""
+    from detmode.sites.files import is_own
+
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(tb)]
+    own = [f"{file}:{line}" for file, line in lines if is_own(file)]
+    return f" at {shortened(own[-1])}" if own else ""
+
+
+def die_of(number: signal.Signals) -> NoReturn:
+    """End by a signal, as ``python`` does after Ctrl-C, so that a shell or a launcher sees it.
+
+    What the program has registered for its exit runs first, unless the signal comes again.
+    """
+    signal.signal(number, signal.SIG_DFL)
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.signal(number, signal.SIG_DFL)
+    if os.name != "posix":
+        os._exit(128 + number)  # what a shell makes of a signal
     os.kill(os.getpid(), number)
+    raise SystemExit(128 + number)  # where another thread gets the signal, it has not ended yet
 
 
 def _is_own(path: str) -> bool:

@@ -139,7 +139,7 @@ def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
         )
     if substitute_exists:
         return "detmode has a deterministic kernel for it: leave substitute=True to run it"
-    allow = f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
+    allow = how_to_allow(name)
     if decision.action == "warn":
         return f"To accept it without a warning, backward included: {allow}"
     # Where PyTorch gives no alert, only strict=True makes it an error.
@@ -148,6 +148,11 @@ def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
         f"To let it run as it is, backward included: {allow}; "
         f"to get warnings instead of errors: {'strict=False' if is_silent else 'warn_only=True'}"
     )
+
+
+def how_to_allow(name: str) -> str:
+    """Return how a program accepts an operator that may vary."""
+    return f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
 
 
 def guarantee_of(rule: Rule | None, action: str) -> str | None:

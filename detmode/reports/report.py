@@ -15,7 +15,7 @@ from detmode.environment.rank import named, written
 from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
-from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width, wrapped
+from detmode.reports.terminal import is_wider, painted, paragraphs, table
 from detmode.reports.timeline import timeline_of
 
 if TYPE_CHECKING:
@@ -203,11 +203,7 @@ class Report(Shown):
             return "`detmode doctor` lists what must stay the same besides the GPU model"
         return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
 
-    def __str__(self) -> str:
-        """Return the report as text, as wide as the terminal on stdout."""
-        return self.text(width=terminal_width(sys.stdout))
-
-    def text(self, *, long: bool = False, width: int | None = None) -> str:
+    def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the verdict, the next step, and a table, with urgent rows first.
 
         Files are relative to the working directory, or to where packages are installed.
@@ -217,13 +213,14 @@ class Report(Shown):
                 fill new memory are one line together.
             width: the columns of the terminal. Below 120, or where the table does not fit, each
                 row takes two lines. ``None`` is as wide as the table is.
+            colour: the verdict and the actions in colour.
         """
-        parts = [f"{self.verdict}\n{wrapped('next: ', self.next_step, width)}"]
+        parts = [self.opening(width=width, colour=colour)]
         page = self.page().table
         pairs = list(zip(self.ordered(), page.rows))
         rows = tuple(row for record, row in pairs if long or not record.fills_memory)
         if rows:
-            parts.append(_text(Table(page.columns, rows), long=long, width=width))
+            parts.append(_text(Table(page.columns, rows), long=long, width=width, colour=colour))
         filling = [] if long else [record for record, _ in pairs if record.fills_memory]
         if filling:
             calls = sum(record.count for record in filling)
@@ -424,9 +421,18 @@ def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:
     )
 
 
-def _text(shown: Table, *, long: bool, width: int | None) -> str:
+def _text(shown: Table, *, long: bool, width: int | None, colour: bool) -> str:
     """Return the rows of a report as text, with a paragraph, a line or two lines for each."""
     added = shown.columns[len(_COLUMNS) :]
+    levels = {group.name: group.level if colour else "none" for group in ACTIONS}
+
+    def cells_of(columns: Sequence[str]) -> list[list[str]]:
+        place = columns.index("action")
+        rows = shown.cells(columns)
+        for row in rows:
+            row[place] = painted(row[place], levels[row[place]])
+        return rows
+
     if long:
         columns = ("overload", "count", *_COLUMNS[2:], *added)
         return "\n\n".join(
@@ -435,10 +441,10 @@ def _text(shown: Table, *, long: bool, width: int | None) -> str:
                 [[*cells, *(text for _, text in row.more)]],
                 width,
             )
-            for row, cells in zip(shown.rows, shown.cells(columns))
+            for row, cells in zip(shown.rows, cells_of(columns))
         )
     wide = (*_SHOWN, *added)
-    text = table(wide, shown.cells(wide))
+    text = table(wide, cells_of(wide))
     if width is None or (width >= _NARROW and not is_wider(text, width)):
         return text
     lines = ["count  action      overload", "       guarantee   site  module"]
@@ -446,6 +452,6 @@ def _text(shown: Table, *, long: bool, width: int | None) -> str:
     columns = ("count", "action", "overload", "guarantee", "site", "module", *added)
     for count, action, overload, guarantee, *where in shown.cells(columns):
         places = [*where[:2], *(f"{name} {cell}" for name, cell in zip(added, where[2:]))]
-        lines.append(f"{count:>5}  {action:10}  {overload}")
+        lines.append(f"{count:>5}  {painted(f'{action:10}', levels[action])}  {overload}")
         lines.append(f"{'':5}  {guarantee:10}  {'  '.join(filter(None, places))}")
     return "\n".join(lines)

@@ -58,17 +58,25 @@ def _rule(page: Page, row: TableRow) -> dict[str, Any]:
     }
 
 
-def _locations(site: str, modules: tuple[str | None, ...] = ()) -> list[dict[str, Any]]:
+def file_and_line(site: str) -> tuple[Path, int] | None:
+    """Return the file and the line that a site names; ``None`` if it names none."""
     file, _, line = writable(site).rpartition(":")
-    location: dict[str, Any] = {}
     if file and line.isdecimal() and len(line) <= _MOST_DIGITS and os.path.isabs(file):
-        path = Path(file)
+        return Path(file), max(int(line), 1)
+    return None
+
+
+def _locations(site: str, modules: tuple[str | None, ...] = ()) -> list[dict[str, Any]]:
+    location: dict[str, Any] = {}
+    place = file_and_line(site)
+    if place is not None:
+        path, line = place
         if path.is_relative_to(Path.cwd()):
             relative = path.relative_to(Path.cwd())
             artifact = {"uri": quote(os.fsencode(relative.as_posix())), "uriBaseId": "%SRCROOT%"}
         else:
             artifact = {"uri": path.as_uri()}
-        region = {"startLine": max(int(line), 1)}
+        region = {"startLine": line}
         location["physicalLocation"] = {"artifactLocation": artifact, "region": region}
     if any(modules):
         location["logicalLocations"] = [

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import sys
+
+from detmode.reports.github import to_github
 from detmode.reports.page import Page
 from detmode.reports.sarif import to_sarif
+from detmode.reports.terminal import painted, terminal_width, wrapped
 
 
 class Shown:
     """A report that can be shown: one that gives a :class:`Page`."""
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line."""
+        raise NotImplementedError
+
+    @property
+    def next_step(self) -> str:
+        """The most useful next step, in one line."""
+        raise NotImplementedError
+
+    def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
+        """Return the verdict, the next step, and what the report has.
+
+        Args:
+            long: all that is known of each row.
+            width: the columns of the terminal; ``None`` is as wide as the text is.
+            colour: with escapes that colour it by how much it matters.
+        """
+        raise NotImplementedError
+
+    def opening(self, *, width: int | None = None, colour: bool = False) -> str:
+        """Return the first lines of the text: the verdict and the next step."""
+        verdict = painted(self.verdict, self.page().severity if colour else "none")
+        return f"{verdict}\n{wrapped('next: ', self.next_step, width)}"
+
+    def __str__(self) -> str:
+        """Return the report as text, as wide as the terminal on stdout."""
+        return self.text(width=terminal_width(sys.stdout))
 
     def page(self) -> Page:
         """Return the content of the report."""
@@ -25,6 +58,10 @@ class Shown:
         from detmode.reports.html import to_html  # jinja2 costs start-up time
 
         return to_html(self.page())
+
+    def to_github(self) -> str:
+        """Workflow commands, which GitHub Actions shows as annotations at lines of code."""
+        return to_github(self.page())
 
     def to_sarif(self) -> str:
         """SARIF 2.1.0, as code scanning services read it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import textwrap
 from collections.abc import Sequence
 from typing import TextIO
@@ -21,6 +23,33 @@ def terminal_width(stream: TextIO | None) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or None if stream else None
     except (AttributeError, OSError, ValueError):  # ValueError: a stream of memory, or a closed one
         return None
+
+
+_COLOURS = {"error": "31", "warning": "33", "note": "32"}
+"""By level: red, yellow, green."""
+
+_PAINT = re.compile("\x1b\\[[0-9;]*m")
+
+
+def has_colour(stream: TextIO | None) -> bool:
+    """Return whether a text for a stream may be coloured: on a terminal, without ``NO_COLOR``.
+
+    Of Windows' terminals those that are known to show colours.
+    """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    if sys.platform == "win32" and "WT_SESSION" not in os.environ:
+        return False
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # a closed one
+        return False
+
+
+def painted(text: str, level: str, colour: bool = True) -> str:
+    """Return a text in the colour of a level, if it has one and ``colour`` is true."""
+    code = _COLOURS.get(level) if colour else None
+    return f"\x1b[{code}m{text}\x1b[0m" if code and text else text
 
 
 def table(
@@ -43,7 +72,8 @@ def table(
 
 def is_wider(text: str, width: int | None) -> bool:
     """Return whether a line of the text is too wide; every text fits if the width is unknown."""
-    return width is not None and max(map(len, text.splitlines())) > width
+    lines = _PAINT.sub("", text).splitlines()
+    return width is not None and max(map(len, lines)) > width
 
 
 def paragraphs(

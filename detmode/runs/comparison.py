@@ -26,7 +26,7 @@ from detmode.runs.dump_diff import CallDifference
 from detmode.runs.dump_file import CallName
 from detmode.runs.trace_file import UNDEFINED, TraceCall
 from detmode.table.rule import Allow
-from detmode.table.rule_table import resolve
+from detmode.table.rule_table import FamilyRule, resolve
 
 KINDS = {
     "outputs": "the same inputs gave different outputs: the call varies, or it is faulty",
@@ -130,7 +130,7 @@ class Divergence:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """The result of comparing two runs.
 
@@ -216,14 +216,33 @@ class Comparison(Shown):
             "started": {name: list(both) for name, *both in self.started},
         }
 
-    def __str__(self) -> str:
+    @property
+    def next_step(self) -> str:
+        """The most useful next step after this comparison."""
+        divergence = self.divergence
+        if self.identical:
+            return "keep a recording, and compare it with one of another machine or version"
+        if divergence is None:
+            return "record all ranks of both runs, and compare these"
+        if divergence.kind in ("graph", "fused"):
+            return _EAGERLY
+        overload = divergence.call.overload
+        if divergence.kind not in _BY_ITSELF:
+            return "compare what the runs began with; `detmode doctor` lists what can differ"
+        if _rows_for(overload):
+            return f"`detmode explain {overload}` says why it varies, and what to do"
+        return f"`detmode probe` shows whether {overload} varies by itself"
+
+    def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
+        """Return the verdict, the next step, and each call that is shown with its properties."""
+        return "\n".join([self.opening(width=width, colour=colour), *self._body()])
+
+    def _body(self) -> list[str]:
         lines = [
             f"{self.same} calls are the same, {self.different} differ, {self.only_first} are only "
             f"in the first run, {self.only_second} only in the second"
         ]
         lines += self._about_the_runs()
-        if self.divergence is None:
-            lines.insert(0, self.verdict)
         for title, divergence in self._opened():
             lines += ["", f"{title}:", "", _described(divergence)]
         for each in self.dumped:
@@ -231,7 +250,7 @@ class Comparison(Shown):
         advice = self._how_to_dump()
         if advice is not None:
             lines += ["", advice]
-        return "\n".join(lines)
+        return lines
 
     def _opened(self) -> Iterator[tuple[str, Divergence]]:
         """Yield each call that is shown, with a title."""
@@ -289,12 +308,17 @@ def _rule_for(call: TraceCall) -> str:
     read = call.inputs.digests[n if call.inputs.forms[:n] == call.mutated.forms else 0 :]
     if UNDEFINED in read and "backward" not in call.overload:
         return "it reads uninitialized memory: write to what empty() returns before reading it"
-    func = resolve(call.overload)
-    rows = default_rules().get(func) if func is not None else ()
-    actions = [row for row in rows if not isinstance(row.rule.action, Allow)]
-    if not actions:
+    rows = _rows_for(call.overload)
+    if not rows:
         return "no rule: detmode probe shows whether it varies by itself"
-    return "; ".join(dict.fromkeys(f"{row.family}: {row.rule.because}" for row in actions))
+    return "; ".join(dict.fromkeys(f"{row.family}: {row.rule.because}" for row in rows))
+
+
+def _rows_for(overload: str) -> list[FamilyRule]:
+    """Return the rows that say why calls of an overload vary."""
+    func = resolve(overload)
+    rows = default_rules().get(func) if func is not None else ()
+    return [row for row in rows if not isinstance(row.rule.action, Allow)]
 
 
 def _described(divergence: Divergence) -> str:

@@ -134,12 +134,32 @@ class ProbeReport(Shown):
         """True if a call differed from its repeats."""
         return bool(self.rows)
 
-    def __str__(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """The number of operators that varied, in a sentence."""
+        if not self.rows:
+            return "No probed call differed from its repeats."
+        operators = plural(len({row.overload for row in self.rows}), "operator")
+        return f"{operators} gave different bytes for the same inputs."
+
+    @property
+    def next_step(self) -> str:
+        """The most useful next step after this probe."""
+        if not self.rows:
+            return "`detmode record` the program twice and `detmode diff` them: the whole run"
+        worst = min(self.rows, key=lambda row: row.action is not None)
+        if worst.action is None:
+            return f"no rule lists {worst.overload}: replace it, or write a rule for it"
+        return f"`detmode explain {worst.overload}` says why; `detmode run` follows its rule"
+
+    def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return a table, operators without a rule first, and the number of calls probed."""
         page = self.page()
-        widths = [40 if name == "differing" else None for name in page.table.columns]
-        varied = table(_COLUMNS, page.table.cells(_COLUMNS), widths) if self.rows else page.verdict
-        parts = [varied, f"Probed {self.probed} calls, each repeated {self._times()}."]
+        parts = [self.opening(width=width, colour=colour)]
+        if self.rows:
+            widths = [40 if name == "differing" else None for name in page.table.columns]
+            parts += ["", table(_COLUMNS, page.table.cells(_COLUMNS), widths)]
+        parts.append(f"Probed {self.probed} calls, each repeated {self._times()}.")
         if self.passed_over:
             totals = self._passed_over()
             parts[-1] += f" Skipped {sum(totals.values())}:"
@@ -150,7 +170,6 @@ class ProbeReport(Shown):
     def page(self) -> Page:
         """Return the page: a row for each operator and site that varied, unknown ones first."""
         ordered = sorted(self.rows, key=lambda row: (row.action is not None, -row.varied))
-        operators = plural(len({row.overload for row in self.rows}), "operator")
         facts = [f"{plural(self.probed, 'call')} probed, each repeated {self._times()}."]
         facts += [
             f"{plural(count, 'call')} skipped: {reason} ({REASONS[reason]})."
@@ -158,9 +177,7 @@ class ProbeReport(Shown):
         ]
         return Page(
             title="Operators that vary",
-            verdict=f"{operators} gave different bytes for the same inputs."
-            if self.rows
-            else "No probed call differed from its repeats.",
+            verdict=self.verdict,
             severity="error" if self.rows else "note",
             groups=GROUPS,
             table=Table(_COLUMNS, tuple(map(_row, ordered))),

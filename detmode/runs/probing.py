@@ -90,6 +90,11 @@ class Probe(RunObserver):
         self._counts: Counter[tuple[str, str]] = Counter()
         self._rows: dict[tuple[str, str], ProbeRow] = {}
 
+    @property
+    def extent(self) -> tuple[int, str]:
+        """The number of calls that were probed so far, and the name of one."""
+        return self._probed, "call"
+
     def report(self) -> ProbeReport:
         """Return the results so far."""
         rows = tuple(replace(row, count=self._counts[key]) for key, row in self._rows.items())

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from detmode.environment.dispatch import untraced, without_modes
+from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.description import about_run, arguments_text, generator_state
 from detmode.runs.difference import as_bytes, parts
@@ -118,6 +119,14 @@ class record(RunObserver):
             super().__enter__()
         watch_steps(self)
         return self
+
+    @property
+    def extent(self) -> tuple[int, str]:
+        """The number recorded so far, and of what: ``"call"``, or at level "step" ``"step"``."""
+        return (self._step, "step") if self._level == STEP else (self._calls, "call")
+
+    def __repr__(self) -> str:
+        return f"<record: {plural(*self.extent)} to {os.fspath(self._path)}>"
 
     @property
     def not_dumped(self) -> dict[str, str]:

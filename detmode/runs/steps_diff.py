@@ -31,7 +31,7 @@ class FirstStep(NamedTuple):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepsComparison(Comparison):
     """The result of comparing two coarse recordings; counts are of steps, of all ranks together.
 
@@ -88,12 +88,19 @@ class StepsComparison(Comparison):
             "next": self.next,
         }
 
-    def __str__(self) -> str:
+    @property
+    def next_step(self) -> str:
+        """The most useful next step after this comparison."""
+        if self.next is None:
+            return super().next_step
+        return f"to find the call, record both runs again with {self.next}, and compare these"
+
+    def _body(self) -> list[str]:
         counts = (
             f"{plural(self.same, 'step')} are the same, {self.different} differ, {self.only_first} "
             f"are only in the first run, {self.only_second} only in the second"
         )
-        return "\n".join([self.verdict, counts, *self._about_the_runs(), *self._advice()])
+        return [counts, *self._about_the_runs()]
 
     def _about_the_runs(self) -> Iterator[str]:
         for ranks, name in zip(self.missing, ("first", "second")):
@@ -103,10 +110,6 @@ class StepsComparison(Comparison):
         if self.compared:
             for rank, first in self.firsts.items():
                 yield f"rank {rank}: differs from step {first.step} on: {_some(first.names)}"
-
-    def _advice(self) -> Iterator[str]:
-        if self.next is not None:
-            yield f"to find the call, record both runs again with {self.next}, and compare these"
 
     def page(self) -> Page:
         """Return the page: what differs in each rank's first step that differs."""
@@ -121,7 +124,7 @@ class StepsComparison(Comparison):
             for rank, first in self.firsts.items()
             for name in first.names
         )
-        facts = (f"{each}." for each in (*self._about_the_runs(), *self._advice()))
+        facts = (f"{each}." for each in (*self._about_the_runs(), self.next_step))
         table = Table(("rank", "step", "name"), rows)
         return replace(super().page(), table=table, facts=tuple(facts), timeline=None)
 

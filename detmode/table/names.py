@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+
+from detmode.table.spelling import did_you_mean
 
 Operator: TypeAlias = str | OpOverload | OpOverloadPacket
 """An operator as users name it: by text, or as an object of ``torch.ops``."""
@@ -67,12 +68,10 @@ def misnamed(op: str) -> str | None:
     return f"no loaded library has {base!r}{near(base, loaded)}" if loaded else None
 
 
-def near(name: str, candidates: Iterable[str]) -> str:
+def near(name: str, candidates: Iterable[str], most: int = 1) -> str:
     """Return a "did you mean" question if a candidate is similar, else an empty text."""
     base = name.partition(".")[0]
-    full = base if "::" in base else f"aten::{base}"
-    found = difflib.get_close_matches(full, sorted(candidates), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    return did_you_mean(base if "::" in base else f"aten::{base}", candidates, most)
 
 
 def names_of(func: OpOverload, ops: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import torch
 from detmode import cuda
 from detmode.reports.progress import progress
 from detmode.rules import families
+from detmode.table.spelling import did_you_mean
 from detmode.verify.cases import Case, cases, name_of
 from detmode.verify.claims import NotCheckedError, check_bits, check_races, check_truth
 from detmode.verify.special_values import check_special_values, values_for
@@ -79,9 +80,8 @@ def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tupl
     if reason is not None:
         raise CannotVerifyError(f"cannot verify on {device}: {reason}")
     if family is not None and family not in families():
-        raise CannotVerifyError(
-            f"there is no family {family!r}; families are {', '.join(families())}"
-        )
+        known = did_you_mean(family, families()) or f"; families are {', '.join(families())}"
+        raise CannotVerifyError(f"there is no family {family!r}{known}")
     groups: dict[tuple[str, torch.dtype], list[Case]] = {}
     for case in cases(family):
         groups.setdefault((case.family, case.dtype), []).append(case)

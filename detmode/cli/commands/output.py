@@ -1,4 +1,4 @@
-"""The output of commands: printed tables, and files."""
+"""The output of commands: forms of reports, printed tables, and files."""
 
 from __future__ import annotations
 
@@ -8,78 +8,151 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from detmode.cli.commands import UsageError
 from detmode.reports.page import writable
-from detmode.reports.terminal import is_wider, paragraphs, table, terminal_width
+from detmode.reports.terminal import (
+    has_colour,
+    is_wider,
+    painted,
+    paragraphs,
+    table,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
-    from detmode.reports.report import Report
     from detmode.reports.shown import Shown
 
-FILES = ("report", "html", "sarif")
-"""The options that name a file for a report: as JSON, as a page, as SARIF."""
+FORMATS = ("table", "json", "sarif", "html", "github")
+"""The forms of a report; a command that gives no report offers some of them."""
+
+ALIASES = {"report": "json", "html": "html", "sarif": "sarif"}
+"""Options that name a file for a report too, and its form there."""
 
 STDOUT = Path("-")
 """Given for a file: the report is written to stdout."""
 
+_BY_SUFFIX = {".json": "json", ".sarif": "sarif", ".html": "html"}
+_LEVELS = {"error": "error", "warning": "warning", "failed": "error", "holds": "note"}
+"""Words in columns of rows, by which these are coloured."""
 
-def _files(options: argparse.Namespace) -> dict[str, Path]:
-    """Return the requested files, by the names of their options."""
-    given = {name: getattr(options, name, None) for name in FILES}
-    return {name: path for name, path in given.items() if path is not None}
+
+class _File(NamedTuple):
+    option: str
+    name: str
+    path: Path
+    form: str
+
+
+def form_of(options: argparse.Namespace) -> str:
+    """Return the form for which ``--format`` asks, or else the ending of the file of ``-o``.
+
+    Raises:
+        UsageError: the command does not offer the form of that ending.
+    """
+    if options.format is not None:
+        return str(options.format)
+    form = _BY_SUFFIX.get(options.file.suffix, "table") if options.file else "table"
+    if form not in options.formats:
+        raise UsageError(
+            f"-o {options.file}: {form} is no form of this command's output; "
+            f"give --format {' or '.join(options.formats)}"
+        )
+    return form
+
+
+def _files(options: argparse.Namespace) -> list[_File]:
+    """Return the requested files."""
+    forms = {name: form for name, form in ALIASES.items() if getattr(options, name, None)}
+    if getattr(options, "file", None):
+        forms["file"] = form_of(options)
+    return [
+        _File("-o" if name == "file" else f"--{name}", name, getattr(options, name), form)
+        for name, form in forms.items()
+    ]
 
 
 def stdout_is_taken(options: argparse.Namespace) -> bool:
     """Return whether a requested file is written to stdout, which must then hold nothing else."""
-    return STDOUT in _files(options).values()
+    return any(file.path == STDOUT for file in _files(options))
 
 
-def check_files(options: argparse.Namespace) -> None:
+def check_output(options: argparse.Namespace) -> None:
     """Check before the work that its report can be written.
 
     Raises:
         UsageError: the folder of a file is missing, or cannot be written, or the file is a folder;
-            or one file was requested twice.
+            one file was requested twice; or options ask for different forms.
     """
+    if "format" in options and form_of(options) != "table":
+        form = form_of(options)
+        if getattr(options, "long", False):
+            raise UsageError(f"--long is about the table; {form} has all that is known")
+        if getattr(options, "quiet", False) and options.file is None:
+            raise UsageError(f"--quiet prints the verdict alone; give {form} a file, with -o")
     files = _files(options)
-    for name, path in files.items():
-        for other in FILES[: FILES.index(name)]:
-            if files.get(other) == path:
-                raise UsageError(f"--{other} and --{name}: both would be written to {path}")
+    for place, (option, _, path, _) in enumerate(files):
+        for other in files[:place]:
+            if other.path == path:
+                raise UsageError(f"{other.option} and {option}: both would be written to {path}")
         if path == STDOUT:
             continue
         folder = path.absolute().parent
         if not folder.is_dir():
-            raise UsageError(f"--{name}: there is no folder {folder}")
+            raise UsageError(f"{option}: there is no folder {folder}")
         if path.is_dir():
-            raise UsageError(f"--{name}: {path} is a folder; name a file")
+            raise UsageError(f"{option}: {path} is a folder; name a file")
         if not os.access(folder, os.W_OK):
-            raise UsageError(f"--{name}: no permission to write to {folder}")
+            raise UsageError(f"{option}: no permission to write to {folder}")
 
 
 def rename_files(options: argparse.Namespace, part: str) -> None:
     """Put a part into the names of the requested files: ``report.json``, ``report.node1.json``."""
-    for name, path in _files(options).items():
-        if path != STDOUT:
-            setattr(options, name, path.with_name(f"{path.stem}.{part}{path.suffix}"))
+    for file in _files(options):
+        if file.path != STDOUT:
+            path = file.path.with_name(f"{file.path.stem}.{part}{file.path.suffix}")
+            setattr(options, file.name, path)
 
 
 def write_files(options: argparse.Namespace, report: Shown) -> None:
     """Write a report to the requested files."""
-    texts = {"report": report.to_json, "html": report.to_html, "sarif": report.to_sarif}
-    for name, path in _files(options).items():
-        _write(path, texts[name]() + "\n")
+    for file in _files(options):
+        _write(file.path, _in_form(report, file.form))
+        if file.name == "file":
+            _say_written(options)
 
 
-def as_asked(options: argparse.Namespace, report: Report, stream: TextIO) -> str:
-    """A report as ``--quiet``, ``--long`` or ``--format`` ask for it, for a stream."""
+def _say_written(options: argparse.Namespace) -> None:
+    if options.file != STDOUT and not getattr(options, "quiet", False):
+        print(f"detmode: written to {options.file}", file=sys.stderr)
+
+
+def _in_form(report: Shown, form: str) -> str:
+    texts = {
+        "table": report.text,
+        "json": report.to_json,
+        "sarif": report.to_sarif,
+        "html": report.to_html,
+        "github": report.to_github,
+    }
+    return texts[form]()
+
+
+def as_asked(options: argparse.Namespace, report: Shown, stream: TextIO) -> str:
+    """A report for a stream, as the options ask for it.
+
+    With ``--quiet`` it is the verdict alone; where the report goes to a file, also the next step.
+    """
+    width, colour = terminal_width(stream), has_colour(stream)
     if options.quiet:
-        return report.verdict
-    if options.format == "json":
-        return report.to_json()
-    return report.text(long=options.long, width=terminal_width(stream))
+        return painted(report.verdict, report.page().severity, colour)
+    if options.file is not None:
+        return report.opening(width=width, colour=colour)
+    form = form_of(options)
+    if form != "table":
+        return _in_form(report, form)
+    return report.text(long=getattr(options, "long", False), width=width, colour=colour)
 
 
 def show(text: str) -> None:
@@ -88,10 +161,30 @@ def show(text: str) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def note(text: str) -> None:
+    """Print a line on stderr about what was done otherwise, or not at all."""
+    print(f"detmode: note: {text}", file=sys.stderr)
+
+
+def say_next(options: argparse.Namespace, step: str) -> None:
+    """Print the next step on stderr, after a table on stdout."""
+    if not getattr(options, "quiet", False) and form_of(options) == "table":
+        print(f"next: {step}", file=sys.stderr)
+
+
+def give(options: argparse.Namespace, text: str) -> None:
+    """Print a command's whole output, or write it to the file of ``-o``."""
+    if options.file is None:
+        show(text)
+    else:
+        _write(options.file, text)
+        _say_written(options)
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file atomically, so that a reader never finds half a report."""
     # A path's bytes that the locale cannot read stand in it as surrogates.
-    content = writable(text).encode("utf-8", "surrogateescape")
+    content = f"{writable(text)}\n".encode("utf-8", "surrogateescape")
     if path == STDOUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
@@ -104,43 +197,48 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def print_rows(
+def rows_as_asked(
+    options: argparse.Namespace,
     rows: Sequence[Mapping[str, Any]],
-    form: str,
     columns: Sequence[str],
     widths: Sequence[int | None] | None = None,
     more: Sequence[str] = (),
     *,
     long: bool = False,
-) -> None:
-    """Print rows as a table, or as a JSON list of objects.
+) -> str:
+    """Return rows as a table, or as a JSON list of objects.
 
     Where a terminal is narrower than the table, each row is a paragraph.
 
     Args:
+        options: of the command.
         rows: by the names of their fields.
-        form: ``"table"`` or ``"json"``.
         columns: the fields that a table shows.
         widths: at how many characters the cells of each column are wrapped.
         more: the fields that only paragraphs have room for.
-        long: print paragraphs, however wide the terminal is.
+        long: paragraphs, however wide the terminal is.
     """
-    if form == "json":
-        show(json.dumps(rows, indent=2))
-        return
-    width = terminal_width(sys.stdout)
-    text = table(columns, [[_cell(row, name) for name in columns] for row in rows], widths)
+    if form_of(options) == "json":
+        return json.dumps(rows, indent=2)
+    is_printed = options.file is None
+    width = terminal_width(sys.stdout) if is_printed else None
+    colour = is_printed and has_colour(sys.stdout)
+    text = table(columns, [[_cell(row, name, colour) for name in columns] for row in rows], widths)
     if rows and (long or is_wider(text, width)):
         names = [*columns, *more]
-        text = paragraphs(names, [[_cell(row, name) for name in names] for row in rows], width)
-    show(text)
+        cells = [[_cell(row, name, colour) for name in names] for row in rows]
+        text = paragraphs(names, cells, width)
+    return text
 
 
-def _cell(row: Mapping[str, Any], column: str) -> str:
+def _cell(row: Mapping[str, Any], column: str, colour: bool) -> str:
     if column == "versions":
         from detmode.environment.versions import version_range
 
         return version_range(row["since"], row["until"])
     key = "error_over_aten" if column == "error / ATen's" else column
     value = row[key]
-    return "" if value is None else str(value)
+    text = "" if value is None else str(value)
+    if column in ("severity", "verdict"):
+        return painted(text, _LEVELS.get(text, "none"), colour)
+    return text

@@ -19,7 +19,9 @@ from detmode.cli.commands import UsageError
 from detmode.cli.commands.output import (
     STDOUT,
     as_asked,
-    check_files,
+    check_output,
+    form_of,
+    note,
     rename_files,
     show,
     stdout_is_taken,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport
     from detmode.mode.deterministic_mode import DeterministicMode
     from detmode.reports.report import Report
+    from detmode.runs.probing import Probe
+    from detmode.runs.recording import record as recording
 
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -68,7 +72,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         if given is not None:
             _show(options, given, shared)
         elif shared is not None and shared.is_left_to_others:
-            _note(f"rank {shared.rank.number} failed; others will report. So far: {report.verdict}")
+            note(f"rank {shared.rank.number} failed; others will report. So far: {report.verdict}")
 
     def tell_early() -> None:
         if telling.acquire(blocking=False):
@@ -93,7 +97,7 @@ _LAST_WORDS = 2.0
 def _show(options: argparse.Namespace, report: Report, shared: OneReport | None) -> None:
     """Print the report of a run, and write the files for which its options ask."""
     if shared is not None and shared.starts_again:
-        _note(
+        note(
             f"attempt {shared.rank.attempt} failed; the report of the next one has its rows too. "
             f"So far: {report.verdict}"
         )
@@ -101,10 +105,10 @@ def _show(options: argparse.Namespace, report: Report, shared: OneReport | None)
         print(f"\n{as_asked(options, report, sys.stderr)}", file=sys.stderr)
         if not options.quiet:
             for absence in report.absences():
-                _note(absence)
+                note(absence)
             about_the_device = _about_the_device(options)
             if about_the_device is not None:
-                _note(about_the_device)
+                note(about_the_device)
     if shared is not None and shared.rank.node_number:
         rename_files(options, f"node{shared.rank.node_number}")
     write_files(options, report)
@@ -115,6 +119,7 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.output == STDOUT:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = _prepared(options, arguments)
+    from detmode.reports.page import plural
     from detmode.runs import recording
     from detmode.runs.step_range import StepRange
     from detmode.runs.trace_file import TraceError
@@ -132,13 +137,17 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         raise UsageError(f"--dump {error}") from error
     warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
     with _not_watched("recorded"):
-        failure = _execute(program, *modes, recorded)
+        failure = _execute(program, *modes, recorded, _counted("recording", recorded))
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))
     with _ended(failure) as status:
-        print(f"detmode: recorded to {path}", file=sys.stderr)
+        if not options.quiet:
+            print(f"detmode: recorded {plural(*recorded.extent)} to {path}", file=sys.stderr)
+            if rank_of() is None and failure is None:
+                then = f"then `detmode diff {path} OTHER`"
+                print(f"next: the same command with -o OTHER, {then}", file=sys.stderr)
         for call, reason in recorded.not_dumped.items():
-            _note(f"no dump of {call}: {reason}")
+            note(f"no dump of {call}: {reason}")
     return status
 
 
@@ -150,6 +159,16 @@ def _path_of_rank(path: Path) -> Path:
     return path / rank.name if rank.world_size > 1 else Path(f"{path}{rank.suffix}")
 
 
+def _counted(what: str, observer: recording | Probe) -> AbstractContextManager[None]:
+    """Show how many calls were observed so far; of several ranks the first one's."""
+    from detmode.reports.progress import counted
+
+    rank = rank_of()
+    if rank is not None and rank.number:
+        return nullcontext()
+    return counted(what, lambda: observer.extent)
+
+
 @contextmanager
 def _not_watched(done: str) -> Iterator[None]:
     """Say at the end how many processes of the program were not ``done``, as this one was."""
@@ -159,7 +178,7 @@ def _not_watched(done: str) -> Iterator[None]:
     with spawned.watched(None):
         yield
     if spawned.count:
-        _note(
+        note(
             f"not {done}: {spawned.count} processes that the program started by "
             "torch.multiprocessing; start ranks with torchrun"
         )
@@ -171,7 +190,7 @@ def _of_rank(options: argparse.Namespace) -> str:
     if rank is None or rank.world_size == 1:
         return ""
     rename_files(options, rank.name)
-    return "" if getattr(options, "format", "") == "json" else f"rank {rank.number}\n"
+    return f"rank {rank.number}\n" if form_of(options) == "table" else ""
 
 
 def probe(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -186,10 +205,11 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
         probing = Probe(options.repeats, skip=options.skip)
     # Outside the mode: a substituted call is probed as a whole, and counted once.
     with _not_watched("probed"):
-        failure = _execute(program, probing, *modes)
+        failure = _execute(program, probing, *modes, _counted("probing", probing))
     report = probing.report()
     with _ended(failure) as status:
-        print(f"\n{_of_rank(options)}{report}", file=sys.stderr)
+        heading = _of_rank(options)
+        print(f"\n{heading}{as_asked(options, report, sys.stderr)}", file=sys.stderr)
         write_files(options, report)
     return status or int(report.varied)
 
@@ -248,7 +268,7 @@ def _warm(options: argparse.Namespace) -> None:
     device = "cpu" if options.simulate else "cuda"
     reason = cuda.unavailable(device)
     if reason is not None:
-        _note(f"no kernels are compiled in advance: {reason}")
+        note(f"no kernels are compiled in advance: {reason}")
         return
     # Of a node's processes each has its GPU, which the program chooses only later.
     rank = os.environ.get("LOCAL_RANK", "")
@@ -256,7 +276,7 @@ def _warm(options: argparse.Namespace) -> None:
         device = f"cuda:{int(rank)}"
     warmed = warm(device=device)
     if not options.quiet:
-        _note(str(warmed))
+        note(str(warmed))
 
 
 @contextmanager
@@ -264,11 +284,14 @@ def _ended(failure: BaseException | None) -> Iterator[int]:
     """Say how the program ended, and after the block end as it did; gives its exit code."""
     yield exit_status(failure)
     if isinstance(failure, KeyboardInterrupt):
+        import multiprocessing
+
+        children = multiprocessing.active_children()
+        for process in children:
+            process.terminate()
+        for process in children:
+            process.join(_LAST_WORDS)
         die_of(signal.SIGINT)
-
-
-def _note(text: str) -> None:
-    print(f"detmode: note: {text}", file=sys.stderr)
 
 
 def _prepared(options: argparse.Namespace, arguments: list[str]) -> Program:
@@ -277,7 +300,7 @@ def _prepared(options: argparse.Namespace, arguments: list[str]) -> Program:
     Raises:
         SystemExit: it is not Python.
     """
-    check_files(options)
+    check_output(options)
     if getattr(options, "schedule_seed", None) is not None and options.simulate is None:
         raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
     # Python itself drops a "--" before the program.
@@ -307,7 +330,7 @@ def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
 
         reason = cuda.unavailable("cpu")
         if reason is not None:
-            _note(f"not simulating CUDA: {reason}")
+            note(f"not simulating CUDA: {reason}")
             simulate = seed = None
     with _usage_errors():
         return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)

@@ -1,0 +1,197 @@
+"""The commands that ask the rule table: ``rules`` and ``explain``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from detmode.cli.commands import UsageError
+from detmode.cli.commands.output import check_output, form_of, give, rows_as_asked, say_next
+from detmode.reports.terminal import paragraphs, terminal_width
+
+if TYPE_CHECKING:
+    from detmode.table.rule import Rule
+    from detmode.table.rule_table import FamilyRule, RuleTable
+
+
+def rules(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Print the rule table."""
+    check_output(options)
+    from detmode.environment.versions import SUPPORTED, VERSIONS, parse_version
+    from detmode.rules import default_rules
+
+    table = default_rules()
+    found = [row for row in table if options.op is None or _means(row.rule, options.op)]
+    if not found:
+        raise UsageError(f"--op: no rule for {options.op!r}{_similar(table, options.op)}")
+    if options.torch is not None:
+        try:
+            version = parse_version(options.torch)
+        except ValueError as error:
+            raise UsageError(f"--torch: {error}") from error
+        if not SUPPORTED[0] <= version <= SUPPORTED[1]:
+            raise UsageError(f"--torch {options.torch}: the rule table is for PyTorch {VERSIONS}")
+        found = [row for row in found if row.rule.holds_for(version)]
+    rows = [{"family": row.family, **row.rule.as_text()} for row in found]
+    columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
+    widths = (None, 50, None, None, 50, None, None)
+    text = rows_as_asked(options, rows, columns, widths, more=("because",), long=options.long)
+    give(options, text)
+    say_next(
+        options, "`detmode explain OPERATOR` says why it varies, what to do, and what it costs"
+    )
+    return 0
+
+
+def explain(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Explain what the table has on operators."""
+    check_output(options)
+    from detmode.rules import default_rules
+
+    table = default_rules()
+    found: list[FamilyRule] = []
+    unlisted = []
+    for op in options.operator:
+        rows = list(_rows_for(table, op))
+        if not rows:
+            if not _overloads(op):
+                near = _similar(table, op, among_all=True)
+                raise UsageError(f"no operator and no rule is named {op!r}{near}")
+            unlisted.append(op)
+        found += (row for row in rows if row not in found)
+    explained = [_explained(row) for row in found]
+    if form_of(options) == "json":
+        give(options, json.dumps(explained, indent=2))
+        return 0
+    width = terminal_width(sys.stdout) if options.file is None else None
+    none = "no rule: nothing is known that makes it vary. `detmode probe` shows what it does"
+    parts = [paragraphs(("op", "rule"), [[op, none]], width) for op in unlisted]
+    parts += [_paragraph(row, width) for row in explained]
+    if len({row.rule.op for row in found}) < len(found):
+        parts.append("Of an operator's rows the first one whose condition holds decides.")
+    for family in dict.fromkeys(row.family for row in found):
+        parts += _about_family(family, width)
+    give(options, "\n\n".join(parts))
+    return 0
+
+
+_SHOWN = ("op", "family", "when", "action", "guarantee", "alert", "because", "remedy", "traffic")
+
+
+def _paragraph(row: dict[str, Any], width: int | None) -> str:
+    texts = ["" if row[name] is None else str(row[name]) for name in _SHOWN]
+    if row["traffic"] is not None:
+        texts[-1] += " times the floor: inputs read once and outputs written once"
+    return paragraphs(_SHOWN, [texts], width)
+
+
+def _explained(row: FamilyRule) -> dict[str, Any]:
+    """Return a row's fields with its remedy, its cost, and the page that documents it."""
+    from detmode.rules import families
+    from detmode.table.rule import Substitute
+
+    action = row.rule.action
+    return {
+        "family": row.family,
+        **row.rule.as_text(),
+        "remedy": _remedy(row.rule),
+        "traffic": action.traffic if isinstance(action, Substitute) else None,
+        "cost": _sections(row.family).get("Cost"),
+        "docs": f"docs/rules/{row.family}.md" if row.family in families() else None,
+    }
+
+
+def _remedy(rule: Rule) -> str:
+    from detmode.mode.row_counter import how_to_allow
+    from detmode.table.rule import Allow, Native, Substitute
+
+    if isinstance(rule.action, Allow):
+        return "none is needed: these calls do not vary"
+    if isinstance(rule.action, Substitute):
+        return "none is needed: the mode runs a deterministic kernel in place of PyTorch's"
+    if isinstance(rule.action, Native):
+        return "none is needed: the mode runs PyTorch's own deterministic path"
+    name = rule.op.partition(".")[0]
+    raised = "the mode raises" if rule.alert else "the mode warns, and raises with strict=True"
+    return (
+        f"{raised}; call another operator, or accept that it varies: {how_to_allow(name)}, or "
+        f"--override {name}=allow"
+    )
+
+
+def _sections(family: str) -> dict[str, str]:
+    """Return the sections of a family's documentation by heading; none of a third party's."""
+    import inspect
+
+    from detmode.rules import families
+
+    module = families().get(family)
+    parts = (inspect.getdoc(module) or "").split("\n## ") if module else [""]
+    return {
+        heading: body.strip() for heading, _, body in (part.partition("\n") for part in parts[1:])
+    }
+
+
+def _about_family(family: str, width: int | None) -> Iterator[str]:
+    """Yield what holds for all rows of a family: its cost, and its page."""
+    cost = _sections(family).get("Cost")
+    if cost is not None:
+        # As it is written: a section has paragraphs, and may have a table.
+        yield f"Cost of the family {family}:\n\n{cost}"
+        yield f"More: docs/rules/{family}.md (What varies, What happens instead, Limits, Rows)"
+
+
+def _rows_for(table: RuleTable, op: str) -> Iterator[FamilyRule]:
+    """Yield the rows of an operator, of a variant of one, or of all that a glob means.
+
+    They are those that hold for this PyTorch, or where there are none, those for others.
+    """
+    from detmode.table.rule_table import TORCH_VERSION
+
+    meant = [row for row in table if _means(row.rule, op)]
+    yield from [row for row in meant if row.rule.holds_for(TORCH_VERSION)] or meant
+    if not meant:
+        for func in _overloads(op):
+            yield from table.get(func)
+
+
+def _overloads(op: str) -> list[Any]:
+    """Return the overloads that an operator's name means, with or without its namespace."""
+    from detmode.mode.options import is_glob
+    from detmode.table.names import overloads_of
+    from detmode.table.rule_table import resolve
+
+    if is_glob(op) or not op.isascii():
+        return []
+    base, _, overload = (op if "::" in op else f"aten::{op}").partition(".")
+    names = [overload] if overload else overloads_of(base)
+    return [func for name in names if (func := resolve(f"{base}.{name}")) is not None]
+
+
+def _similar(table: RuleTable, op: str, *, among_all: bool = False) -> str:
+    """Return the question whether similar names were meant: of the table, or of all operators."""
+    from detmode.mode.options import is_glob
+    from detmode.table.names import near, registered
+
+    if is_glob(op):
+        return ""
+    known = {row.rule.op.partition(".")[0] for row in table}
+    if among_all:
+        namespace = op.partition("::")[0] if "::" in op else "aten"
+        known |= {name.partition(".")[0] for name in registered(namespace)}
+    return near(op, known, most=3 if among_all else 1)
+
+
+def _means(rule: Rule, pattern: str) -> bool:
+    """Return whether ``pattern`` names a rule's operator, with or without namespace and overload.
+
+    Users who have PyTorch's message have the name in it.
+    """
+    bare = rule.op.partition("::")[2]
+    alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
+    names = (rule.op, bare, rule.op.partition(".")[0], bare.partition(".")[0], *alerts)
+    return any(fnmatchcase(name, pattern) for name in names if name)
