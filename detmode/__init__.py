@@ -11,10 +11,14 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import lazy_loader
 
 from detmode.environment import log as _log
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 __version__ = "0.1.0"
 
@@ -52,5 +56,13 @@ class _Aliases(MetaPathFinder, Loader):
 
 
 sys.meta_path.append(_Aliases())
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Define ``%%deterministic``; IPython calls this for ``%load_ext detmode``."""
+    from detmode.integrations.notebook import load
+
+    load(shell)
+
 
 _log.configure()

@@ -24,7 +24,9 @@ ROWS = (
     row("aten::histc.default", "warn", None, 2, "b.py:1"),
     row("aten::index_put.default", "error", None, 1, "b.py:9", "Net.body.0"),
 )
-REPORT = Report(ROWS, [(0, "Net.head"), (2, "Net.body.0"), (1, None), (2, "Net.body.0")])
+REPORT = Report(
+    ROWS, [(0, "Net.head", 1), (2, "Net.body.0", 1), (1, None, 1), (2, "Net.body.0", 1)]
+)
 
 
 def step():
@@ -68,7 +70,7 @@ def test_a_filtered_report_says_so():
     some = REPORT.where(varies=True).where(action="error")
     note = " (of the rows where varies=True and action='error' alone)"
     assert some.verdict == f"may vary: 1 call at 1 line{note}"
-    assert some.first_calls == ((0, "Net.body.0"), (0, "Net.body.0"))
+    assert some.course == ((0, "Net.body.0", 1), (0, "Net.body.0", 1))
     assert Report.from_json(some.to_json()).verdict == some.verdict
     assert REPORT.where().verdict == "may vary: 3 calls at 2 lines"
     with pytest.raises(TypeError, match=r"where\(\) filters by a field of ReportRow .*got 'acton'"):

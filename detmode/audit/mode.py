@@ -98,7 +98,7 @@ class Audit(DeterministicMode):
             replace(tally.total),
             tally.fill_bytes,
             find_unseen(self._table, stand_ins, tally.called, self._would_on_cuda),
-            met.first_calls,
+            met.course,
         )
 
     def _look_up(self, func: Any) -> OverloadInfo | None:

@@ -66,10 +66,10 @@ class AuditReport(Report):
         total: Cost,
         fill_bytes: int,
         unseen: Iterable[Unseen],
-        first_calls: Iterable[tuple[int, str | None]] = (),
+        course: Iterable[tuple[int, str | None, int]] = (),
         head: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(records, first_calls, head)
+        super().__init__(records, course, head)
         self.costs = tuple(costs)
         self.modules = dict(modules)
         self.total = total

@@ -11,6 +11,7 @@ import torch
 from detmode.environment.process_setting import FLAG
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
+from detmode.reports.timeline import Course
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
@@ -19,8 +20,6 @@ from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
 """Calls of a row that are logged."""
-_FIRST_CALLS = 10_000
-"""Calls that are remembered in their order, for a report's timeline."""
 
 
 class RowCounter:
@@ -37,7 +36,7 @@ class RowCounter:
         self._logger = logger
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
-        self._first_calls: list[tuple[ReportRow, str | None]] = []
+        self._course = Course()
         self._calls = 0
 
     def report(self, head: Mapping[str, str]) -> Report:
@@ -47,11 +46,11 @@ class RowCounter:
             head: of the report.
         """
         # Before the rows: other threads may begin new ones meanwhile.
-        first_calls = list(self._first_calls)
+        course = self._course.calls()
         rows = list(self._rows.values())
         positions = {id(record): position for position, record in enumerate(rows)}
-        calls = [(positions[id(record)], module) for record, module in first_calls]
-        return Report(map(replace, rows), calls, head)
+        course = [(positions[row], module, count) for row, module, count in course]
+        return Report(map(replace, rows), course, head)
 
     def count(self, call: InterceptedCall, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
@@ -86,8 +85,7 @@ class RowCounter:
         if module is not None:
             record.modules.setdefault(module, 0)
             record.modules[module] += 1
-        if len(self._first_calls) < _FIRST_CALLS:
-            self._first_calls.append((record, module))
+        self._course.add(id(record), module)
         self._calls += 1
         if record.count <= _LINES + 1 and self._logger.isEnabledFor(logging.DEBUG):
             self._log(call, decision, record)

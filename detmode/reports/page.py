@@ -46,6 +46,7 @@ class TableRow:
         modules: the ``nn.Module`` paths of its calls; ``None`` for calls in no module.
         outer_site: the line of the user's own program that leads to ``site``, if it is another.
         more: names and texts that are too long for a column.
+        is_point: true if two runs diverge at a call of this line.
     """
 
     cells: tuple[str, ...]
@@ -56,6 +57,7 @@ class TableRow:
     modules: tuple[str | None, ...] = (None,)
     outer_site: str | None = None
     more: tuple[tuple[str, str], ...] = ()
+    is_point: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Page:
         timeline: the calls in their order, by module.
         opened: calls with both sides.
         listings: further tables, opened one by one.
+        origin: names and texts: the command, the versions.
     """
 
     title: str
@@ -144,6 +147,7 @@ class Page:
     timeline: Timeline | None = None
     opened: tuple[Opened, ...] = ()
     listings: tuple[Listing, ...] = ()
+    origin: tuple[tuple[str, str], ...] = ()
 
     def level(self, group: str) -> str:
         """Return the level of a group's rows."""

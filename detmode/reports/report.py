@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -114,12 +115,31 @@ _FIELDS = tuple(each.name for each in fields(ReportRow))
 _FILTERS = (*_FIELDS, "varies", "fills_memory")
 
 
+def this_process() -> dict[str, Any]:
+    """The origin of a report that this process makes: versions and command."""
+    import torch  # whoever makes a report has it; whoever names the class need not
+
+    return {
+        "detmode": detmode.__version__,
+        "torch": torch.__version__,
+        "command": list(sys.orig_argv),
+    }
+
+
+def origin_of(head: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return names and texts for what a report's head says of its origin."""
+    versions = ("detmode", head["detmode"]), ("PyTorch", head["torch"])
+    ranks = (("ranks", f"{head['world_size']}"),) if "world_size" in head else ()
+    return (("command", shlex.join(map(str, head["command"]))), *versions, *ranks)
+
+
 class Report(Shown):
     """The rows of one mode, in the order of their first calls: it iterates over them.
 
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
-        first_calls: for each of the first calls, in order, the position of its row and its module.
+        course: the run's calls in their order: for each of its parts, the position of a row, the
+            module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
             ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``where``, if
             the rows are those of a filter; and for a distributed run ``world_size``, and
@@ -127,26 +147,20 @@ class Report(Shown):
 
     Args:
         records: the rows.
-        first_calls: for each of the first calls, in order, the position of its row and its module.
+        course: the run's calls in their order: for each of its parts, the position of a row, the
+            module, and the number of calls; a part of a short run is one call.
         head: the report's origin, as far as it is not this process.
     """
 
     def __init__(
         self,
         records: Iterable[ReportRow],
-        first_calls: Iterable[tuple[int, str | None]] = (),
+        course: Iterable[tuple[int, str | None, int]] = (),
         head: Mapping[str, Any] | None = None,
     ) -> None:
-        import torch  # whoever makes a report has it; whoever names the class need not
-
         self.records = tuple(records)
-        self.first_calls = tuple(first_calls)
-        self.head = {
-            "detmode": detmode.__version__,
-            "torch": torch.__version__,
-            "command": list(sys.orig_argv),
-            **(head or {}),
-        }
+        self.course = tuple(course)
+        self.head = {**this_process(), **(head or {})}
 
     @property
     def verdict(self) -> str:
@@ -167,7 +181,7 @@ class Report(Shown):
     def by(self, rank: int) -> Report:
         """Return the report with all rows as a rank's."""
         rows = [replace(record, ranks=[rank]) for record in self.records]
-        return Report(rows, self.first_calls, self.head)
+        return Report(rows, self.course, self.head)
 
     @property
     def missing(self) -> dict[str, list[int]]:
@@ -239,10 +253,11 @@ class Report(Shown):
         """Return the page: a row for each record, those that need attention first."""
         actions = {record.action for record in self.records}
         varies = any(record.varies for record in self.records)
-        calls = [(module, self.records[row].action) for row, module in self.first_calls]
+        course = [(module, self.records[row].action, count) for row, module, count in self.course]
+        calls = sum(count for *_, count in course)
         total = sum(record.count for record in self.records)
         columns = (*_COLUMNS, *(("ranks",) if any(record.ranks for record in self.records) else ()))
-        what = "calls" if len(calls) == total else f"calls, the first of {total:,}"
+        what = "calls" if calls == total else f"calls of {total:,}, those of one rank"
         return Page(
             title="What the mode intercepted",
             verdict=self.verdict,
@@ -250,7 +265,8 @@ class Report(Shown):
             groups=ACTIONS,
             table=Table(columns, tuple(_row(record, columns) for record in self.ordered())),
             facts=(f"Next: {self.next_step}.", *map("{}.".format, self.absences())),
-            timeline=timeline_of(calls, len(calls), _NAMES, what) if calls else None,
+            origin=origin_of(self.head),
+            timeline=timeline_of(course, calls, _NAMES, what) if course else None,
         )
 
     def absences(self) -> list[str]:
@@ -292,7 +308,7 @@ class Report(Shown):
             conditions = f"{self.head['where']} and {conditions}"
         return Report(
             (self.records[number] for number in kept),
-            ((places[row], module) for row, module in self.first_calls if row in places),
+            ((places[row], module, count) for row, module, count in self.course if row in places),
             self.head | {"where": conditions} if wanted else self.head,
         )
 
@@ -395,8 +411,8 @@ def of_ranks(
     """
     rows = merged(row for report in (own, *others) for row in report.records)
     places = {row.line: place for place, row in enumerate(rows)}
-    calls = [(places[own.records[row].line], module) for row, module in own.first_calls]
-    return Report(rows, calls, {**own.head, "world_size": world_size, "missing": dict(missing)})
+    course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
+    return Report(rows, course, {**own.head, "world_size": world_size, "missing": dict(missing)})
 
 
 def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:

@@ -63,6 +63,12 @@ class Shown:
         """Workflow commands, which GitHub Actions shows as annotations at lines of code."""
         return to_github(self.page())
 
+    def _repr_html_(self) -> str:
+        """The report in a notebook."""
+        from detmode.reports.html import to_fragment
+
+        return to_fragment(self.page())
+
     def to_sarif(self) -> str:
         """SARIF 2.1.0, as code scanning services read it."""
         return to_sarif(self.page())

@@ -1,4 +1,4 @@
-"""The calls of a run in their order, by module, small enough to be drawn."""
+"""The calls of a run in their order, by module, small enough to be kept and to be drawn."""
 
 from __future__ import annotations
 
@@ -6,41 +6,104 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+
+from detmode.cuda.undo import Lock
 
 _BINS = 240
 _LANES = 40
+_STRETCHES = 2048
+_RECENT = 8192
 NO_MODULE = "(no module)"
 
 _Cells = defaultdict[str, defaultdict[int, Counter[int]]]
 """For each module: of each bin how many calls of each group, by the group's rank."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """Neighbouring calls of one lane that look alike.
+class Course:
+    """The order of a run's calls, in memory that does not grow with their number.
 
-    Args:
-        begin: its beginning, as a share of the run between 0 and 1; ``end`` likewise.
-        end: its end.
-        group: the most serious group among the calls.
-        calls: the number of calls of the lane.
+    The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
+    become twice as long whenever there are too many. Several threads may add calls.
     """
 
-    begin: float
-    end: float
-    group: str
-    calls: int
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._latest: list[tuple[int, str | None]] = []
+        self._counts: Counter[tuple[int, int, str | None]] = Counter()
+        self._length = 1
+        self._counted = 0
+
+    def add(self, row: int, module: str | None) -> None:
+        """Add a call.
+
+        Args:
+            row: a number for its row.
+            module: the path of its module.
+        """
+        self._latest.append((row, module))
+        if len(self._latest) >= _RECENT:
+            self._lock.run(self._count)
+
+    def calls(self) -> list[tuple[int, str | None, int]]:
+        """Return the row, the module and the number of calls of each part, in order."""
+        return self._lock.run(self._parts)
+
+    def _parts(self) -> list[tuple[int, str | None, int]]:
+        counted = [(row, module, count) for (_, row, module), count in self._counts.items()]
+        return counted + [(row, module, 1) for row, module in list(self._latest)]
+
+    def _count(self) -> None:
+        latest = self._latest[:_RECENT]
+        if len(latest) < _RECENT:
+            return  # another thread has counted them
+        while (self._counted + _RECENT) // self._length >= _STRETCHES:
+            halved: Counter[tuple[int, int, str | None]] = Counter()
+            for (stretch, row, module), count in self._counts.items():
+                halved[stretch // 2, row, module] += count
+            self._counts, self._length = halved, self._length * 2
+        for place, (row, module) in enumerate(latest, start=self._counted):
+            self._counts[place // self._length, row, module] += 1
+        self._counted += _RECENT
+        # Other threads may have added calls behind them.
+        del self._latest[:_RECENT]
+
+
+@dataclass(frozen=True)
+class Column:
+    """The calls of one lane in one bin of the run.
+
+    Args:
+        place: the number of the bin.
+        counts: the number of calls of each group, the most serious first.
+    """
+
+    place: int
+    counts: tuple[tuple[str, int], ...]
+
+    @property
+    def calls(self) -> int:
+        """The number of calls."""
+        return sum(count for _, count in self.counts)
 
 
 @dataclass(frozen=True)
 class Lane:
-    """The calls of one module, and of those in it where there were too many lanes."""
+    """The calls of one module, and of those in it where there were too many lanes.
+
+    Args:
+        name: the module's path.
+        columns: those of the bins in which it is called.
+        counts: the number of calls of each group.
+    """
 
     name: str
-    spans: tuple[Span, ...]
+    columns: tuple[Column, ...]
     counts: tuple[tuple[str, int], ...]
-    """The number of calls of each group."""
+
+    @property
+    def calls(self) -> int:
+        """The number of calls."""
+        return sum(count for _, count in self.counts)
 
 
 @dataclass(frozen=True)
@@ -49,13 +112,19 @@ class Timeline:
 
     Args:
         lanes: one a module.
-        calls: the number of calls in them.
+        bins: the number of equal parts into which the run is cut.
+        total: the number of places in the run, all bins together.
+        calls: the number of calls in all lanes.
         unit: the unit of a call's place.
+        point: the place at which two runs diverge, as a share of the run between 0 and 1.
     """
 
     lanes: tuple[Lane, ...]
+    bins: int
+    total: int
     calls: int
     unit: str
+    point: float | None = None
 
 
 class TimelineBuilder:
@@ -63,7 +132,7 @@ class TimelineBuilder:
 
     Args:
         total: the number of places.
-        groups: names of groups, the most serious first: it is what a span shows.
+        groups: names of groups, the most serious first.
     """
 
     def __init__(self, total: int, groups: Sequence[str]) -> None:
@@ -78,27 +147,25 @@ class TimelineBuilder:
         where = min(place * self._bins // self._total, self._bins - 1)
         self._cells[module or NO_MODULE][where][self._rank[group]] += count
 
-    def timeline(self, unit: str) -> Timeline:
-        """Return the timeline of the calls so far."""
+    def timeline(self, unit: str, point: int | None = None) -> Timeline:
+        """Return the timeline of the calls so far.
+
+        Args:
+            unit: of a call's place.
+            point: the place at which two runs diverge.
+        """
         lanes = tuple(self._lane(name, bins) for name, bins in _merged(self._cells).items())
-        calls = sum(count for lane in lanes for _, count in lane.counts)
-        return Timeline(lanes, calls, unit)
+        calls = sum(lane.calls for lane in lanes)
+        # In the middle of its call, which is seen where a run has few.
+        share = None if point is None else min((point + 0.5) / self._total, 1.0)
+        return Timeline(lanes, self._bins, self._total, calls, unit, share)
 
     def _lane(self, name: str, bins: Mapping[int, Counter[int]]) -> Lane:
-        spans = []
-        places = sorted(bins.items())
-        filled = ((where, min(counts), sum(counts.values())) for where, counts in places)
-        # Bins that follow each other and show the same group differ from their number by the same.
-        for (_, rank), run in groupby(
-            enumerate(filled), lambda each: (each[1][0] - each[0], each[1][1])
-        ):
-            members = [each for _, each in run]
-            begin, end = members[0][0], members[-1][0] + 1
-            calls = sum(count for _, _, count in members)
-            spans.append(Span(begin / self._bins, end / self._bins, self._groups[rank], calls))
-        totals = sum(bins.values(), Counter[int]())
-        counts = tuple((self._groups[rank], count) for rank, count in sorted(totals.items()))
-        return Lane(name, tuple(spans), counts)
+        columns = tuple(Column(place, self._named(bins[place])) for place in sorted(bins))
+        return Lane(name, columns, self._named(sum(bins.values(), Counter[int]())))
+
+    def _named(self, counts: Counter[int]) -> tuple[tuple[str, int], ...]:
+        return tuple((self._groups[rank], count) for rank, count in sorted(counts.items()))
 
 
 def _merged(cells: _Cells) -> _Cells:
@@ -121,10 +188,12 @@ def _merged(cells: _Cells) -> _Cells:
 
 
 def timeline_of(
-    calls: Iterable[tuple[str | None, str]], total: int, groups: Sequence[str], unit: str
+    calls: Iterable[tuple[str | None, str, int]], total: int, groups: Sequence[str], unit: str
 ) -> Timeline:
-    """The timeline of calls given as ``(module, group)`` in their order."""
+    """The timeline of calls given as ``(module, group, count)`` in their order."""
     builder = TimelineBuilder(total, groups)
-    for place, (module, group) in enumerate(calls):
-        builder.add(place, module, group)
+    place = 0
+    for module, group, count in calls:
+        builder.add(place, module, group, count)
+        place += count
     return builder.timeline(unit)

@@ -85,8 +85,8 @@ class Line:
     module: str | None
     counts: tuple[int, ...]
 
-    def row(self) -> TableRow:
-        """The line of a table."""
+    def row(self, divergence: Divergence | None) -> TableRow:
+        """The line of a table, marked if the runs diverge at one of its calls."""
         group = next(group for group, count in zip(GROUPS, self.counts) if count)
         counted = [f"{count:,} {group.name}" for group, count in zip(GROUPS, self.counts) if count]
         return TableRow(
@@ -96,7 +96,13 @@ class Line:
             message=f"{self.overload}: of its calls at this line, {', '.join(counted)}.",
             site=self.site,
             modules=(self.module,),
+            is_point=divergence is not None and divergence.line == self.line,
         )
+
+    @property
+    def line(self) -> tuple[str, str, str | None]:
+        """Return what no two lines of a comparison share: the overload, the site, the module."""
+        return self.overload, self.site, self.module
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,11 @@ class Divergence:
         assert found is not None
         return found
 
+    @property
+    def line(self) -> tuple[str, str, str | None]:
+        """The call's overload, site and module."""
+        return self.call.overload, self.call.site, self.call.module
+
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
@@ -154,6 +165,7 @@ class Comparison(Shown):
         started: differences in the runs' starts (arguments, PyTorch's version, its threads):
             the name, the first run's value and the second's.
         steps: the steps that were recorded, as ``--steps`` has them; "0:" for all of them.
+        origin: names and texts: the folder, the arguments and PyTorch's version of each run.
     """
 
     divergence: Divergence | None
@@ -171,6 +183,7 @@ class Comparison(Shown):
     to_dump: tuple[tuple[CallName, ...], tuple[CallName, ...]] = ((), ())
     started: tuple[tuple[str, str, str], ...] = ()
     steps: str = "0:"
+    origin: tuple[tuple[str, str], ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -294,10 +307,11 @@ class Comparison(Shown):
             verdict=f"{self.verdict[0].upper()}{self.verdict[1:]}.",
             severity="note" if self.identical else "error",
             groups=GROUPS,
-            table=Table(COLUMNS, tuple(line.row() for line in self.lines)),
+            table=Table(COLUMNS, tuple(line.row(self.divergence) for line in self.lines)),
             facts=(*facts, *filter(None, [self._how_to_dump()])),
             timeline=self.timeline,
             opened=tuple(opened),
+            origin=self.origin,
         )
 
 

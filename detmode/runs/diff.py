@@ -25,6 +25,7 @@ from detmode.runs.dump_diff import compare_dumps, pairs
 from detmode.runs.dump_file import dumps_of
 from detmode.runs.graphs import GRAPH
 from detmode.runs.started import (
+    origins_of,
     other_groups,
     reseeded_generators,
     started_differently,
@@ -85,8 +86,8 @@ class _Tally:
         self._place = 0
         self.totals: Counter[str] = Counter()
 
-    def add(self, i: int | None, j: int | None, group: str) -> None:
-        """Count a call of both runs, or of one."""
+    def add(self, i: int | None, j: int | None, group: str) -> int:
+        """Count a call of both runs, or of one; return its position in the first run."""
         if i is not None:
             self._place = i
             line = self._one.lines[self._one.line_of[i]]
@@ -96,6 +97,7 @@ class _Tally:
         self.totals[group] += 1
         self.timeline.add(self._place, line[2], group)
         self._lines[line][group] += 1
+        return self._place
 
     def lines(self) -> tuple[Line, ...]:
         """Return the lines whose calls are not all the same, in the order of their first call."""
@@ -128,7 +130,8 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
     ranks = two_ranks(one.reader, other.reader)
     tally = _Tally(one, other)
     parts: dict[tuple[Any, ...], TakenPart] = {}
-    places: dict[str, int] = {}
+    # Of the divergence: its position among all aligned calls, and that in the first run.
+    places: dict[str, tuple[int, int]] = {}
     anchors = (one.anchors, other.anchors)
     pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors)
     for place, (i, j) in enumerate(progress(pairs_of_calls, "comparing", "calls")):
@@ -139,10 +142,10 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
             group = SAME if one.whole[i] == other.whole[j] else DIFFERENT
             if i in dumped_numbers:
                 aligned[i] = j
-        tally.add(i, j, group.name)
+        drawn = tally.add(i, j, group.name)
         if i is None or j is None:
             firsts.setdefault("divergence", (i, j))
-            places.setdefault("divergence", place)
+            places.setdefault("divergence", (place, drawn))
             continue
         if len(ends) < len(firsts) and one.is_graph(i):
             ends = {**dict.fromkeys(firsts, (i, j)), **ends}
@@ -154,7 +157,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
             # Ranks have their own data; the results of such collectives must be the same.
             if ranks is None or same_inputs or _shared_differ(one, i, other, j):
                 firsts.setdefault("divergence", (i, j))
-                places.setdefault("divergence", place)
+                places.setdefault("divergence", (place, drawn))
             if same_inputs and not _is_collective(one, i, other, j):
                 firsts.setdefault("outputs", (i, j))
             elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
@@ -204,6 +207,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         if not one.is_graph(mine.number)
     ]
     cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
+    at, point = places.get("divergence", (None, None))
     comparison = Comparison(
         *named,
         same,
@@ -212,15 +216,16 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         only_second,
         tuple(cut),
         tally.lines(),
-        tally.timeline.timeline("calls, at their positions in the first run"),
+        tally.timeline.timeline("calls, at their positions in the first run", point),
         ranks,
         tuple(compare_dumps(*pair) for pair in dumped),
         (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
         # Two ranks of one run may have groups of their own.
         started_differently(one.reader, other.reader) + (() if ranks else other_groups(one, other)),
         str(one.reader.steps_recorded),
+        origins_of(one.reader, other.reader),
     )
-    return TraceDiff(comparison, places.get("divergence"), parts)
+    return TraceDiff(comparison, at, parts)
 
 
 def _parts(

@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from detmode.reports.modules import agreed
 from detmode.reports.page import Group, Page, Table, TableRow, plural
+from detmode.reports.report import origin_of, this_process
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import table
 
@@ -182,6 +183,7 @@ class ProbeReport(Shown):
             groups=GROUPS,
             table=Table(_COLUMNS, tuple(map(_row, ordered))),
             facts=tuple(facts),
+            origin=origin_of(this_process()),
         )
 
     def _times(self) -> str:

@@ -101,6 +101,7 @@ def _joined(
         incomplete=tuple(path for each in comparisons.values() for path in each.incomplete),
         lines=shown.lines,
         timeline=shown.timeline,
+        origin=shown.origin,
         dumped=shown.dumped,
         to_dump=shown.to_dump,
         steps=shown.steps,

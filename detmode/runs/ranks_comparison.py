@@ -130,7 +130,10 @@ class RunComparison(Comparison):
         rows = tuple(
             replace(row, cells=(str(rank), *row.cells))
             for rank, comparison in self.comparisons.items()
-            for row in (line.row() for line in comparison.lines)
+            for row in (
+                line.row(None if rank in self.reached else comparison.divergence)
+                for line in comparison.lines
+            )
         )
         return replace(
             super().page(),

@@ -37,6 +37,14 @@ def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
     return tuple(each for each in found if each[1] != each[2])
 
 
+def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
+    """Return the origin of both runs: the folder, the program's arguments, PyTorch's version."""
+    return tuple(
+        (name, f"{run.path}: {_text(run.about.get('arguments'))}, PyTorch {run.about.get('torch')}")
+        for name, run in (("first run", one), ("second run", other))
+    )
+
+
 def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, ...]:
     """Return how runs were started differently, with the ranks if it is not all of them."""
     found: dict[Started, list[int]] = {}

@@ -13,7 +13,7 @@ from detmode.reports.progress import progress
 from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import DIFFERENT, Comparison
 from detmode.runs.levels import CALL, MODULE
-from detmode.runs.started import started_differently, started_of_all
+from detmode.runs.started import origins_of, started_differently, started_of_all
 from detmode.runs.step_range import StepRange
 from detmode.runs.trace_file import Reader, TraceError
 
@@ -159,6 +159,7 @@ def diff_steps(
     firsts: dict[int, FirstStep] = {}
     counts = [0, 0, 0, 0]
     incomplete, started = [], {}
+    origins: tuple[tuple[str, str], ...] = ()
     for rank, pair in pairs.items():
         one, other = map(Reader, pair)
         steps = progress(zip_longest(one.steps(), other.steps()), f"comparing {pair[0]}", "steps")
@@ -174,6 +175,7 @@ def diff_steps(
                 firsts.setdefault(rank, FirstStep(number, tuple(differing)))
         incomplete += [str(reader.path) for reader in (one, other) if not reader.complete]
         started[rank] = started_differently(one, other)
+        origins = origins or origins_of(one, other)
     same, different, only_first, only_second = counts
     return StepsComparison(
         divergence=None,
@@ -185,6 +187,7 @@ def diff_steps(
         only_second=only_second,
         incomplete=tuple(incomplete),
         started=started_of_all(started),
+        origin=origins,
         level=level,
         firsts=firsts,
         compared=tuple(pairs) if is_run else (),

@@ -8,6 +8,7 @@ from types import FrameType
 import torch
 from torch import Tensor
 
+from detmode.sites.cells import place_in
 from detmode.sites.files import is_users
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import place_of, runs_graph, site_from
@@ -47,7 +48,7 @@ class CallSites:
         place = self._place()
         if frame is not None and is_users(frame.f_code.co_filename):
             file, line = frame.f_code.co_filename, frame.f_code.co_firstlineno
-            place = CallSite(Site(f"{file}:{line}", file, line), place.module)
+            place = CallSite(Site(place_in(file, line), file, line), place.module)
         if makes_node:
             self._memory.remember_place(place, self._since)
         return place

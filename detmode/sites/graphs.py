@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from detmode.sites.cells import place_in
 from detmode.sites.files import is_own, is_users
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import CallSite, Site
@@ -109,9 +110,9 @@ def text_of(node: torch.fx.Node) -> str:
     site = outer = ""
     for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
         if not site and is_users(file):
-            site = f"{file}:{line}"
+            site = place_in(file, line)
         if is_own(file):
-            outer = f"{file}:{line}"
+            outer = place_in(file, line)
             break
     return "|".join((site or f"{_NO_LINE}{node.name}>", outer, _module(node), _name(node)))
 

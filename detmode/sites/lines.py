@@ -12,6 +12,7 @@ from types import FrameType
 import torch
 
 from detmode.sites.by_id import ById
+from detmode.sites.cells import place_in
 from detmode.sites.files import is_own, is_users
 from detmode.sites.graphs import INTERPRETER, is_compilers, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
@@ -124,7 +125,7 @@ def site_of(frame: FrameType) -> Site:
     if site is None:
         file, line = code.co_filename, frame.f_lineno
         python_module = frame.f_globals.get("__name__")
-        site = sites[frame.f_lasti] = Site(f"{file}:{line}", file, line, python_module)
+        site = sites[frame.f_lasti] = Site(place_in(file, line), file, line, python_module)
     return site
 
 

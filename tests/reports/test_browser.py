@@ -1,104 +1,138 @@
-"""The HTML page in a browser: filters, module buttons, and both colour schemes."""
+"""The HTML page in a browser: filters, sorting, module buttons, colours, width, print, pictures."""
 
-import html
+import json
 import re
-import shutil
-import subprocess
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
+import take_pictures
+from PIL import Image
 
 from detmode import Report, ReportRow
+from detmode.reports.page import Listing, Page, Table
+from detmode.reports.shown import Shown
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the PATH")
+pytestmark = [
+    pytest.mark.skipif(take_pictures.BROWSER is None, reason="needs Chromium on the PATH"),
+    pytest.mark.thorough,
+]
 
 ROWS = (
-    ("aten::put_.default", "error", "Net.head"),
-    ("aten::cumsum.default", "substitute", "Net.body.0"),
-    ("aten::convolution.default", "native", "Net.body.1"),
-    ("aten::histc.default", "substitute", None),
+    ("aten::put_.default", "error", "Net.head", 7),
+    ("aten::cumsum.default", "substitute", "Net.body.0", 1200),
+    ("aten::convolution.default", "native", "Net.body.1", 30),
+    ("aten::histc.default", "allow", None, 999_999),
 )
+NAMES = [name for name, *_ in ROWS]
 
 
-def page() -> str:
+def report() -> Report:
     records = [
-        ReportRow(overload, "family", action, None, None, 1, f"train.py:{line}", module)
-        for line, (overload, action, module) in enumerate(ROWS, 1)
+        ReportRow(
+            *(overload, "family", action, None, None, count, f"{'deep/' * 30}train.py:{line}"),
+            module,
+            because="its threads race " * 20,
+        )
+        for line, (overload, action, module, count) in enumerate(ROWS, 1)
     ]
-    modules = [module for *_, module in ROWS]
-    return Report(records, enumerate(modules)).to_html()
+    return Report(records, [(row, module, count) for row, (*_, module, count) in enumerate(ROWS)])
 
 
-def browse(tmp_path: Path, script: str = "", *options: str) -> str:
-    """The page after a script has used it, as the browser has it then."""
+class Weighed(Shown):
+    """A report with sizes, as an audit has them, in a listing."""
+
+    def page(self) -> Page:
+        sizes = ("1.5 MB", "900 kB", "not counted", "20 bytes", "1.2 GB")
+        listing = Listing("Bytes", ("moves",), tuple((size,) for size in sizes))
+        return Page("Sizes", "None.", "note", (), Table((), ()), listings=(listing,))
+
+
+def asked(tmp_path: Path, shown: Shown, script: str, *options: str, scheme: str = "light") -> Any:
+    """What a script returns that uses the page."""
+    result = f"document.body.dataset.result = JSON.stringify((() => {{{script}}})())"
     file = tmp_path / "page.html"
-    file.write_text(page().replace("</body>", f"<script>{script}</script></body>"))
-    return subprocess.run(
-        [
-            *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", *options, "--dump-dom", file.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout
+    file.write_text(shown.to_html().replace("</body>", f"<script>{result}</script></body>"))
+    dom = take_pictures.browse(file, "--dump-dom", *options, scheme=scheme)
+    (found,) = re.findall(r'data-result="([^"]*)"', dom)
+    return json.loads(unescape(found))
 
 
-def shown(dom: str) -> list[str]:
-    """The overloads of the rows that are not hidden."""
-    rows = re.findall(r'<tr data-group="[^"]*"([^>]*)>(.*?)</tr>', dom, re.DOTALL)
-    texts = [
-        re.sub(r"<[^>]*>", " ", cells) for attributes, cells in rows if "hidden" not in attributes
-    ]
-    return [html.unescape(re.sub(r"\s", "", text)) for text in texts]
+SHOWN = """
+  const shown = () => [...document.querySelectorAll(".rows tbody")].filter((row) => !row.hidden)
+    .map((row) => row.rows[0].cells[1].textContent);
+"""
 
 
-def names(dom: str) -> list[str]:
-    return [name for text in shown(dom) for name, *_ in ROWS if name in text]
-
-
-ALL = [name for name, *_ in ROWS]
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        pytest.param("", ALL, id="all"),
-        pytest.param(
-            "document.querySelector('[value=substitute]').click()", ALL[:1] + ALL[2:3], id="group"
-        ),
-        pytest.param(
-            "const text = document.querySelector('[name=text]'); text.value = 'CUMSUM';"
-            "text.dispatchEvent(new Event('input', {bubbles: true}))",
-            ALL[1:2],
-            id="text",
-        ),
-        pytest.param(
-            "document.querySelector('.lane[data-module=\"Net.body.1\"]').click()",
-            ALL[2:3],
-            id="module",
-        ),
-        pytest.param(
-            "document.querySelector('.lane[data-module=\"(no module)\"]').click()",
-            ALL[3:],
-            id="no module",
-        ),
-        pytest.param(
-            "const b = document.querySelector('.lane'); b.click(); b.click()",
-            ALL,
-            id="module again",
-        ),
-    ],
-)
-def test_filters(script: str, expected: list[str], tmp_path: Path) -> None:
+def test_filters(tmp_path: Path) -> None:
     """Boxes, text and modules narrow the rows, and the page says how many are left."""
-    dom = browse(tmp_path, script)
-    assert sorted(names(dom)) == sorted(expected)
-    assert f"{len(expected)} of {len(ROWS)} rows" in dom
+    script = """
+      const found = [shown()], press = (query) => document.querySelector(query).click();
+      const told = () => document.querySelector("output").textContent;
+      press("[value=substitute]"); found.push(shown(), told()); press("[value=substitute]");
+      const text = document.querySelector("[name=text]");
+      const type = (word) => {
+        text.value = word; text.dispatchEvent(new Event("input", {bubbles: true}));
+      };
+      type("CUMSUM"); found.push(shown()); type("");
+      const lane = "[data-module='Net.body.1'].lane";
+      press(lane); found.push(shown()); press(lane); found.push(shown());
+      press("[data-module='(no module)'].lane"); found.push(shown());
+      return found;
+    """
+    put, cumsum, convolution, histc = NAMES
+    urgent_first = [put, histc, cumsum, convolution]
+    assert asked(tmp_path, report(), SHOWN + script) == [
+        urgent_first,
+        [put, histc, convolution],
+        "3 of 4 rows",
+        [cumsum],
+        [convolution],
+        urgent_first,
+        [histc],
+    ]
+
+
+def test_sorting(tmp_path: Path) -> None:
+    """A heading sorts by what it names: numbers from the most, texts from A; then back.
+
+    A row keeps its reason, and a filter what is hidden.
+    """
+    script = """
+      const heads = [...document.querySelectorAll(".rows thead th")];
+      const named = (name) => heads.find((head) => head.textContent === name);
+      const click = (name) => { named(name).querySelector("button").click(); return shown(); };
+      const orders = ["count", "count", "count", "overload"].map(
+        (name) => [click(name), named(name).ariaSort]);
+      const rows = [...document.querySelectorAll(".rows tbody")];
+      return [...orders, rows.every((row) => row.rows.length === 2)];
+    """
+    put, cumsum, convolution, histc = NAMES
+    assert asked(tmp_path, report(), SHOWN + script) == [
+        [[histc, cumsum, convolution, put], "descending"],
+        [[put, convolution, cumsum, histc], "ascending"],
+        [[put, histc, cumsum, convolution], None],
+        [sorted(NAMES), "ascending"],
+        True,
+    ]
+
+
+def test_sorting_of_sizes(tmp_path: Path) -> None:
+    """Sizes are sorted by their units, those that are not known last."""
+    script = """
+      const button = document.querySelector("th button"), orders = [];
+      for (const time of [1, 2]) {
+        button.click();
+        orders.push([...document.querySelectorAll("tbody td")].map((cell) => cell.textContent));
+      }
+      return orders;
+    """
+    rising = ["20 bytes", "900 kB", "1.5 MB", "1.2 GB"]
+    assert asked(tmp_path, Weighed(), script) == [
+        [*reversed(rising), "not counted"],
+        [*rising, "not counted"],
+    ]
 
 
 def test_everything_is_reached_by_keyboard(tmp_path: Path) -> None:
@@ -111,23 +145,58 @@ def test_everything_is_reached_by_keyboard(tmp_path: Path) -> None:
         const name = part.getAttribute("aria-label") || part.textContent || label;
         return document.activeElement !== part || !name.trim();
       });
-      document.body.dataset.result = `${parts.length} parts, ${bad.length} bad`;
+      return [parts.length, bad.length];
     """
-    (result,) = re.findall(r'data-result="([^"]*)"', browse(tmp_path, script))
-    # Four lanes, three boxes, the text, the rows' region and the legend.
-    assert result == "10 parts, 0 bad"
+    # Four lanes, four boxes, the text, eight headings, the rows' region and the legend.
+    assert asked(tmp_path, report(), script) == [19, 0]
 
 
-@pytest.mark.parametrize(("scheme", "paper"), [(0, "rgb(22, 24, 29)"), (1, "rgb(255, 255, 255)")])
-def test_page_follows_the_colour_scheme(scheme: int, paper: str, tmp_path: Path) -> None:
-    """Light or dark as the reader's system is."""
-    script = "document.body.dataset.result = getComputedStyle(document.body).backgroundColor"
-    dom = browse(tmp_path, script, f"--blink-settings=preferredColorScheme={scheme}")
-    assert re.findall(r'data-result="([^"]*)"', dom) == [paper]
+@pytest.mark.parametrize(
+    ("scheme", "paper"), [("dark", "rgb(22, 24, 29)"), ("light", "rgb(255, 255, 255)")]
+)
+def test_page_follows_the_colour_scheme(scheme: str, paper: str, tmp_path: Path) -> None:
+    """Light or dark as the reader's system is; each action has a colour of its own in both."""
+    script = """
+      const colour = (part) => getComputedStyle(part).color;
+      const marks = [...document.querySelectorAll(".rows .mark")].map(colour);
+      return [getComputedStyle(document.body).backgroundColor, new Set(marks).size];
+    """
+    assert asked(tmp_path, report(), script, scheme=scheme) == [paper, len(ROWS)]
 
 
-def test_long_names_do_not_widen_the_page(tmp_path: Path) -> None:
-    """The page itself never scrolls sideways, on a narrow screen either."""
-    script = "document.body.dataset.result = document.documentElement.scrollWidth <= innerWidth"
-    dom = browse(tmp_path, script, "--window-size=500,800")
-    assert re.findall(r'data-result="([^"]*)"', dom) == ["true"]
+@pytest.mark.parametrize("width", [500, 800])
+def test_long_names_do_not_widen_the_page(width: int, tmp_path: Path) -> None:
+    """The page itself never scrolls sideways."""
+    script = "return [document.documentElement.scrollWidth <= innerWidth, innerWidth]"
+    found = asked(tmp_path, report(), script, f"--window-size={width},800")
+    assert found == [True, width]
+
+
+def test_page_in_print(tmp_path: Path) -> None:
+    """It is printed on landscape paper, which is wide enough for the rows."""
+    file, printed = tmp_path / "page.html", tmp_path / "page.pdf"
+    file.write_text(report().to_html())
+    take_pictures.browse(file, f"--print-to-pdf={printed}")
+    ((width, height),) = set(
+        re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed.read_bytes())
+    )
+    assert float(width) > float(height) > 500
+
+
+@pytest.mark.parametrize(("scheme", "is_dark"), [("dark", True), ("light", False)])
+def test_pictures(scheme: str, is_dark: bool, tmp_path: Path) -> None:
+    """A picture for the documentation is small, of one scheme, and shows the colours of actions."""
+    file = tmp_path / "page.png"
+    take_pictures.picture(report().to_html(), file, scheme)
+    assert file.stat().st_size < 100_000
+    with Image.open(file) as image:
+        assert image.size == take_pictures.SIZE
+        colours = {colour for _, colour in image.convert("RGB").getcolors()}
+        brightness = image.convert("L").resize((1, 1)).getpixel((0, 0))
+    assert (brightness < 80) is is_dark
+    hues = {
+        max(range(3), key=lambda i: colour[i])
+        for colour in colours
+        if max(colour) - min(colour) > 70
+    }
+    assert hues == {0, 1, 2}

@@ -16,7 +16,7 @@ from detmode import DeterministicMode, Report, ReportRow
 from detmode.cli.commands.output import show, write_files
 from detmode.reports.page import Fact, shortened
 from detmode.reports.shown import Shown
-from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
+from detmode.reports.timeline import NO_MODULE, Course, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 
 ACTIONS = ("substitute", "error", "native", "allow", "warn")
@@ -49,7 +49,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> detmode.Comparison:
 @pytest.fixture
 def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
     return {
-        "mode": Report(map(record, ACTIONS), [(row, "Net.body") for row in (0, 0, 1, 2, 3, 4)]),
+        "mode": Report(map(record, ACTIONS), [(row, "Net.body", 1) for row in (0, 0, 1, 2, 3, 4)]),
         "probe": ProbeReport([probed()], 9, [PassedOver("aten::view.default", "views", 5)], 3),
         "diff": comparison,
         "empty": Report([]),
@@ -57,32 +57,50 @@ def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
     }
 
 
-def test_span_shows_the_most_serious_call() -> None:
-    """Calls that fall on one place are one span, of the first of the groups among them."""
+def test_calls_of_one_place_are_counted_together() -> None:
+    """A column has the calls of each group at its place, the most serious first."""
     builder = TimelineBuilder(2, ["bad", "good"])
     for place, group in ((0, "good"), (1, "good"), (1, "bad"), (1, "good")):
         builder.add(place, "Net", group)
     (lane,) = builder.timeline("calls").lanes
-    assert [(span.begin, span.end, span.group, span.calls) for span in lane.spans] == [
-        (0.0, 0.5, "good", 1),
-        (0.5, 1.0, "bad", 3),
+    assert [(column.place, column.counts) for column in lane.columns] == [
+        (0, (("good", 1),)),
+        (1, (("bad", 1), ("good", 2))),
     ]
     assert lane.counts == (("bad", 1), ("good", 3))
 
 
-def test_neighbours_that_look_alike_are_one_span() -> None:
-    """A gap, or another group, ends a span."""
-    calls = [(None, "a"), (None, "a"), ("Net", "a"), (None, "a"), (None, "b")]
-    lanes = {lane.name: lane for lane in timeline_of(calls, 5, ["b", "a"], "calls").lanes}
-    assert list(lanes) == [NO_MODULE, "Net"]
-    assert [span.calls for span in lanes[NO_MODULE].spans] == [2, 1, 1]
-    assert [round(span.begin * 5) for span in lanes[NO_MODULE].spans] == [0, 3, 4]
+def test_a_few_calls_among_many_are_seen() -> None:
+    """One refused call of a million has a bar of its own; neighbours that look alike share one."""
+    rows = [record("native", count=999_999), record("error", count=1)]
+    course = [(0, "Net", 500_000), (1, "Net", 1), (0, "Net", 499_999)]
+    course[:1] = [(0, "Net", 500)] * 1000
+    course[-1:] = [(0, "Net", 499_999 // 3)] * 3
+    checked = Checked(Report(rows, course).to_html())
+    bars = {a["data-group"]: a["d"] for tag, a in checked.seen if tag == "path"}
+    assert re.fullmatch(r"M120 19h1v3h-1z", bars["error"])
+    assert bars["native"].startswith("M0 ")
+
+
+def test_course_of_a_long_run_is_small() -> None:
+    """However many calls a run makes, none is lost, and their order stays to a 1000th of it."""
+    course = Course()
+    for call in range(100_000):
+        course.add(call * 4 // 100_000, f"Net.{call % 3}")
+    calls = course.calls()
+    assert len(calls) < 3 * 2048 + 8192
+    assert sum(count for *_, count in calls) == 100_000
+    place, begins = 0, {}
+    for row, _, count in calls:
+        begins.setdefault(row, place)
+        place += count
+    assert begins == pytest.approx({0: 0, 1: 25_000, 2: 50_000, 3: 75_000}, abs=100)
 
 
 def test_lanes_of_deep_modules() -> None:
     """However deep modules are, their lanes are put together as deep as few enough allow."""
     deep = ".x" * 10_000
-    calls = [(f"Net.{i % 9}.{i % 90}{deep}", "a") for i in range(90)]
+    calls = [(f"Net.{i % 9}.{i % 90}{deep}", "a", 1) for i in range(90)]
     timeline = timeline_of(calls, len(calls), "ab", "calls")
     assert [lane.name for lane in timeline.lanes] == [f"Net.{i}" for i in range(9)]
     assert timeline.calls == 90
@@ -104,11 +122,11 @@ def test_names_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_timeline_of_a_long_run_is_small() -> None:
     """Neither many calls nor many modules make it larger than can be drawn; none is lost."""
-    calls = [(f"Net.block{i % 7}.layer{i % 100}", "ab"[i % 2]) for i in range(50_000)]
+    calls = [(f"Net.block{i % 7}.layer{i % 100}", "ab"[i % 2], 1) for i in range(50_000)]
     timeline = timeline_of(calls, len(calls), "ab", "calls")
     assert timeline.calls == 50_000
     assert {lane.name for lane in timeline.lanes} == {f"Net.block{i}" for i in range(7)}
-    assert sum(len(lane.spans) for lane in timeline.lanes) <= 7 * 240
+    assert sum(len(lane.columns) for lane in timeline.lanes) <= 7 * 240
 
 
 def test_mode_reports_its_calls_in_order() -> None:
@@ -122,7 +140,7 @@ def test_mode_reports_its_calls_in_order() -> None:
             torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
     timeline = mode.report().page().timeline
     assert timeline.calls == sum(row.count for row in mode.records) == 6
-    lanes = {lane.name: [round(span.begin * 6) for span in lane.spans] for lane in timeline.lanes}
+    lanes = {lane.name: [column.place for column in lane.columns] for lane in timeline.lanes}
     assert lanes == {"Sequential.1": [0, 3], "Sequential.0": [1, 4], NO_MODULE: [2, 5]}
 
 
@@ -252,17 +270,64 @@ def test_page_holds_all_it_needs(reports: dict[str, Shown]) -> None:
         assert ("html", {"lang": "en"}) in checked.seen
 
 
+def test_notebooks_show_every_report(reports: dict[str, Shown]) -> None:
+    """A cell shows the verdict, what differs and the first rows, and runs nothing."""
+    many = Report(record("warn", overload=f"aten::op{row}.default") for row in range(30))
+    for name, report in {**reports, "many": many}.items():
+        checked = Checked(report._repr_html_())
+        assert report.page().verdict in checked.text, name
+        assert not any(tag in ("script", "html", "body") for tag, _ in checked.seen)
+        for row in report.page().table.rows[:25]:
+            assert row.rule in checked.text, name
+        for fact in (fact for call in report.page().opened for fact in call.facts if fact.differs):
+            assert fact.second in checked.text
+    assert "op24" in many._repr_html_()
+    assert "op25" not in many._repr_html_()
+    assert "5 more rows" in many._repr_html_()
+    # Whatever a notebook's own colours are, marks bring theirs.
+    assert "color-scheme: only light" in many._repr_html_()
+
+
+def test_page_says_where_it_comes_from(
+    reports: dict[str, Shown], comparison: detmode.Comparison
+) -> None:
+    """A page has the command and the versions of the run, not those of who writes the page."""
+    other = {"command": ["python", "my script.py"], "torch": "2.9", "detmode": "0.0.9"}
+    text = Checked(Report([], head=other).to_html()).text
+    assert "python 'my script.py'" in text
+    assert re.search(r"PyTorch\s*2\.9\s", text)
+    assert torch.__version__ in Checked(reports["probe"].to_html()).text
+    (first, second) = comparison.page().origin
+    assert [first[0], second[0]] == ["first run", "second run"]
+    assert "one:" in first[1]
+    assert f"PyTorch {torch.__version__}" in second[1]
+
+
+def test_the_point_of_divergence_is_marked(comparison: detmode.Comparison) -> None:
+    """The line at which runs diverge is marked, alone, and so is its place in the timeline."""
+    page = comparison.page()
+    (marked,) = [row for row in page.table.rows if row.is_point]
+    assert (marked.rule, marked.site) == ("aten::addmm.default", comparison.divergence.call.site)
+    place = comparison.divergence.first.number + 0.5
+    assert page.timeline.point == pytest.approx(place / page.timeline.total)
+    text = comparison.to_html()
+    assert text.count("diverges here") == 1
+    assert f"--point:{100 * page.timeline.point:.2f}%" in text
+    assert Report([]).to_html().count("--point:") == 0
+
+
 def test_names_are_text() -> None:
     """Whatever a module or a file is called, it is shown and never run."""
     name = "<script>alert('x')</script>"
     row = record("warn", module=name, overload=f'a"{name}', site=f"{name}:1")
     for page in (
-        Report([row], [(0, name)]).to_html(),
+        Report([row], [(0, name, 1)]).to_html(),
         ProbeReport([probed(module=name, overload=name)], 1, [], 3).to_html(),
     ):
         checked = Checked(page)
         assert sum(tag == "script" for tag, _ in checked.seen) == 1
         assert name in checked.text
+    assert "<script" not in Report([row])._repr_html_()
 
 
 def test_rows_can_be_filtered_by_what_they_carry(reports: dict[str, Shown]) -> None:
@@ -270,7 +335,9 @@ def test_rows_can_be_filtered_by_what_they_carry(reports: dict[str, Shown]) -> N
     for name in ("mode", "probe", "diff"):
         checked = Checked(reports[name].to_html())
         boxes = {a["value"] for _, a in checked.seen if a.get("type") == "checkbox"}
-        groups = {a["data-group"] for tag, a in checked.seen if tag == "tr" and "data-group" in a}
+        groups = {
+            a["data-group"] for tag, a in checked.seen if tag == "tbody" and "data-group" in a
+        }
         assert boxes == groups != set()
 
 
@@ -300,14 +367,18 @@ def test_lines_of_a_comparison_count_every_call(comparison: detmode.Comparison) 
 
 def test_colours_can_be_read() -> None:
     """Every colour of text has a contrast of at least 4.5 to both backgrounds, light and dark."""
-    css = Path(detmode.__file__).parent.joinpath("reports", "templates", "page.css").read_text()
-    colours = {
-        name: pair for name, *pair in re.findall(r"--(\w+): light-dark\(#(\w{6}), #(\w{6})\)", css)
-    }
-    assert {"paper", "raised", "ink", "quiet", "error", "warning", "note", "none"} <= set(colours)
+    templates = Path(detmode.__file__).parent.joinpath("reports", "templates")
+    css = templates.joinpath("page.css").read_text() + templates.joinpath("tones.css").read_text()
+    pairs = re.findall(r"([^\n]*?)--(\w+): light-dark\(#(\w{6}), #(\w{6})\)", css)
+    colours = {name if name != "tone" else of: pair for of, name, *pair in pairs}
+    texts = set(colours) - {"paper", "raised", "line"}
+    assert {"ink", "quiet"} < texts
+    assert len(texts) == 8
+    # No two groups of calls look the same.
+    assert len({tuple(colours[name]) for name in texts if "{" in name}) == 6
     for theme in (0, 1):
         for background in ("paper", "raised"):
-            for name in set(colours) - {"paper", "raised", "line"}:
+            for name in texts:
                 ratio = contrast(colours[name][theme], colours[background][theme])
                 assert ratio >= 4.5, (name, background, theme, ratio)
 
