@@ -119,7 +119,6 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.output == STDOUT:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = _prepared(options, arguments)
-    from detmode.reports.page import plural
     from detmode.runs import recording
     from detmode.runs.step_range import StepRange
     from detmode.runs.trace_file import TraceError
@@ -142,7 +141,7 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         raise UsageError(str(failure))
     with _ended(failure) as status:
         if not options.quiet:
-            print(f"detmode: recorded {plural(*recorded.extent)} to {path}", file=sys.stderr)
+            print(f"detmode: recorded to {path}", file=sys.stderr)
             if rank_of() is None and failure is None:
                 then = f"then `detmode diff {path} OTHER`"
                 print(f"next: the same command with -o OTHER, {then}", file=sys.stderr)
