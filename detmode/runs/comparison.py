@@ -141,7 +141,7 @@ class Divergence:
         return self.call.overload, self.call.site, self.call.module
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """The result of comparing two runs.
 

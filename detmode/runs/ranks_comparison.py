@@ -27,7 +27,7 @@ class Cause:
     unknown: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunComparison(Comparison):
     """The result of comparing two runs of many ranks.
 

@@ -31,7 +31,7 @@ class FirstStep(NamedTuple):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepsComparison(Comparison):
     """The result of comparing two coarse recordings; counts are of steps, of all ranks together.
 
