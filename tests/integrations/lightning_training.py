@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def train(
     workers: int = 0,
     own_generator: bool = True,
     validates: bool = False,
-    module: Net | None = None,
+    make: Callable[[], Net] = Net,
     **trainer: Any,
 ) -> list[torch.Tensor]:
     """Train for three epochs of six steps; return the parameters.
@@ -74,21 +75,20 @@ def train(
         workers: of the loader.
         own_generator: the loader has a generator of its own, and does not use the global one.
         validates: there is a validation after each epoch, which draws random numbers.
-        module: that is trained.
+        make: makes the module.
         trainer: arguments of the trainer.
     """
     detmode.seed_everything(3)
-    module = module or Net()
+    module = make()
     seeded = detmode.dataloader_kwargs(3) if own_generator else {}
     loader = DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=workers, **seeded)
     pl.Trainer(
         accelerator="cpu",
-        max_epochs=3,
         callbacks=[*callbacks, ModelCheckpoint(folder, "{step}", save_top_k=-1, **saves)],
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        **{"devices": 1, "logger": False, **trainer},
+        **{"devices": 1, "max_epochs": 3, "logger": False, **trainer},
     ).fit(
         module,
         loader,

@@ -3,6 +3,7 @@
 import csv
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ pytestmark = [
     # Of Lightning, on what is deliberate here: no workers, few batches, loaders that do not resume.
     pytest.mark.filterwarnings("ignore::UserWarning"),
     # Of PyTorch, about what Lightning imports.
-    pytest.mark.filterwarnings("ignore::FutureWarning:lightning.*"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
 ]
 
@@ -71,9 +72,9 @@ def test_interrupted_and_resumed(
     The process draws random numbers before it resumes, as another program would.
     """
     whole = train(tmp_path / "whole", saves, DeterministicCallback(seed=3), **options)
-    fails = Net(fails_at=step + 1)
+    fails = partial(Net, fails_at=step + 1)
     with pytest.raises(KeyError, match="the training stops"):
-        train(tmp_path, saves, DeterministicCallback(seed=3), module=fails, **options)
+        train(tmp_path, saves, DeterministicCallback(seed=3), make=fails, **options)
     resumed = train(tmp_path, saves, DeterministicCallback(seed=3), resume=step, **options)
     assert all(map(torch.equal, whole, resumed))
 
@@ -100,7 +101,7 @@ def test_settings_are_put_back(
     before = settings()
     # Lightning turns an interrupt into the end of the program.
     with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
-        train(tmp_path, MIDDLE, callback, module=Watched(fails_at=2, error=error))
+        train(tmp_path, MIDDLE, callback, make=partial(Watched, fails_at=2, error=error))
     assert before == settings()
     assert inside == [(True, True, True, False)] * 3
     assert not callback.mode.is_entered
@@ -109,7 +110,7 @@ def test_settings_are_put_back(
 
 def test_report_in_the_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The numbers of the report are logged after the last step, and the report is printed once."""
-    callback = DeterministicCallback(DeterministicMode(overrides={"aten::random_": "warn"}))
+    callback = DeterministicCallback()
     logger = CSVLogger(tmp_path, "logs", "1")
     train(tmp_path, EPOCH, callback, logger=logger)
     with open(tmp_path / "logs" / "1" / "metrics.csv", newline="") as file:
