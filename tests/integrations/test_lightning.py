@@ -154,6 +154,7 @@ def test_checkpoints_of_other_trainings(tmp_path: Path) -> None:
         train(tmp_path, MIDDLE, DeterministicCallback(seed=3), resume=4)
 
 
+@pytest.mark.thorough
 def test_checkpoint_before_a_validation(tmp_path: Path) -> None:
     """Lightning skips the validation after such a checkpoint, and what it draws: a warning."""
     saves = {"every_n_train_steps": 6}

@@ -8,6 +8,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
@@ -59,12 +61,12 @@ class Failing(Trainer):
 
 
 def trainer(folder: Path, *callbacks: Any, seed: int = 5, **arguments: Any) -> Failing:
-    """A trainer of three epochs of six steps, with random weights."""
+    """A trainer of an epoch of six steps, with random weights."""
     detmode.seed_everything(seed)
     config = GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     options = {
         "per_device_train_batch_size": 4,
-        "num_train_epochs": 3,
+        "num_train_epochs": 1,
         "save_steps": 4,
         "logging_steps": 100,
         "report_to": [],
@@ -87,9 +89,11 @@ def same(first: Trainer, second: Trainer) -> bool:
 @pytest.mark.parametrize(
     ("options", "step"),
     [
-        pytest.param({}, 8, id="middle"),
+        pytest.param({}, 4, id="middle"),
         *(
-            pytest.param(options, step, id=name, marks=pytest.mark.thorough)
+            pytest.param(
+                {**options, "num_train_epochs": 3}, step, id=name, marks=pytest.mark.thorough
+            )
             for name, options, step in [
                 ("middle-workers", {"dataloader_num_workers": 2}, 16),
                 ("middle-accumulated", {"gradient_accumulation_steps": 2, "save_steps": 1}, 4),
@@ -113,16 +117,19 @@ def test_interrupted_and_resumed(options: dict[str, Any], step: int, tmp_path: P
     assert same(whole, resumed)
 
 
+@pytest.mark.thorough
 def test_without_the_callback(tmp_path: Path) -> None:
     """The same training resumes to other weights without it: the comparison can tell."""
     whole = trainer(tmp_path)
     whole.train()
     resumed = trainer(tmp_path)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert not same(whole, resumed)
 
 
-@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "error", [pytest.param(KeyError, marks=pytest.mark.thorough), KeyboardInterrupt]
+)
 def test_settings_are_put_back(
     error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +152,7 @@ def test_settings_are_put_back(
 def test_report_in_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The record of the training has the report's numbers, and the report is printed once."""
     callback = DeterministicCallback()
-    trained = trainer(tmp_path, callback, num_train_epochs=1)
+    trained = trainer(tmp_path, callback)
     metrics = trained.train().metrics
     record = trained.state.log_history[-1]
     report = callback.mode.report()
@@ -156,9 +163,10 @@ def test_report_in_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.count(f"\n{report.verdict}\n") == 1
 
 
+@pytest.mark.thorough
 def test_refused(tmp_path: Path) -> None:
     """Arguments and checkpoints that contradict a bit-exact resume are refused, in words."""
-    trainer(tmp_path, DeterministicCallback(), num_train_epochs=1).train()
+    trainer(tmp_path, DeterministicCallback()).train()
     for words, arguments in (
         ("its seed is 5, here it is 6", {"seed": 6}),
         ("its data_seed is None, here it is 1", {"data_seed": 1}),
@@ -170,7 +178,7 @@ def test_refused(tmp_path: Path) -> None:
             )
     (tmp_path / "checkpoint-4" / "detmode_0.pt").unlink()
     with pytest.warns(DeterminismWarning, match=r"detmode_0\.pt is missing"):
-        trainer(tmp_path, DeterministicCallback(), num_train_epochs=1).train(
+        trainer(tmp_path, DeterministicCallback()).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-4")
         )
 
@@ -194,26 +202,30 @@ def test_contradiction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loop_of_accelerate(tmp_path: Path) -> None:
     """The loop that the documentation shows resumes bit by bit, in the middle of an epoch."""
-    from accelerate import Accelerator
 
     def train(resume: bool) -> list[torch.Tensor]:
         detmode.seed_everything(0)
-        accelerator = Accelerator(cpu=True)
+        config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
         model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5))
-        loader = DataLoader(torch.randn(24, 8), batch_size=4, shuffle=True)
+        data, seeded = torch.randn(24, 8), detmode.dataloader_kwargs(0)
+        loader = DataLoader(data, batch_size=4, shuffle=True, **seeded)
         optimizer = torch.optim.Adam(model.parameters())
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        done = 3 if resume else 0
+        first, done = (1, 3) if resume else (0, 0)
         if resume:
             accelerator.load_state(str(tmp_path))
         with DeterministicMode():
-            for batch in accelerator.skip_first_batches(loader, done) if done else loader:
-                accelerator.backward(model(batch).square().mean())
-                optimizer.step()
-                optimizer.zero_grad()
-                done += 1
-                if done == 3:
-                    accelerator.save_state(str(tmp_path))
+            for epoch in range(first, 2):
+                batches = accelerator.skip_first_batches(loader, done)
+                batches.set_epoch(epoch)
+                for done, batch in enumerate(batches, done + 1):  # noqa: B020  # of this epoch
+                    accelerator.backward(model(batch).square().mean())
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if (epoch, done) == (1, 3) and not resume:
+                        accelerator.save_state(str(tmp_path))
+                done = 0
         return [each.detach().clone() for each in model.parameters()]
 
     assert all(map(torch.equal, train(False), train(True)))
