@@ -100,17 +100,17 @@ def train(
 
 def main(rank: str, folder: Path) -> None:
     """Train on all ranks, whole and resumed; write whether the weights are the same."""
-    results: dict[str, Any] = {}
+    results: dict[str, bool] = {}
+    # Lightning removes it from the environment after each training.
+    options = {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"]), "max_epochs": 2}
     for name, make in (
         ("with", lambda: [DeterministicCallback(seed=3)]),
         ("without", list),
     ):
         saves = {"every_n_train_steps": 1}
-        options = {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"])}
         whole = train(folder / name, saves, *make(), **options)
         resumed = train(folder / name, saves, *make(), resume=1, **options)
         results[name] = all(map(torch.equal, whole, resumed))
-        results[f"{name}: digest"] = [each.sum().item() for each in whole]
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
 
 

@@ -167,7 +167,7 @@ def test_checkpoint_before_a_validation(tmp_path: Path) -> None:
 def test_three_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ranks over gloo resume bit by bit, each with its own generators and DDP's buckets.
 
-    Without the callback they do not. Rank 0 prints one report.
+    Without the callback they do not.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
