@@ -119,9 +119,12 @@ def test_folders_say_what_they_are(folder):
 
 
 def test_one_meaning_for_a_class_name():
-    """No two modules define a public class of the same name."""
+    """No two modules define a public class of the same name.
+
+    Integrations may: each is imported from the module of its library, and means the same there.
+    """
     found = {}
-    for path in sources(*FLOOR):
+    for path in sources(*(FLOOR.keys() - {"integrations"})):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))

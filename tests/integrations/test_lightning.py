@@ -1,0 +1,180 @@
+"""Lightning's ``Trainer`` with the callback: resumed bit by bit, settings put back, one report."""
+
+import csv
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+from lightning_training import Net, train
+from processes import run_ranks
+
+import detmode
+from detmode import DeterminismWarning, DeterministicMode
+from detmode.integrations.lightning import DeterministicCallback
+
+pytestmark = [
+    # Of Lightning, on what is deliberate here: no workers, few batches, loaders that do not resume.
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    # Of PyTorch, about what Lightning imports.
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
+]
+
+MIDDLE = {"every_n_train_steps": 4}
+EPOCH = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+
+
+@pytest.fixture(autouse=True)
+def generators_are_put_back() -> Iterator[None]:
+    state, threads = detmode.rng_state(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    detmode.set_rng_state(state)
+
+
+def settings() -> tuple[object, ...]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+    )
+
+
+@pytest.mark.parametrize(
+    ("saves", "step", "options"),
+    [
+        pytest.param(MIDDLE, 8, {"own_generator": True}, id="middle"),
+        pytest.param(EPOCH, 6, {"own_generator": False, "validates": True}, id="epoch"),
+        *(
+            pytest.param(saves, step, options, id=name, marks=pytest.mark.thorough)
+            for name, saves, step, options in [
+                ("middle-workers", MIDDLE, 8, {"workers": 2, "own_generator": False}),
+                ("middle-validates", MIDDLE, 8, {"validates": True}),
+                ("last-step", {"every_n_train_steps": 6}, 6, {}),
+                ("epoch-workers", EPOCH, 12, {"workers": 2}),
+                ("validation", {**EPOCH, "save_on_train_epoch_end": False}, 6, {"validates": True}),
+            ]
+        ),
+    ],
+)
+def test_interrupted_and_resumed(
+    saves: dict[str, Any], step: int, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A training that fails and is resumed ends with the weights of one without a stop.
+
+    The process draws random numbers before it resumes, as another program would.
+    """
+    whole = train(tmp_path / "whole", saves, DeterministicCallback(seed=3), **options)
+    fails = partial(Net, fails_at=step + 1)
+    with pytest.raises(KeyError, match="the training stops"):
+        train(tmp_path, saves, DeterministicCallback(seed=3), make=fails, **options)
+    resumed = train(tmp_path, saves, DeterministicCallback(seed=3), resume=step, **options)
+    assert all(map(torch.equal, whole, resumed))
+
+
+def test_without_the_callback(tmp_path: Path) -> None:
+    """The same training resumes to other weights without it: the comparison can tell."""
+    whole = train(tmp_path, MIDDLE)
+    assert not all(map(torch.equal, whole, train(tmp_path, MIDDLE, resume=8)))
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_settings_are_put_back(
+    error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mode acts in each step, and no setting stays when one fails; the report is printed."""
+    inside = []
+
+    class Watched(Net):
+        def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+            inside.append(settings())
+            return super().training_step(batch, number)
+
+    callback = DeterministicCallback(DeterministicMode(warn_only=True))
+    before = settings()
+    # Lightning turns an interrupt into the end of the program.
+    with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
+        train(tmp_path, MIDDLE, callback, make=partial(Watched, fails_at=2, error=error))
+    assert before == settings()
+    assert inside == [(True, True, True, False)] * 3
+    assert not callback.mode.is_entered
+    assert callback.mode.report().verdict in capsys.readouterr().err
+
+
+def test_report_in_the_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers of the report are logged after the last step, and the report is printed once."""
+    callback = DeterministicCallback()
+    logger = CSVLogger(tmp_path, "logs", "1")
+    train(tmp_path, EPOCH, callback, logger=logger)
+    with open(tmp_path / "logs" / "1" / "metrics.csv", newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    report = callback.mode.report()
+    assert int(last["step"]) == 18
+    assert int(last["detmode/rows"]) == len(report) > 0
+    natives = sum(row.count for row in report.where(action="native"))
+    assert int(last["detmode/calls_native"]) == natives > 0
+    assert int(last["detmode/calls_that_may_vary"]) == 0
+    assert capsys.readouterr().err.count(f"\n{report.verdict}\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "warn_only"), [("warn", False), (True, True)], ids=["warn", "error"]
+)
+def test_contradiction(deterministic: Any, warn_only: bool, tmp_path: Path) -> None:
+    """`Trainer(deterministic=...)` that asks for the other of warnings and errors is refused."""
+    before = settings()
+    callback = DeterministicCallback(DeterministicMode(warn_only=warn_only))
+    try:
+        with pytest.raises(ValueError, match=rf"warn_only={not warn_only}\)\), or leave"):
+            train(tmp_path, MIDDLE, callback, deterministic=deterministic)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = before[3]
+
+
+def test_checkpoints_of_other_trainings(tmp_path: Path) -> None:
+    """A checkpoint of another seed, of more ranks or with other loaders is refused, in words."""
+    train(tmp_path, MIDDLE, DeterministicCallback(seed=3), max_epochs=1)
+    with pytest.raises(ValueError, match="its seed is 3, here it is 4"):
+        train(tmp_path, MIDDLE, DeterministicCallback(seed=4), resume=4)
+    with pytest.raises(ValueError, match="number of loaders' generators is 1, here it is 0"):
+        train(tmp_path, MIDDLE, DeterministicCallback(seed=3), resume=4, own_generator=False)
+    path = tmp_path / "step=4.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["callbacks"]["DeterministicCallback"]["ranks"] *= 2
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match="its number of ranks is 2, here it is 1"):
+        train(tmp_path, MIDDLE, DeterministicCallback(seed=3), resume=4)
+
+
+@pytest.mark.thorough
+def test_checkpoint_before_a_validation(tmp_path: Path) -> None:
+    """Lightning skips the validation after such a checkpoint, and what it draws: a warning."""
+    saves = {"every_n_train_steps": 6}
+    train(tmp_path, saves, DeterministicCallback(), validates=True)
+    with pytest.warns(DeterminismWarning, match="right before a validation"):
+        train(tmp_path, saves, DeterministicCallback(), resume=6, validates=True)
+
+
+@pytest.mark.thorough
+def test_three_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranks over gloo resume bit by bit, each with its own generators and DDP's buckets.
+
+    Without the callback they do not.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 3}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("NODE_RANK", "0")
+    results = run_ranks(Path(__file__).with_name("lightning_training.py"), 3, tmp_path)
+    assert results["with"] == [True] * 3
+    assert results["without"] == [False] * 3

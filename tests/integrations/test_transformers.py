@@ -1,0 +1,231 @@
+"""transformers' ``Trainer`` with the callback, and a loop of accelerate's under the mode."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader, Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+import detmode
+from detmode import DeterminismWarning, DeterministicMode
+from detmode.integrations.transformers import DeterministicCallback
+
+# Of transformers and accelerate, on settings that a machine without a GPU has not.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def generators_are_put_back() -> Iterator[None]:
+    state, threads = detmode.rng_state(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    detmode.set_rng_state(state)
+
+
+class Noisy(Dataset[dict[str, torch.Tensor]]):
+    """Sentences of which some are reversed, by every kind of random number."""
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        words = torch.arange(index, index + 8) % 16
+        if random.random() + float(numpy.random.rand()) + torch.rand(()).item() > 1.5:
+            words = words.flip(0)
+        return {"input_ids": words, "labels": words}
+
+
+class Failing(Trainer):
+    """Raises an error at a step; notes PyTorch's flag at each."""
+
+    fails_at: int | None = None
+    error: type[BaseException] = KeyError
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.flags = [*getattr(self, "flags", ()), torch.are_deterministic_algorithms_enabled()]
+        if self.state.global_step == self.fails_at:
+            raise self.error("the training stops")
+        return super().training_step(*args, **kwargs)
+
+
+def trainer(folder: Path, *callbacks: Any, seed: int = 5, **arguments: Any) -> Failing:
+    """A trainer of an epoch of six steps, with random weights."""
+    detmode.seed_everything(seed)
+    config = GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    options = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 1,
+        "save_steps": 4,
+        "logging_steps": 100,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": seed,
+    }
+    return Failing(
+        GPT2LMHeadModel(config),
+        TrainingArguments(str(folder), **{**options, **arguments}),
+        train_dataset=Noisy(),
+        callbacks=list(callbacks),
+    )
+
+
+def same(first: Trainer, second: Trainer) -> bool:
+    return all(map(torch.equal, first.model.parameters(), second.model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        pytest.param({}, 4, id="middle"),
+        *(
+            pytest.param(
+                {**options, "num_train_epochs": 3}, step, id=name, marks=pytest.mark.thorough
+            )
+            for name, options, step in [
+                ("middle-workers", {"dataloader_num_workers": 2}, 16),
+                ("middle-accumulated", {"gradient_accumulation_steps": 2, "save_steps": 1}, 4),
+                ("epoch", {"save_strategy": "epoch"}, 12),
+                ("epoch-workers", {"save_strategy": "epoch", "dataloader_num_workers": 2}, 6),
+            ]
+        ),
+    ],
+)
+def test_interrupted_and_resumed(options: dict[str, Any], step: int, tmp_path: Path) -> None:
+    """A training that fails and is resumed ends with the weights of one without a stop."""
+    whole = trainer(tmp_path / "whole", DeterministicCallback(), **options)
+    whole.train()
+    stopped = trainer(tmp_path, DeterministicCallback(), **options)
+    stopped.fails_at = step + 1
+    with pytest.raises(KeyError, match="the training stops"):
+        stopped.train()
+    resumed = trainer(tmp_path, DeterministicCallback(), **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == whole.state.global_step
+    assert same(whole, resumed)
+
+
+@pytest.mark.thorough
+def test_without_the_callback(tmp_path: Path) -> None:
+    """The same training resumes to other weights without it: the comparison can tell."""
+    whole = trainer(tmp_path)
+    whole.train()
+    resumed = trainer(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert not same(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    "error", [pytest.param(KeyError, marks=pytest.mark.thorough), KeyboardInterrupt]
+)
+def test_settings_are_put_back(
+    error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mode acts in each step, and leaves with the error; the report so far is printed."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+    callback = DeterministicCallback()
+    stopped = trainer(tmp_path, callback)
+    stopped.fails_at, stopped.error = 2, error
+    with pytest.raises(error):
+        stopped.train()
+    assert before == (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.deterministic,
+    )
+    assert stopped.flags == [True] * 3
+    assert not callback.mode.is_entered
+    assert capsys.readouterr().err.count(f"\n{callback.mode.report().verdict}\n") == 1
+
+
+def test_report_in_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The record of the training has the report's numbers, and the report is printed once."""
+    callback = DeterministicCallback()
+    trained = trainer(tmp_path, callback)
+    metrics = trained.train().metrics
+    record = trained.state.log_history[-1]
+    report = callback.mode.report()
+    assert record["train_loss"] == metrics["train_loss"]
+    assert metrics["detmode/rows"] == record["detmode/rows"] == len(report) > 0
+    assert record["detmode/calls_native"] == sum(row.count for row in report)
+    assert record["detmode/calls_that_may_vary"] == 0
+    assert capsys.readouterr().err.count(f"\n{report.verdict}\n") == 1
+
+
+@pytest.mark.thorough
+def test_refused(tmp_path: Path) -> None:
+    """Arguments and checkpoints that contradict a bit-exact resume are refused, in words."""
+    trainer(tmp_path, DeterministicCallback()).train()
+    for words, arguments in (
+        ("its seed is 5, here it is 6", {"seed": 6}),
+        ("its data_seed is None, here it is 1", {"data_seed": 1}),
+        ("ignore_data_skip=True starts the epoch anew", {"ignore_data_skip": True}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            trainer(tmp_path, DeterministicCallback(), **arguments).train(
+                resume_from_checkpoint=True
+            )
+    (tmp_path / "checkpoint-4" / "detmode_0.pt").unlink()
+    with pytest.warns(DeterminismWarning, match=r"detmode_0\.pt is missing"):
+        trainer(tmp_path, DeterministicCallback()).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-4")
+        )
+
+
+def test_contradiction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`full_determinism` asks for errors: a mode that warns is refused."""
+    for name in (
+        "CUDA_LAUNCH_BLOCKING",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "FLASH_ATTENTION_DETERMINISTIC",
+    ):
+        monkeypatch.setenv(name, "")  # put back afterwards
+    warning = DeterministicCallback(DeterministicMode(warn_only=True))
+    try:
+        with pytest.raises(ValueError, match=r"\(full_determinism=True\).*warn_only=False"):
+            trainer(tmp_path, warning, full_determinism=True).train()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+
+
+def test_loop_of_accelerate(tmp_path: Path) -> None:
+    """The loop that the documentation shows resumes bit by bit, in the middle of an epoch."""
+
+    def train(resume: bool) -> list[torch.Tensor]:
+        detmode.seed_everything(0)
+        config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5))
+        data, seeded = torch.randn(24, 8), detmode.dataloader_kwargs(0)
+        loader = DataLoader(data, batch_size=4, shuffle=True, **seeded)
+        optimizer = torch.optim.Adam(model.parameters())
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        first, done = (1, 3) if resume else (0, 0)
+        if resume:
+            accelerator.load_state(str(tmp_path))
+        with DeterministicMode():
+            for epoch in range(first, 2):
+                batches = accelerator.skip_first_batches(loader, done)
+                batches.set_epoch(epoch)
+                for done, batch in enumerate(batches, done + 1):  # noqa: B020  # of this epoch
+                    accelerator.backward(model(batch).square().mean())
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if (epoch, done) == (1, 3) and not resume:
+                        accelerator.save_state(str(tmp_path))
+                done = 0
+        return [each.detach().clone() for each in model.parameters()]
+
+    assert all(map(torch.equal, train(False), train(True)))
