@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
-from detmode.cli.commands import UsageError, programs, tables
+from detmode.cli.commands import UsageError, locks, programs, tables
 from detmode.environment import log
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
@@ -107,6 +107,21 @@ _INTERCEPT = _option(
 )
 _DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
 _WARM = _flag("--warm", "compile and load the kernels before the program starts")
+_LOCK = _path(
+    "--lock", metavar="FILE", default=Path("detmode.lock"), help="the lock (default: detmode.lock)"
+)
+_LOCKING = [
+    _flag("--write-lock", "write a lock when the program has ended: all that changes its bits"),
+    _flag("--locked", "refuse what differs from the lock", action="store_const", const="error"),
+    # With "=" it is an option of its own: an optional value would take the script's name.
+    _flag(
+        "--locked=warn",
+        "tell what differs from the lock, and go on",
+        action="store_const",
+        const="warn",
+        dest="locked",
+    ),
+]
 _SIMULATION = (
     _option(
         "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
@@ -163,6 +178,13 @@ _RECORDING = (
         "repeatable",
     ),
 )
+_AGAINST = _path("--against", metavar="FILE", help="list what differs from a lock too")
+_LOCK_OUTPUT = _path(
+    *("-o", "--output"),
+    metavar="FILE",
+    default=Path("detmode.lock"),
+    help="the file to write (default: detmode.lock)",
+)
 _RUNS = (
     _path("first", metavar="RUN", help="a folder that 'detmode record' wrote"),
     _path("second", metavar="RUN"),
@@ -210,7 +232,7 @@ def _parser() -> argparse.ArgumentParser:
                 place.add_argument(*names, **settings)
 
     about = "run an unchanged script or module under the mode"
-    own = (*_MODE, _INTERCEPT, _WARM, *_SIMULATION, _SHOWN, _REPORT)
+    own = (*_MODE, _INTERCEPT, _WARM, *_SIMULATION, _LOCKING, _LOCK, _SHOWN, _REPORT)
     add(programs.run, about, *own, *_FILES, *_PROGRAM)
     about = "run a script on the CPU and report what would happen on CUDA"
     add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)
@@ -221,7 +243,9 @@ def _parser() -> argparse.ArgumentParser:
     probing = (_DETERMINISTIC, *_SIMULATION, _REPORT, *_FILES, *_PROGRAM, *_PROBING)
     add(programs.probe, about, *probing)
     add(tables.rules, "print the rule table", _FORMAT, *_ROWS)
-    add(tables.doctor, "list what in this environment can break or slow reproducibility", _FORMAT)
+    about = "list what in this environment can break or slow reproducibility"
+    add(tables.doctor, about, _FORMAT, _AGAINST)
+    add(locks.lock, "write every choice of this environment that changes bits", _LOCK_OUTPUT)
     about = "check every claim of the table on this machine"
     add(tables.verify, about, _FORMAT, *_VERIFYING)
     return parser

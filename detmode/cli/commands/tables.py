@@ -9,9 +9,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from detmode.cli.commands import UsageError
+from detmode.cli.commands.locks import lock_here, read_lock
 from detmode.cli.commands.output import check_files, print_rows, show, stdout_is_taken, write_files
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detmode.environment.doctor import Finding
     from detmode.table.rule import Rule
 
 
@@ -75,7 +79,8 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.environment.doctor import SEVERITIES, findings
     from detmode.reports.page import plural
 
-    rows = [finding.as_text() for finding in findings()]
+    against = _against(options.against) if options.against is not None else []
+    rows = [finding.as_text() for finding in (*against, *findings())]
     counts = Counter(row["severity"] for row in rows)
     if options.format == "table":
         found = [plural(counts[each], each) for each in SEVERITIES if counts[each]]
@@ -83,6 +88,17 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     columns = ("subject", "severity", "state", "effect", "remedy")
     print_rows(rows, options.format, columns, widths=(None, None, 40, 50, 50))
     return 1 if counts["error"] else 0
+
+
+def _against(path: Path) -> list[Finding]:
+    """Return the differences from a lock."""
+    from detmode.environment.doctor import Finding
+    from detmode.environment.lock.drift import drifts
+
+    return [
+        Finding(each.name, each.here, f"locked: {each.locked}", each.remedy, "error")
+        for each in drifts(read_lock(path), lock_here())
+    ]
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:
