@@ -34,7 +34,7 @@ def locked(run_command: Run, tmp_path: Path) -> Path:
 
 
 def test_a_run_of_its_own_lock(locked: Path, run_command: Run) -> None:
-    """The same program runs green under the lock; the file is sorted, and a second one is the same."""
+    """The same program runs green under the lock; the file is sorted, and a second is the same."""
     content = locked.read_text()
     again = run_command("run", "--quiet", "--locked", "train.py", "0")
     assert (again.returncode, again.stderr.strip()) == (0, "reproducible")
@@ -82,7 +82,7 @@ def test_drifts_before_the_start(
     finally:
         matmul.allow_bf16_reduced_precision_reduction = allowed
     with monkeypatch.context() as patch:
-        smaller = default_rules().only(lambda row: row.family != "pads")
+        smaller = default_rules().only(lambda row: row.family != "index")
         patch.setitem(default_rules().__dict__, "fingerprint", smaller.fingerprint)
         remedy = "use the same detmode and the same packages with rules"
         refused(run_command(*run), "rule table", remedy)
@@ -196,7 +196,8 @@ def test_the_doctor_and_locks_share_their_names() -> None:
     assert len(OPTIONS) > 10
     for name in SETTINGS:
         value = setting(name)
-        if value is not None:
+        # Setting the flag loads the compiler.
+        if value is not None and "deterministic_algorithms" not in name:
             exec(how_to_set(name, value), {"torch": torch})
             assert setting(name) == value
 
@@ -236,14 +237,17 @@ print(scale.best_config.kwargs["BLOCK"], len([*timings]), x.sum().item())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
-def test_configurations_of_triton_are_replayed(run_python: Run, tmp_path: Path) -> None:
+def test_configurations_of_triton_are_replayed(
+    run_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lock's choice is taken without a timing; one that is not in it is refused by name."""
     pytest.importorskip("triton", reason="triton is not installed")
     (tmp_path / "tuned.py").write_text(AUTOTUNED)
 
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
     def run(locking: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        options = ("-m", "detmode", "run", "--quiet", locking, "tuned.py")
-        return run_python(*options, *arguments, TRITON_INTERPRET="1")
+        return run_command("run", "--quiet", locking, "tuned.py", *arguments)
 
     found = run("--write-lock", "3,1,2", "16,32,64", "40")
     assert found.stdout == "32 0 160.0\n", found.stderr

@@ -138,10 +138,17 @@ def setting(name: str) -> Value | None:
 
 
 def settings() -> dict[str, Value]:
-    """Return the settings of the list that are known here, and Inductor's once it is loaded."""
-    known = {name: setting(name) for name in SETTINGS}
-    known |= {f"{each.module}.{each.name}": _plain(value_of(each)) for each in OPTIONS}
-    return {name: value for name, value in known.items() if value is not None}
+    """Return the settings of the list that this PyTorch has."""
+    return _given({name: setting(name) for name in SETTINGS})
+
+
+def compiler_options() -> dict[str, Value]:
+    """Return Inductor's options with which timing would decide bits; none before it is loaded."""
+    return _given({f"{each.module}.{each.name}": _plain(value_of(each)) for each in OPTIONS})
+
+
+def _given(values: dict[str, Value | None]) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def how_to_set(name: str, value: Value) -> str:

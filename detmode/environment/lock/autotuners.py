@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import wrapt
 
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
 
 _watching: list[Choices] = []
 """Those that note choices at the moment."""
-
-_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-"""By Triton's autotuner, its name in a lock."""
 
 
 @contextmanager
@@ -60,11 +56,11 @@ class _Configurations(dict[Any, Any]):
     def __init__(self, tuner: Any) -> None:
         super().__init__(tuner.cache)
         self._configs = {str(config): config for config in tuner.configs}
-        self._name = _name_of(tuner)
+        self._tuner = tuner
 
     def __contains__(self, key: Any) -> bool:
-        name = f"{self._name} {key}"
         for choices in _watching:
+            name = f"{choices.name_of(self._tuner)} {key}"
             if super().__contains__(key):
                 choices.note("triton", name, str(self[key]))
                 continue
@@ -79,17 +75,7 @@ class _Configurations(dict[Any, Any]):
     def __setitem__(self, key: Any, config: Any) -> None:
         super().__setitem__(key, config)
         for choices in _watching:
-            choices.note("triton", f"{self._name} {key}", str(config))
-
-
-def _name_of(tuner: Any) -> str:
-    """Return the kernel's name, with a number if another kernel has it too."""
-    name = _names.get(tuner)
-    if name is None:
-        name = f"{tuner.base_fn.__module__}.{tuner.base_fn.__qualname__}"
-        same = sum(each.partition("#")[0] == name for each in _names.values())
-        name = _names[tuner] = f"{name}#{same + 1}" if same else name
-    return name
+            choices.note("triton", f"{choices.name_of(self._tuner)} {key}", str(config))
 
 
 def _watch_inductor(module: ModuleType) -> None:

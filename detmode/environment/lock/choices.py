@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,7 +33,8 @@ _SEEDED: tuple[tuple[str, str, tuple[ModuleType, ...]], ...] = (
 )
 """The global generators, and the functions that seed them."""
 
-_SECTIONS = ("generators", "inductor", "settings_at_end", "triton")
+_AT_END = ("compiler_options", "generators", "settings_at_end")
+"""The sections that are compared when the program has ended."""
 
 
 class Choices:
@@ -54,8 +56,11 @@ class Choices:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._at_start: dict[str, Value] = {}
+        self._tuned: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._undo = ExitStack()
-        self.sections: dict[str, dict[str, Value]] = {name: {} for name in _SECTIONS}
+        self.sections: dict[str, dict[str, Value]] = {
+            name: {} for name in (*_AT_END, "inductor", "triton")
+        }
         """The choices made so far, as sections of a lock."""
         self.found: list[Drift] = []
         """The choices that are not the lock's."""
@@ -73,11 +78,21 @@ class Choices:
         traceback: TracebackType | None,
     ) -> None:
         self._undo.close()
+        self.sections["compiler_options"].update(known.compiler_options())
         self.sections["settings_at_end"].update(
             (name, value)
             for name, value in known.settings().items()
             if self._at_start.get(name) != value
         )
+
+    def name_of(self, tuner: Any) -> str:
+        """Return the name of a kernel that Triton tunes, with a number if another has it too."""
+        name = self._tuned.get(tuner)
+        if name is None:
+            name = f"{tuner.base_fn.__module__}.{tuner.base_fn.__qualname__}"
+            same = sum(each.partition("#")[0] == name for each in self._tuned.values())
+            name = self._tuned[tuner] = f"{name}#{same + 1}" if same else name
+        return name
 
     def locked(self, section: str, name: str) -> Value | None:
         """Return the lock's choice, if it has one."""
@@ -115,8 +130,7 @@ class Choices:
         """Return the lock's choices that a program which has ended well did not make."""
         if self._locked is None:
             return ()
-        ours = ("generators", "settings_at_end")
-        here = LockFile({name: self.sections[name] for name in ours})
+        here = LockFile({name: self.sections[name] for name in _AT_END})
         known_before = {each.name for each in self.found}
         return tuple(each for each in drifts(self._locked, here) if each.name not in known_before)
 

@@ -114,7 +114,7 @@ def _remedy(section: str, name: str, locked: Value | None) -> str:
         if locked is None:
             return f"unset {name}"
         return f"export {name}={locked} before Python starts"
-    if section == "settings":
+    if section in ("settings", "compiler_options"):
         return how_to_set(name, locked) if locked is not None else f"leave {name} alone"
     if section == "settings_at_end":
         if locked is None:
