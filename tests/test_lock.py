@@ -2,16 +2,22 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import detmode
+from detmode.cli.commands import locks
 from detmode.environment.doctor import numerics, program, ranks
 from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
+from detmode.environment.lock.autotuners import _picked
+from detmode.environment.lock.choices import Choices
+from detmode.environment.lock.drift import DriftError
 from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.rules import default_rules
 
@@ -158,7 +164,7 @@ def test_the_environment_alone(
     ],
 )
 def test_no_lock(content: bytes | None, reason: str, run_command: Run, tmp_path: Path) -> None:
-    """What is no lock is said on one line, before the program starts."""
+    """A file that is no lock is said on one line, before the program starts."""
     if content is not None:
         (tmp_path / "detmode.lock").write_bytes(content)
     found = run_command("run", "--locked", "-c", "print(1)")
@@ -216,6 +222,60 @@ def test_recordings_have_locks(tmp_path: Path) -> None:
     (tmp_path / "1" / "detmode.lock").write_text("no lock")
     with pytest.raises(detmode.TraceError, match="is not a lock"):
         detmode.diff(tmp_path / "0", tmp_path / "1")
+
+
+def test_workers_are_not_the_program(tmp_path: Path) -> None:
+    """A forked worker seeds itself by its number, which is no choice of the program."""
+    lock = LockFile({"generators": {}})
+    loader = torch.utils.data.DataLoader(torch.arange(2), num_workers=1)
+    with Choices(lock):
+        assert len([*loader]) == 2
+        with pytest.raises(DriftError, match="seed of torch: locked not seeded, here 7 "):
+            torch.manual_seed(7)
+    assert torch.manual_seed.__module__ == "torch.random"
+    assert not hasattr(torch.manual_seed, "__wrapped__")
+
+
+class Kernel:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_picks_of_inductor() -> None:
+    """The fastest kernel for an operator and its inputs is noted, and another one is refused."""
+    node = SimpleNamespace(get_dtype=lambda: torch.float32, get_size=lambda: [2, 3])
+    kernels = [Kernel(name) for name in ("extern_mm", "template_1")]
+
+    def pick(*timings: float) -> None:
+        _picked(dict(zip(kernels, timings)), "mm", [node, node], kernels, None)
+
+    with Choices() as first:
+        pick(2.0, 1.0)
+    assert first.sections["inductor"] == {"mm(float32[2, 3], float32[2, 3])": "template_1"}
+    with Choices(LockFile(first.sections)):
+        pick(2.0, 1.0)
+    with Choices(LockFile(first.sections)), pytest.raises(DriftError, match="here extern_mm"):
+        pick(1.0, 2.0)
+
+
+def test_ranks(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one writes the lock; others have seeds of their own, and compare all else."""
+    monkeypatch.setattr(locks, "rank_of", lambda: SimpleNamespace(number=1, world_size=2))
+    content = locked.read_text()
+    options = Namespace(lock=locked, locked=None, write_lock=True)
+    writing = locks.RunLock(options, detmode.DeterministicMode())
+    with writing.choices:
+        torch.manual_seed(1)
+    assert writing.end(0) == 0
+    assert locked.read_text() == content
+    sections = dict(LockFile.read(locked).sections)
+    LockFile({**sections, "run": {**sections["run"], "ranks": 2}}).write(locked)
+    options = Namespace(lock=locked, locked="error", write_lock=False)
+    comparing = locks.RunLock(options, detmode.DeterministicMode())
+    assert not comparing.is_refused
+    with comparing.choices:
+        torch.manual_seed(1)
+    assert comparing.end(0) == 0
 
 
 AUTOTUNED = """

@@ -1,4 +1,4 @@
-"""What autotuners pick by timing: Triton's configurations and Inductor's kernels."""
+"""The picks of autotuners, which time: Triton's configurations and Inductor's kernels."""
 
 from __future__ import annotations
 
