@@ -16,6 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import detmode
+from detmode.environment import known
 from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, software
 
 
@@ -361,7 +362,7 @@ def test_precision_before_pytorch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:
             cuda=SimpleNamespace(matmul=None), cudnn=SimpleNamespace(allow_tf32=False)
         )
         monkeypatch.setattr(
-            numerics,
+            known,
             "torch",
             SimpleNamespace(backends=backends, get_float32_matmul_precision=lambda: "medium"),
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
-from detmode.cli.commands import UsageError, lookup, programs, tables
+from detmode.cli.commands import UsageError, locks, lookup, programs, tables
 from detmode.cli.commands.output import FORMATS
 from detmode.cli.program import die_of
 from detmode.environment import log
@@ -135,6 +135,21 @@ _INTERCEPT = _option(
 )
 _DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
 _WARM = _flag("--warm", "compile and load the kernels before the program starts")
+_LOCK = _path(
+    "--lock", metavar="FILE", default=Path("detmode.lock"), help="the lock (default: detmode.lock)"
+)
+_LOCKING = [
+    _flag("--write-lock", "write a lock when the program has ended: all that changes its bits"),
+    _flag("--locked", "refuse what differs from the lock", action="store_const", const="error"),
+    # With "=" it is an option of its own: an optional value would take the script's name.
+    _flag(
+        "--locked=warn",
+        "tell what differs from the lock, and go on",
+        action="store_const",
+        const="warn",
+        dest="locked",
+    ),
+]
 _SIMULATION = (
     _option(
         "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
@@ -205,6 +220,13 @@ _RECORDING = (
         "repeatable",
     ),
     _flag("--quiet", "print only what could not be recorded"),
+)
+_AGAINST = _path("--against", metavar="FILE", help="list what differs from a lock too")
+_LOCK_OUTPUT = _path(
+    *("-o", "--output"),
+    metavar="FILE",
+    default=Path("detmode.lock"),
+    help="the file to write (default: detmode.lock)",
 )
 _RUNS = (
     _path("first", metavar="RUN", help="a folder that 'detmode record' wrote"),
@@ -293,6 +315,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         ],
         the_program=_PROGRAM,
         the_mode=(*_MODE, _INTERCEPT, _WARM, *_SIMULATION),
+        the_lock=(_LOCKING, _LOCK),
         the_report=(*shown, _REPORT, *_FILES),
     )
     add(
@@ -351,8 +374,15 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     add(
         tables.doctor,
         "list what in this environment can break or slow reproducibility",
-        ["", "--format github"],
+        ["", "--against detmode.lock", "--format github"],
+        the_lock=[_AGAINST],
         the_output=(*_output("table", "json", "github"), _QUIET),
+    )
+    add(
+        locks.lock,
+        "write every choice of this environment that changes bits",
+        ["", "-o cluster.lock"],
+        the_output=[_LOCK_OUTPUT],
     )
     add(
         tables.verify,

@@ -21,6 +21,7 @@ from detmode import cuda
 from detmode.cuda.undo import Undo, leaving, undone_at_end
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import untraced
+from detmode.environment.known import Value
 from detmode.environment.settings import choose_for_block
 from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
@@ -134,6 +135,10 @@ class DeterministicMode(Interception):
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
         self.host: DeterministicMode | None = None
+
+    def as_locked(self) -> dict[str, Value]:
+        """Return the section that the mode has in a lock."""
+        return {"mode": repr(self), "rules": self._table.fingerprint}
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as a call has them."""

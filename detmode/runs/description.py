@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import random
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+from detmode.environment.generators import digest_of, digests
+from detmode.environment.lock.here import lock_of
+from detmode.environment.lock.lock_file import LockFile
+from detmode.mode.levels import innermost
 from detmode.runs.tensors import is_capturing
 
 _LONG = 200
@@ -28,7 +28,7 @@ def arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     parts = [_text(value) for value in args]
     parts += [f"{name}={_text(value)}" for name, value in kwargs.items()]
     text = ", ".join(parts)
-    return text if len(text) <= _LONG else f"{text[:_LONG]}... {_digest_of(text.encode())}"
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... {digest_of(text.encode())}"
 
 
 def _text(value: Any) -> str:
@@ -56,60 +56,23 @@ def generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
     return state
 
 
-def default_generators() -> dict[str, torch.Generator]:
-    """Return PyTorch's generators by name: the CPU's, and those of the GPUs in use."""
-    found = {"torch": torch.default_generator}
-    if torch.cuda.is_initialized():
-        found |= {f"cuda:{number}": own for number, own in enumerate(torch.cuda.default_generators)}
-    return found
-
-
 def about_run() -> dict[str, Any]:
-    """Return the description of the run for ``trace.json``."""
-    generators = {
-        name: _digest_of(generator.get_state().numpy().tobytes())
-        for name, generator in default_generators().items()
-    }
-    generators["python"] = _digest_of(repr(random.getstate()).encode())
-    if "numpy" in sys.modules:
-        state = sys.modules["numpy"].random.get_state(legacy=False)
-        generators["numpy"] = _digest_of(repr(state).encode())
+    """Return the description of the run for ``trace.json``: what no lock has."""
     return {
-        "torch": torch.__version__,
         "arguments": sys.argv,
-        "generators": generators,
+        "generators": digests(),
         "rank": _of_ranks("RANK", "get_rank"),
         "world_size": _of_ranks("WORLD_SIZE", "get_world_size"),
-        "threads": torch.get_num_threads(),
-        "gpus": _gpus(),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if _has_nccl() else None,
-        "nccl_environment": {
-            name: value for name, value in sorted(os.environ.items()) if "NCCL_" in name
-        },
     }
+
+
+def lock_of_run() -> LockFile:
+    """Return the lock of the run that begins here."""
+    mode = innermost()
+    return lock_of() if mode is None else lock_of(run=mode.as_locked())
 
 
 def _of_ranks(variable: str, function: str) -> str | None:
     """Return a number that the launcher has set, or that the program's default group has."""
     known = distributed.is_available() and distributed.is_initialized()
     return str(getattr(distributed, function)()) if known else os.environ.get(variable)
-
-
-def _has_nccl() -> bool:
-    return distributed.is_available() and distributed.is_nccl_available()
-
-
-def _gpus() -> list[str]:
-    """Return the models of this machine's GPUs, without a context, which no child could use."""
-    if torch.cuda.is_initialized():
-        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    found = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        with contextlib.suppress(OSError):
-            lines = file.read_text().splitlines()
-            found += [line.split(":")[1].strip() for line in lines if line.startswith("Model")]
-    return found
-
-
-def _digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

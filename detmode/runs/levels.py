@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from detmode.environment.dispatch import without_modes
+from detmode.environment.generators import default_generators
 from detmode.reports.timeline import NO_MODULE
-from detmode.runs.description import default_generators
 from detmode.runs.tensors import is_capturing, is_foreign
 from detmode.runs.trace_file import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer

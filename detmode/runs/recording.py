@@ -19,9 +19,17 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from detmode.environment.dispatch import untraced, without_modes
+from detmode.environment.lock import lock_file
+from detmode.environment.lock.choices import Choices
+from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
-from detmode.runs.description import about_run, arguments_text, generator_state
+from detmode.runs.description import (
+    about_run,
+    arguments_text,
+    generator_state,
+    lock_of_run,
+)
 from detmode.runs.difference import as_bytes, parts
 from detmode.runs.digests import Digests
 from detmode.runs.dump_file import CallName, DumpWriter
@@ -33,6 +41,7 @@ from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.tensors import form_of, has_data, is_capturing, is_strided
+from detmode.runs.trace_file import TraceError
 from detmode.runs.trace_writer import Writer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
@@ -109,16 +118,29 @@ class record(RunObserver):
         self._taken: list[int] = []
         self._running = 0
         self._flushed_at = time.monotonic()
+        self._lock_at_start: LockFile
+        self._choices: Choices
 
     @untraced
     def __enter__(self) -> record:
+        self._lock_at_start, self._choices = lock_of_run(), Choices()
         about = {**about_run(), "level": self._level, "steps": str(self._steps)}
         self._writer = (Writer if self._level == CALL else RollUpWriter)(self._path, about)
+        self._write_lock()
+        self._choices.__enter__()
         if self._level != STEP:
             watch()
             super().__enter__()
         watch_steps(self)
         return self
+
+    def _write_lock(self) -> None:
+        assert self._writer is not None
+        lock = LockFile({**self._lock_at_start.sections, **self._choices.sections})
+        try:
+            lock.write(self._writer.path / lock_file.NAME)
+        except LockError as error:
+            raise TraceError(str(error)) from error
 
     @property
     def extent(self) -> tuple[int, str]:
@@ -150,7 +172,9 @@ class record(RunObserver):
     ) -> None:
         with ExitStack() as undo:
             assert self._writer is not None
+            self._choices.__exit__(kind, error, traceback)
             if not self._is_inherited:
+                undo.callback(self._write_lock)
                 undo.callback(self._writer.close, error is None)
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from detmode.environment.lock.drift import drifts
+from detmode.reports.page import in_a_line
 from detmode.runs.collectives import some_ranks
 from detmode.runs.trace_file import Reader
 from detmode.runs.trace_index import TraceIndex
@@ -21,12 +23,21 @@ _STARTED = {
     "threads": "CPU threads",
     "arguments": "arguments",
 }
-"""The fields of a trace that are compared first, and their names in a report."""
+"""The fields of a trace that are compared first, and their names in a report.
+
+A lock beside the trace has all but the first and the last; an earlier detmode wrote none.
+"""
 
 
 def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
     """Return how the runs were started differently."""
-    found = []
+    found: list[Started] = []
+    first_lock, second_lock = one.lock(), other.lock()
+    if first_lock is not None and second_lock is not None:
+        if two_ranks(one, other):
+            first_lock = first_lock.without("generators")  # ranks are seeded differently
+        for name, first_value, second_value, _ in drifts(first_lock, second_lock):
+            found.append((in_a_line(name), in_a_line(first_value), in_a_line(second_value)))
     for key, name in _STARTED.items():
         first, second = (run.about.get(key) for run in (one, other))
         if isinstance(first, dict) and isinstance(second, dict):

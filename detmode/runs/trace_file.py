@@ -18,6 +18,8 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from detmode.environment.lock import lock_file
+from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.files import open_file, read_json, text_of
 from detmode.runs.step_range import StepRange
@@ -177,6 +179,18 @@ class Reader:
         self._ends: list[int] = []
         self.complete = False
         """True if the run closed its trace; known once all calls are read."""
+
+    def lock(self) -> LockFile | None:
+        """Return the lock beside the trace; an earlier detmode wrote none.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        file = self.path / lock_file.NAME
+        try:
+            return LockFile.read(file) if file.exists() else None
+        except LockError as error:
+            raise TraceError(str(error)) from error
 
     def step_of(self, number: int) -> int | None:
         """Return the step of a call, if steps have ended in the run; once all calls are read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -155,6 +156,12 @@ class RuleTable(Value):
         rules = [row.rule for row in self._rows]
         lines = sorted({f"{rule.op} {rule.when} {rule.may_vary(None, True)}" for rule in rules})
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that the rows say, in their order."""
+        rows = [(row.family, row.rule.as_text()) for row in self._rows]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     @cached_property
     def _forward_names(self) -> set[str]:

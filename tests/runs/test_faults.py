@@ -89,11 +89,11 @@ def test_in_what_the_runs_were_started_differently(
     monkeypatch.setattr(sys, "argv", ["train.py", "--name", "two words"])
     comparison = diff(faultless, Training(threads=3).record(tmp_path / "other"))
     threads, arguments = comparison.started
-    assert threads == ("CPU threads", "1", "3")
+    assert threads == ("torch.get_num_threads()", "1", "3")
     assert (arguments[0], arguments[2]) == ("arguments", "train.py --name 'two words'")
-    assert "started with different CPU threads: 1, and 3" in str(comparison)
-    assert "started with different CPU threads: 1, and 3." in comparison.to_html()
-    assert json.loads(comparison.to_json())["started"]["CPU threads"] == ["1", "3"]
+    assert "started with different torch.get_num_threads(): 1, and 3" in str(comparison)
+    assert "started with different torch.get_num_threads(): 1, and 3." in comparison.to_html()
+    assert json.loads(comparison.to_json())["started"]["torch.get_num_threads()"] == ["1", "3"]
 
 
 @pytest.mark.parametrize(

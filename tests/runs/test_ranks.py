@@ -14,6 +14,7 @@ from torch import distributed
 
 from detmode import TraceError, diff
 from detmode.cli import parser as cli
+from detmode.environment.lock.lock_file import LockFile
 from detmode.runs.trace_file import Reader
 
 pytestmark = pytest.mark.skipif(
@@ -183,28 +184,33 @@ def test_checkpoint_has_the_digest_of_all_ranks(runs: Path) -> None:
     assert found["none"] == found["again"] != found["bit_flip"]
 
 
+def change_lock(trace: Path, *, gpus: list[str], **variables: str) -> None:
+    lock = LockFile.read(trace / "detmode.lock")
+    sections = {name: dict(section) for name, section in lock.sections.items()}
+    sections["machine"]["gpus"] = gpus
+    sections["variables"].update(variables)
+    LockFile(sections).write(trace / "detmode.lock")
+
+
 def test_starts_are_compared_first(runs: Path, tmp_path: Path) -> None:
-    """World size, backend and NCCL's variables stand in the trace, and differences are said."""
+    """World size, backend and NCCL's variables stand beside the trace, and differences are said."""
     second = shutil.copytree(runs / "again", tmp_path / "second")
     for rank in range(WORLD):
         file = second / f"rank{rank}" / "trace.json"
         about = json.loads(file.read_text())
         assert (about["rank"], about["world_size"]) == (str(rank), "4")
         about["world_size"] = "8"
-        about["gpus"] = ["NVIDIA H100"]
-        about["nccl_environment"]["NCCL_ALGO"] = "ring" if rank == 1 else "tree"
         file.write_text(json.dumps(about))
+        algorithm = "ring" if rank == 1 else "tree"
+        change_lock(file.parent, gpus=["NVIDIA H100"], NCCL_ALGO=algorithm)
         lines = second / f"rank{rank}" / "calls.jsonl"
         lines.write_text(lines.read_text().replace("cpu:gloo", "cpu:mpi"))
     first = shutil.copytree(runs / "none", tmp_path / "first")
     for rank in range(WORLD):
-        file = first / f"rank{rank}" / "trace.json"
-        about = json.loads(file.read_text())
-        about["gpus"] = ["NVIDIA A100"]
-        file.write_text(json.dumps(about))
+        change_lock(first / f"rank{rank}", gpus=["NVIDIA A100"])
     started = {name: both for name, *both in diff(first, second).started}
     assert started["world size"] == ["4", "8"]
-    assert started["GPUs"] == ["'NVIDIA A100'", "'NVIDIA H100'"]
+    assert started["GPUs"] == ["NVIDIA A100", "NVIDIA H100"]
     assert started["NCCL_ALGO of rank 1"][1] == "ring"
     assert started["NCCL_ALGO of ranks 0, 2, 3"][1] == "tree"
     assert "cpu:gloo" in started["groups"][0]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detmode.cli.commands import UsageError
+from detmode.cli.commands.locks import ENVIRONMENT, RunLock
 from detmode.cli.commands.output import (
     STDOUT,
     as_asked,
@@ -30,7 +31,6 @@ from detmode.cli.commands.output import (
 from detmode.cli.launchers import under_detmode
 from detmode.cli.program import Program, die_of, exit_status
 from detmode.cli.termination import when_terminated
-from detmode.environment.nccl import EXCLUDING
 from detmode.environment.rank import rank_of
 
 if TYPE_CHECKING:
@@ -39,13 +39,6 @@ if TYPE_CHECKING:
     from detmode.reports.report import Report
     from detmode.runs.probing import Probe
     from detmode.runs.recording import record as recording
-
-ENVIRONMENT = {
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    "NCCL_ALGO": EXCLUDING,
-    "PYTHONHASHSEED": "0",
-}
-"""Variables to be set before Python, CUDA or NCCL starts; a value that the user set wins."""
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -56,6 +49,9 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     program = _prepared(options, arguments)
     make_mode = partial(_mode, options, intercept=options.intercept, **policy)
     mode = make_mode()
+    lock = RunLock(options, mode) if options.locked or options.write_lock else None
+    if lock is not None and lock.is_refused:
+        return 1
     if options.warm:
         _warm(options)
     from detmode.cli.commands.spawned import Spawned
@@ -83,11 +79,22 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     with when_terminated(tell_early) if shared is not None else nullcontext():
         with spawned.watched(make_mode):
-            failure = _execute(program, mode)
+            failure = _execute(program, mode, lock.choices if lock else nullcontext())
         with _ended(failure) as status:
             telling.acquire()
             tell(status != 0, _LAST_WORDS if status else PATIENCE)
+            if lock is not None:
+                _not_locked(spawned.count)
+                status = lock.end(status)
     return status
+
+
+def _not_locked(processes: int) -> None:
+    if processes:
+        note(
+            f"not locked: {processes} processes that the program started by "
+            "torch.multiprocessing; start ranks with torchrun"
+        )
 
 
 _LAST_WORDS = 2.0

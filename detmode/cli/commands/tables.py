@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from detmode.cli.commands import UsageError
+from detmode.cli.commands.locks import lock_here, read_lock
 from detmode.cli.commands.output import (
     STDOUT,
     as_asked,
@@ -20,6 +22,11 @@ from detmode.cli.commands.output import (
     stdout_is_taken,
     write_files,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detmode.environment.doctor import Finding
 
 
 def diff(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -45,7 +52,8 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.reports.github import annotation
     from detmode.reports.page import plural
 
-    found = findings()
+    against = _against(options.against) if options.against is not None else []
+    found = (*against, *findings())
     counts = Counter(each.severity for each in found)
     head = ", ".join(plural(counts[each], each) for each in SEVERITIES if counts[each])
     form = form_of(options)
@@ -75,6 +83,17 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     else:
         say_next(options, "`detmode audit script.py` says what a program's calls would do on CUDA")
     return 1 if counts["error"] else 0
+
+
+def _against(path: Path) -> list[Finding]:
+    """Return the differences from a lock."""
+    from detmode.environment.doctor import Finding
+    from detmode.environment.lock.drift import drifts
+
+    return [
+        Finding(each.name, each.here, f"locked: {each.locked}", each.remedy, "error")
+        for each in drifts(read_lock(path), lock_here())
+    ]
 
 
 def verify(options: argparse.Namespace, arguments: list[str]) -> int:

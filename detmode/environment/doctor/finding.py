@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from detmode.environment import known
 
 SEVERITIES = ("error", "warning", "note")
 """Weights of a finding, the heaviest first."""
@@ -51,4 +52,4 @@ Look = Callable[[], Iterator[Finding]]
 
 def variable(name: str) -> str:
     """Return an environment variable as a state."""
-    return os.environ.get(name) or "not set"
+    return known.variable(name) or "not set"

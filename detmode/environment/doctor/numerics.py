@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
+from detmode.environment import known
 from detmode.environment.doctor.finding import Finding, Look, variable
+from detmode.environment.inductor import OPTIONS, Option, value_of
 from detmode.environment.versions import parse_version
 
 _FIXED_WORKSPACES = (":4096:8", ":16:8")
@@ -30,12 +30,14 @@ def _cublas() -> Iterator[Finding]:
 
 
 def _cudnn() -> Iterator[Finding]:
-    backend = torch.backends.cudnn
-    state = f"deterministic={backend.deterministic}, benchmark={backend.benchmark}"
+    deterministic, benchmark = (
+        known.setting(f"torch.backends.cudnn.{name}") for name in ("deterministic", "benchmark")
+    )
+    state = f"deterministic={deterministic}, benchmark={benchmark}"
     yield Finding.either(
         "cuDNN",
         state,
-        backend.deterministic and not backend.benchmark,
+        bool(deterministic) and not benchmark,
         "the same algorithm is chosen in every run",
         "outside the mode the algorithm, and so the bits, may vary between runs",
         "nothing to do under the mode, which sets deterministic=True and benchmark=False",
@@ -78,7 +80,7 @@ def _precision() -> Iterator[Finding]:
         "torch.backends.cudnn.allow_tf32 = False",
         "note",
     )
-    override = os.environ.get("NVIDIA_TF32_OVERRIDE")
+    override = known.variable("NVIDIA_TF32_OVERRIDE")
     if override is not None:
         yield Finding(
             "NVIDIA_TF32_OVERRIDE",
@@ -89,24 +91,25 @@ def _precision() -> Iterator[Finding]:
 
 
 def _float32_precisions() -> dict[str, str]:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if not hasattr(cudnn, "conv"):
-        # Before PyTorch 2.9.
+    before_2_9 = known.setting("torch.get_float32_matmul_precision()")
+    if before_2_9 is not None:
         word = {"highest": "float32", "high": "tf32", "medium": "bf16"}
-        convolutions = "tf32" if cudnn.allow_tf32 else "float32"
+        allowed = known.setting("torch.backends.cudnn.allow_tf32")
+        convolutions = "tf32" if allowed else "float32"
         return {
-            "matmul": word[torch.get_float32_matmul_precision()],
+            "matmul": word[str(before_2_9)],
             "convolution": convolutions,
             "RNN": convolutions,
         }
-    # The older functions raise where a program has used these settings.
-    settings: dict[str, Any] = {"matmul": matmul, "convolution": cudnn.conv, "RNN": cudnn.rnn}
-    read = {name: setting.fp32_precision for name, setting in settings.items()}
+    places = {"matmul": "cuda.matmul", "convolution": "cudnn.conv", "RNN": "cudnn.rnn"}
+    read = {
+        name: str(known.setting(f"torch.backends.{place}.fp32_precision"))
+        for name, place in places.items()
+    }
     return {name: "float32" if value in ("none", "ieee") else value for name, value in read.items()}
 
 
 def _reductions() -> Iterator[Finding]:
-    matmul = torch.backends.cuda.matmul
     allowed = [
         name
         for name in (
@@ -114,7 +117,7 @@ def _reductions() -> Iterator[Finding]:
             "allow_bf16_reduced_precision_reduction",
             "allow_fp16_accumulation",
         )
-        if _read(matmul, name)
+        if known.setting(f"torch.backends.cuda.matmul.{name}")
     ]
     yield Finding.either(
         "float16 and bfloat16 matmul",
@@ -128,17 +131,9 @@ def _reductions() -> Iterator[Finding]:
     )
 
 
-def _read(settings: object, name: str) -> bool:
-    # Older versions lack some; PyTorch's class raises AssertionError for what it does not know.
-    try:
-        return bool(getattr(settings, name))
-    except (AttributeError, AssertionError):
-        return False
-
-
 def _tunable() -> Iterator[Finding]:
-    on = _is_tunable("is_enabled", "PYTORCH_TUNABLEOP_ENABLED", "0")
-    tunes = on and _is_tunable("tuning_is_enabled", "PYTORCH_TUNABLEOP_TUNING", "1")
+    on = _is_tunable("is_enabled()", "PYTORCH_TUNABLEOP_ENABLED", "0")
+    tunes = on and _is_tunable("tuning_is_enabled()", "PYTORCH_TUNABLEOP_TUNING", "1")
     yield Finding.either(
         "TunableOp",
         "on, and tunes" if tunes else "on" if on else "off",
@@ -152,17 +147,20 @@ def _tunable() -> Iterator[Finding]:
 
 def _is_tunable(name: str, variable: str, default: str) -> bool:
     # Only a build with CUDA has the setting itself.
-    read = getattr(torch._C, f"_cuda_tunableop_{name}", None)
-    return bool(read()) if read else os.environ.get(variable, default) == "1"
+    read = known.setting(f"torch.cuda.tunable.{name}")
+    return (known.variable(variable) or default) == "1" if read is None else bool(read)
 
 
 def _attention() -> Iterator[Finding]:
-    backends = torch.backends.cuda
+    names = {
+        "flash": "flash",
+        "memory-efficient": "mem_efficient",
+        "cuDNN": "cudnn",
+        "math": "math",
+    }
     enabled = {
-        "flash": backends.flash_sdp_enabled(),
-        "memory-efficient": backends.mem_efficient_sdp_enabled(),
-        "cuDNN": backends.cudnn_sdp_enabled(),
-        "math": backends.math_sdp_enabled(),
+        name: known.setting(f"torch.backends.cuda.{backend}_sdp_enabled()")
+        for name, backend in names.items()
     }
     fused = enabled["flash"] or enabled["memory-efficient"]
     effects = []
@@ -184,7 +182,7 @@ def _attention() -> Iterator[Finding]:
 
 
 def _fill() -> Iterator[Finding]:
-    filled = torch._C._get_deterministic_fill_uninitialized_memory()
+    filled = known.setting("torch.utils.deterministic.fill_uninitialized_memory")
     effects = (
         "a program that reads uninitialised memory may vary",
         "DeterministicMode(fill_uninitialized_memory=True) shows whether yours does",
@@ -200,20 +198,9 @@ def _fill() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    config: Any = sys.modules.get("torch._inductor.config")
-
-    def setting(name: str, environment: str) -> bool:
-        # inductor reads the variables when it is imported, which takes too long for a look.
-        if config is None:
-            return os.environ.get(environment) == "1"
-        return bool(getattr(config, name, False))
-
-    timed = [
-        name
-        for name in ("max_autotune", "max_autotune_gemm", "coordinate_descent_tuning")
-        if setting(name, f"TORCHINDUCTOR_{name.upper()}")
-    ]
-    deterministic = setting("deterministic", "TORCHINDUCTOR_DETERMINISTIC")
+    timed = [each.name for each in OPTIONS if not each.by_default and _is(each, each.timed)]
+    (option,) = (each for each in OPTIONS if each.name == "deterministic")
+    deterministic = _is(option, option.used)
     state = f"deterministic={deterministic}"
     version = parse_version(torch.__version__)
     if version < (2, 9):
@@ -232,6 +219,13 @@ def _compiler() -> Iterator[Finding]:
         "TORCHINDUCTOR_DETERMINISTIC=1 (PyTorch 2.10 or newer)",
         "warning" if timed else "note",
     )
+
+
+def _is(option: Option, value: object) -> bool:
+    # inductor reads the variables when it is imported, which takes too long for a look.
+    if option.module not in sys.modules:
+        return known.variable(f"TORCHINDUCTOR_{option.name.upper()}") == "1"
+    return bool(value_of(option) == value)
 
 
 LOOKS: tuple[Look, ...] = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 from collections.abc import Iterator
 
 import torch
 
+from detmode.environment import known
 from detmode.environment.doctor.finding import Finding, Look, variable
 
 _UNKNOWN = "not known before a program runs"
@@ -16,7 +16,7 @@ _UNKNOWN = "not known before a program runs"
 
 def _hash_seed() -> Iterator[Finding]:
     name = "PYTHONHASHSEED"
-    value = os.environ.get(name)
+    value = known.variable(name)
     yield Finding.either(
         name,
         "not set" if value is None else value,
@@ -79,17 +79,17 @@ def _threads() -> Iterator[Finding]:
     asked = ", ".join(f"{name} {variable(name)}" for name in names)
     yield Finding(
         "CPU threads",
-        f"{torch.get_num_threads()} ({asked})",
+        f"{known.setting('torch.get_num_threads()')} ({asked})",
         "reductions on the CPU are split by the number of threads: another number, other bits",
         None
-        if any(name in os.environ for name in names)
+        if any(map(known.variable, names))
         else "for the same bits on machines with other core counts: export OMP_NUM_THREADS",
         "note",
     )
     for name, default in (("OMP_DYNAMIC", "false"), ("MKL_DYNAMIC", "true")):
         if name == "MKL_DYNAMIC" and not torch.backends.mkl.is_available():
             continue
-        adjusts = os.environ.get(name, default).lower() not in ("false", "0")
+        adjusts = (known.variable(name) or default).lower() not in ("false", "0")
         yield Finding.either(
             name,
             variable(name),
@@ -97,13 +97,13 @@ def _threads() -> Iterator[Finding]:
             "the number of threads is not lowered at run time",
             "the number of threads may be lowered at run time",
             f"export {name}=FALSE",
-            "warning" if name in os.environ else "note",
+            "warning" if known.variable(name) else "note",
         )
 
 
 def _cpu() -> Iterator[Finding]:
     level = torch.backends.cpu.get_cpu_capability()
-    fixed = "ATEN_CPU_CAPABILITY" in os.environ
+    fixed = known.variable("ATEN_CPU_CAPABILITY")
     yield Finding(
         "CPU instructions",
         level,
@@ -114,7 +114,7 @@ def _cpu() -> Iterator[Finding]:
         "note",
     )
     if torch.backends.mkl.is_available():
-        value = os.environ.get("MKL_CBWR")
+        value = known.variable("MKL_CBWR")
         yield Finding.either(
             "MKL_CBWR",
             value or "not set",
@@ -131,7 +131,7 @@ def _debugging() -> Iterator[Finding]:
         ("CUDA_LAUNCH_BLOCKING", "every launch is waited for: slow, and no more deterministic"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", "every allocation goes to the driver: slow"),
     ):
-        value = os.environ.get(name)
+        value = known.variable(name)
         if value not in (None, "", "0"):
             yield Finding(name, str(value), effect, f"unset {name}")
 

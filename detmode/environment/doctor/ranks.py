@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from detmode.environment import nccl
+from detmode.environment import known, nccl
 from detmode.environment.doctor.finding import Finding, Look, variable
 
 _CHUNKING = (
@@ -68,7 +67,7 @@ def _collnet() -> Iterator[Finding]:
 
 
 def _tuner() -> Iterator[Finding]:
-    value = os.environ.get("NCCL_TUNER_PLUGIN")
+    value = known.variable("NCCL_TUNER_PLUGIN")
     if value is not None:
         yield Finding(
             "NCCL_TUNER_PLUGIN",
@@ -83,7 +82,7 @@ def _tuner() -> Iterator[Finding]:
 def _chunking() -> Iterator[Finding]:
     if not torch.distributed.is_available():
         return
-    given = [f"{name} {os.environ[name]}" for name in _CHUNKING if name in os.environ]
+    given = [f"{name} {variable(name)}" for name in _CHUNKING if known.variable(name)]
     yield Finding(
         "NCCL's protocol and channels",
         ", ".join(given) or "NCCL chooses",
@@ -93,7 +92,7 @@ def _chunking() -> Iterator[Finding]:
         "NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS, and the same ranks on each node",
         "note",
     )
-    files = [Path(os.environ.get("NCCL_CONF_FILE", "~/.nccl.conf")), Path("/etc/nccl.conf")]
+    files = [Path(known.variable("NCCL_CONF_FILE") or "~/.nccl.conf"), Path("/etc/nccl.conf")]
     found = [str(file) for file in files if file.expanduser().is_file()]
     if found:
         yield Finding(

@@ -1,0 +1,138 @@
+"""Locks: the command ``lock``, and the lock of a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detmode.cli.commands import UsageError
+from detmode.environment.nccl import EXCLUDING
+from detmode.environment.rank import rank_of
+from detmode.reports.page import in_a_line, plural
+
+if TYPE_CHECKING:
+    from detmode.environment.known import Value
+    from detmode.environment.lock.choices import Choices
+    from detmode.environment.lock.drift import Drift
+    from detmode.environment.lock.lock_file import LockFile
+    from detmode.mode.deterministic_mode import DeterministicMode
+
+ENVIRONMENT = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": EXCLUDING,
+    "PYTHONHASHSEED": "0",
+}
+"""Variables to be set before Python, CUDA or NCCL starts; a value that the user set wins."""
+
+
+def lock(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Write the lock of this environment, as a program finds it that ``detmode run`` starts."""
+    _write(lock_here(), options.output)
+    return 0
+
+
+def lock_here() -> LockFile:
+    """Return the lock of this environment, as a program finds it that ``detmode run`` starts."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from detmode.environment.lock.here import lock_of
+    from detmode.mode.deterministic_mode import DeterministicMode
+
+    with DeterministicMode() as mode:
+        return lock_of(run={"rules": mode.as_locked()["rules"]})
+
+
+def read_lock(path: Path) -> LockFile:
+    """Read a lock.
+
+    Raises:
+        UsageError: there is none, or it is no lock.
+    """
+    from detmode.environment.lock.lock_file import LockError, LockFile
+
+    try:
+        return LockFile.read(path)
+    except LockError as error:
+        raise UsageError(str(error)) from error
+
+
+def _write(lock: LockFile, path: Path) -> None:
+    from detmode.environment.lock.lock_file import LockError
+
+    try:
+        lock.write(path)
+    except LockError as error:
+        raise UsageError(str(error)) from error
+    print(f"detmode: locked in {path}", file=sys.stderr)
+
+
+class RunLock:
+    """The lock of a run: written when the program has ended, or compared with it.
+
+    The first of several ranks writes it, and it alone is compared in its seeds, which ranks do not
+    share.
+
+    Args:
+        options: ``locked`` ("error", "warn" or nothing), ``write_lock`` and ``lock``, its file.
+        mode: the mode under which the program runs.
+
+    Raises:
+        UsageError: the lock cannot be read.
+    """
+
+    def __init__(self, options: argparse.Namespace, mode: DeterministicMode) -> None:
+        from detmode.environment.lock.choices import Choices
+        from detmode.environment.lock.drift import drifts
+        from detmode.environment.lock.here import lock_of
+
+        self._path: Path = options.lock
+        rank = rank_of()
+        is_first = rank is None or rank.number == 0
+        self._writes = options.write_lock and is_first
+        if self._writes and not self._path.absolute().parent.is_dir():
+            raise UsageError(f"--lock: there is no folder {self._path.absolute().parent}")
+        self._warns = options.locked == "warn"
+        locked = read_lock(self._path) if options.locked else None
+        if locked is not None and not is_first:
+            locked = locked.without("generators")
+        run: dict[str, Value] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
+        with mode:
+            self._here = lock_of(run=run)
+        found = drifts(locked, self._here) if locked is not None else ()
+        self.choices: Choices = Choices(locked, self._say if self._warns else None)
+        """To be entered while the program runs."""
+        self._say_all(found)
+        self.is_refused = bool(found) and not self._warns
+        """True if the program must not start."""
+        if self.is_refused:
+            differ = f"{plural(len(found), 'choice')} not as in {self._path}"
+            print(f"detmode: refused: {differ}; --locked=warn goes on", file=sys.stderr)
+
+    def end(self, status: int) -> int:
+        """Write the lock, or compare it with what the program has chosen.
+
+        Returns:
+            The exit code of the run.
+        """
+        if self._writes and status == 0:
+            from detmode.environment.lock.lock_file import LockFile
+
+            _write(LockFile({**self._here.sections, **self.choices.sections}), self._path)
+        elif self._writes:
+            print(f"detmode: note: no {self._path}, as the program failed", file=sys.stderr)
+        if status:
+            return status
+        late = self.choices.late()
+        self._say_all(late)
+        return int(bool(self.choices.found or late) and not self._warns)
+
+    def _say_all(self, found: Iterable[Drift]) -> None:
+        for each in found:
+            self._say(each)
+
+    def _say(self, found: Drift) -> None:
+        print(f"detmode: {in_a_line(str(found))}", file=sys.stderr)

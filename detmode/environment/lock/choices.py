@@ -1,0 +1,169 @@
+"""The choices that a program makes while it runs: seeds, settings, and what autotuners pick.
+
+They are noted as they are made, and compared with those of a lock. Triton's are taken from the
+lock: nothing is timed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType, TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from detmode.environment import generators, known
+from detmode.environment.dispatch import untraced, without_modes
+from detmode.environment.known import Value
+from detmode.environment.lock import autotuners
+from detmode.environment.lock.drift import Drift, DriftError, drift, drifts
+from detmode.environment.lock.lock_file import LockFile
+
+_SEEDED: tuple[tuple[str, str, tuple[ModuleType, ...]], ...] = (
+    ("python", "seed", (random,)),
+    ("torch", "manual_seed", (torch, torch.random)),
+    ("numpy", "seed", (np.random,)),
+)
+"""The global generators, and the functions that seed them."""
+
+_AT_END = ("compiler_options", "generators", "settings_at_end")
+"""The sections that are compared when the program has ended."""
+
+
+class Choices:
+    """The choices of the program that runs in the block.
+
+    Args:
+        locked: the lock whose choices the program is to make; ``None`` if any will do.
+        warn: takes a choice that is not the lock's; if not given, it is refused where it is made.
+
+    Raises:
+        DriftError: in the program, where it makes another choice.
+    """
+
+    def __init__(
+        self, locked: LockFile | None = None, warn: Callable[[Drift], None] | None = None
+    ) -> None:
+        self._locked = locked
+        self._warn = warn
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._at_start: dict[str, Value] = {}
+        self._tuned: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._undo = ExitStack()
+        self.sections: dict[str, dict[str, Value]] = {
+            name: {} for name in (*_AT_END, "inductor", "triton")
+        }
+        """The choices made so far, as sections of a lock."""
+        self.found: list[Drift] = []
+        """The choices that are not the lock's."""
+
+    def __enter__(self) -> Choices:
+        self._at_start = known.settings()
+        self._undo.enter_context(_watching_seeds(self.note))
+        self._undo.enter_context(autotuners.watching(self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._undo.close()
+        self.sections["compiler_options"].update(known.compiler_options())
+        self.sections["settings_at_end"].update(
+            (name, value)
+            for name, value in known.settings().items()
+            if self._at_start.get(name) != value
+        )
+
+    def name_of(self, tuner: Any) -> str:
+        """Return the name of a kernel that Triton tunes, with a number if another has it too."""
+        name = self._tuned.get(tuner)
+        if name is None:
+            name = f"{tuner.base_fn.__module__}.{tuner.base_fn.__qualname__}"
+            same = sum(each.partition("#")[0] == name for each in self._tuned.values())
+            name = self._tuned[tuner] = f"{name}#{same + 1}" if same else name
+        return name
+
+    def locked(self, section: str, name: str) -> Value | None:
+        """Return the lock's choice, if it has one."""
+        return None if self._locked is None else self._locked.sections.get(section, {}).get(name)
+
+    def note(self, section: str, name: str, value: Value | None) -> None:
+        """Note a choice of the program; ``None`` stands for one that timing is about to make.
+
+        Of choices of one name the first counts.
+
+        Raises:
+            DriftError: it is not the lock's.
+        """
+        if os.getpid() != self._process:
+            return  # a worker, which its parent seeds
+        with self._lock:
+            if name in self.sections[section]:
+                return
+            if value is not None:
+                self.sections[section][name] = value
+        if self._locked is None or section not in self._locked.sections:
+            return
+        wanted = self.locked(section, name)
+        if value is not None and value == wanted:
+            return
+        differing = drift(section, name, wanted, "by timing" if value is None else value)
+        if any(each.name == differing.name for each in self.found):
+            return
+        self.found.append(differing)
+        if self._warn is None:
+            raise DriftError(str(differing))
+        self._warn(differing)
+
+    def late(self) -> tuple[Drift, ...]:
+        """Return the lock's choices that a program which has ended well did not make."""
+        if self._locked is None:
+            return ()
+        here = LockFile({name: self.sections[name] for name in _AT_END})
+        known_before = {each.name for each in self.found}
+        return tuple(each for each in drifts(self._locked, here) if each.name not in known_before)
+
+
+@contextmanager
+def _watching_seeds(note: Callable[[str, str, Value], None]) -> Iterator[None]:
+    with ExitStack() as undo:
+        for generator, name, places in _SEEDED:
+            plain = getattr(places[0], name)
+            noted = _noted(plain, functools.partial(note, "generators", generator), generator)
+            for place in places:
+                undo.callback(_restore, place, name, noted, plain)
+                setattr(place, name, noted)
+        yield
+
+
+def _noted(
+    plain: Callable[..., Any], note: Callable[[Value], None], generator: str
+) -> Callable[..., Any]:
+    @untraced
+    @functools.wraps(plain)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        result = plain(*args, **kwargs)
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, int)]
+        with without_modes():
+            state = generators.digests()[generator][:16]
+        note(f"{given[0]} (state {state})" if given else f"state {state}")
+        return result
+
+    return seed
+
+
+def _restore(place: ModuleType, name: str, noted: object, plain: object) -> None:
+    # Another block, or the program, may have put something else there since.
+    if getattr(place, name) is noted:
+        setattr(place, name, plain)

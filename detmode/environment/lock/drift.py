@@ -1,0 +1,134 @@
+"""The differences of two locks, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from detmode.environment.known import Value, how_to_set
+from detmode.environment.lock.lock_file import LockFile
+
+_ABSENT = {
+    "variables": "not set",
+    "generators": "not seeded",
+    "settings_at_end": "as at the start",
+}
+"""The sections in which a choice that is missing is one too. In others it is not known."""
+
+_INSTALL = "pip install {name}=={value}"
+_PYTORCH = "install the PyTorch that brings {name} {value}"
+_VERSIONS = {
+    "cublas": _PYTORCH,
+    "cuda": _PYTORCH,
+    "cudnn": _PYTORCH,
+    "cupy": "install CuPy {value}",
+    "nccl": _PYTORCH,
+    "python": "use Python {value}",
+}
+_REMEDIES = {
+    "cpu": "export ATEN_CPU_CAPABILITY={value}, on a CPU that has it",
+    "driver": "install the driver {value}",
+    "gpus": "run on the GPUs {value}",
+    "rules": "use the same detmode and the same packages with rules",
+    "mode": "run with the same options: {value}",
+    "ranks": "start {value} ranks",
+}
+_TITLES = {
+    "cpu": "CPU instructions",
+    "gpus": "GPUs",
+    "rules": "rule table",
+    "ranks": "number of ranks",
+}
+
+
+class Drift(NamedTuple):
+    """A choice that is not as a lock has it.
+
+    Attributes:
+        name: of the choice.
+        locked: the lock's value.
+        here: the value here.
+        remedy: the action that brings the lock's value back.
+    """
+
+    name: str
+    locked: str
+    here: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: locked {self.locked}, here {self.here}; {self.remedy}"
+
+
+class DriftError(RuntimeError):
+    """A program makes a choice that is not the one in its lock."""
+
+
+def drifts(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+    """Return the choices of the sections that both have, and that differ."""
+    found: list[Drift] = []
+    for section in sorted(locked.sections.keys() & here.sections.keys()):
+        mine, theirs = here.sections[section], locked.sections[section]
+        for name in _compared(section, theirs, mine):
+            if theirs.get(name) != mine.get(name):
+                found.append(drift(section, name, theirs.get(name), mine.get(name)))
+    return tuple(found)
+
+
+def _compared(
+    section: str, locked: Mapping[str, Value], here: Mapping[str, Value]
+) -> Iterator[str]:
+    names = locked.keys() | here.keys() if section in _ABSENT else locked.keys() & here.keys()
+    return iter(sorted(names))
+
+
+def drift(section: str, name: str, locked: Value | None, here: Value | None) -> Drift:
+    """Return the difference of a choice; ``None`` stands for a value that is not there."""
+    absent = _ABSENT.get(section, "not in it")
+    first, second = (absent if value is None else _text(value) for value in (locked, here))
+    return Drift(_title(section, name), first, second, _remedy(section, name, locked))
+
+
+def _title(section: str, name: str) -> str:
+    if section == "versions":
+        return f"version of {name}"
+    if section == "generators":
+        return f"seed of {name}"
+    if section == "settings_at_end":
+        return f"{name} at the end of the program"
+    if section == "triton":
+        return f"Triton's configuration of {name}"
+    if section == "inductor":
+        return f"Inductor's choice for {name}"
+    return _TITLES.get(name, name)
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return str(value)
+
+
+def _remedy(section: str, name: str, locked: Value | None) -> str:
+    if section == "variables":
+        if locked is None:
+            return f"unset {name}"
+        return f"export {name}={locked} before Python starts"
+    if section in ("settings", "compiler_options"):
+        return how_to_set(name, locked) if locked is not None else f"leave {name} alone"
+    if section == "settings_at_end":
+        if locked is None:
+            return "have the program leave it alone"
+        return f"in the program: {how_to_set(name, locked)}"
+    if section == "generators":
+        return "seed it as in the locked run, by the same call" if locked else "do not seed it"
+    if section == "triton":
+        return "the kernel or its configurations are others: write the lock again"
+    if section == "inductor":
+        return "compile with the caches of the locked run, or write the lock again"
+    value = "none" if locked is None else _text(locked)
+    if section == "versions":
+        if value == "none":
+            return f"use an environment without {name}"
+        return _VERSIONS.get(name, _INSTALL).format(name=name, value=value)
+    return _REMEDIES.get(name, "write the lock again").format(value=value)

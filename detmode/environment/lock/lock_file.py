@@ -1,0 +1,112 @@
+"""A lock as a file: TOML, sorted, one choice a line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detmode.cuda.files import replace_file
+from detmode.environment.known import Value
+
+NAME = "detmode.lock"
+FORMAT = 1
+_MOST_BYTES = 1 << 22
+_HEAD = """\
+# Every choice that changes bits, as `detmode lock`, `detmode run --write-lock` or `detmode record`
+# found it. `detmode run --locked` refuses to run with others.
+"""
+
+Section = Mapping[str, Value]
+
+
+class LockError(ValueError):
+    """A lock that cannot be read or written: one line, naming the file and what to do."""
+
+
+@dataclass(frozen=True)
+class LockFile:
+    """Choices that change bits.
+
+    Args:
+        sections: by the name of the section (``"versions"``), the choices by name.
+    """
+
+    sections: Mapping[str, Section]
+
+    def without(self, section: str) -> LockFile:
+        """Return a lock that lacks a section."""
+        return LockFile({name: each for name, each in self.sections.items() if name != section})
+
+    def to_toml(self) -> str:
+        """Return the content of the file."""
+        import tomli_w
+
+        ordered = {
+            name: dict(sorted(self.sections[name].items())) for name in sorted(self.sections)
+        }
+        return f"{_HEAD}{tomli_w.dumps({'format': FORMAT, **ordered})}"
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            LockError: it cannot be written.
+        """
+        try:
+            replace_file(path, self.to_toml().encode())
+        except OSError as error:
+            raise LockError(f"cannot write {path}: {error.strerror}") from error
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> LockFile:
+        """Read a file.
+
+        Raises:
+            LockError: there is none, or it is not a lock.
+        """
+        try:
+            with open(path, "rb", opener=_without_waiting) as file:
+                content = file.read(_MOST_BYTES + 1)
+        except OSError as error:
+            raise LockError(
+                f"cannot read the lock {path}: {error.strerror}; write one with "
+                "'detmode run --write-lock' or 'detmode lock'"
+            ) from error
+        if len(content) > _MOST_BYTES:
+            raise LockError(f"{path} is not a lock: it is larger than any")
+        return cls(_parsed(content, Path(path)))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _parsed(content: bytes, path: Path) -> dict[str, Section]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found: dict[str, Any] = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise LockError(f"{path} is not a lock, which is TOML: {reason!r}") from None
+    form = found.pop("format", None)
+    if type(form) is not int or form != FORMAT:
+        raise LockError(
+            f"{path} is not a lock of format {FORMAT}, which this detmode reads; write it again"
+        )
+    for name, section in found.items():
+        if not isinstance(section, dict) or not all(map(_is_value, section.values())):
+            raise LockError(f"{path} is not a lock: {name!r} is not a table of choices")
+    return found
+
+
+def _is_value(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(each, str) for each in value)
+    return isinstance(value, (bool, int, float, str))
