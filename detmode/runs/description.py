@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from detmode.runs.tensors import is_capturing
+from detmode.mode.repetition.tensors import is_capturing
 
 _LONG = 200
 """Characters of a call's arguments, after which a text ends in its digest."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from detmode.environment.dispatch import without_modes
+from detmode.mode.repetition.tensors import is_foreign
 from detmode.reports.timeline import NO_MODULE
-from detmode.runs.tensors import is_foreign
 from detmode.runs.trace_file import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 
