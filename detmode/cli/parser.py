@@ -105,6 +105,13 @@ _INTERCEPT = _option(
     help="all calls of the program's thread (default), or those of listed operators in any thread, "
     "at no cost to others",
 )
+_RECHECK = _option(
+    "--recheck",
+    type=float,
+    default=0.0,
+    metavar="RATE",
+    help="make this share of the calls twice, from 0 to 1, and fail where the bits differ",
+)
 _DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
 _WARM = _flag("--warm", "compile and load the kernels before the program starts")
 _SIMULATION = (
@@ -210,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
                 place.add_argument(*names, **settings)
 
     about = "run an unchanged script or module under the mode"
-    own = (*_MODE, _INTERCEPT, _WARM, *_SIMULATION, _SHOWN, _REPORT)
+    own = (*_MODE, _INTERCEPT, _RECHECK, _WARM, *_SIMULATION, _SHOWN, _REPORT)
     add(programs.run, about, *own, *_FILES, *_PROGRAM)
     about = "run a script on the CPU and report what would happen on CUDA"
     add(programs.audit, about, *_MODE, _SHOWN, *_FILES, *_PROGRAM)

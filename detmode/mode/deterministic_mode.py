@@ -30,6 +30,7 @@ from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception, take_off
 from detmode.mode.levels import levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
+from detmode.mode.recheck import Recheck
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
@@ -79,6 +80,10 @@ class DeterministicMode(Interception):
             the CUDA kernels of the substitutes on the host.
         schedule_seed: with ``simulate``: shuffles the order in which blocks and threads run.
         compile: ``False`` runs functions given to ``torch.compile`` operator by operator.
+        recheck: the share of the calls that the mode receives, from 0 to 1, that are made again on
+            the same inputs and compared by digest: a sample by the seed of PyTorch's default
+            generator and the rank. The digests are read after 32 such calls, and when a block of
+            the mode ends.
         log: a logger, or a level for the logger ``detmode``.
 
     Raises:
@@ -87,6 +92,7 @@ class DeterministicMode(Interception):
             given.
         RuntimeError: inside the block: PyTorch's standard message, for a call that is refused; in
             detmode's own words where PyTorch has none.
+        RecheckError: inside the block or at its end: a call gave other bits when it was made again.
     """
 
     _public: ClassVar[tuple[str, ...]] = ("records", "report")
@@ -105,11 +111,12 @@ class DeterministicMode(Interception):
         simulate: str | None = None,
         schedule_seed: int | None = None,
         compile: bool = True,
+        recheck: float = 0.0,
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
             *(warn_only, strict, substitute, rules, intercept, fill_uninitialized_memory),
-            *(simulate, schedule_seed, compile),
+            *(simulate, schedule_seed, compile, recheck),
         )
         rules = _default_rules() if rules is None else rules
         self.intercept = intercept
@@ -118,6 +125,7 @@ class DeterministicMode(Interception):
         self._schedule_seed = schedule_seed
         self.compiles = compile
         self.compiles_for = ""
+        self._recheck = float(recheck)
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,
@@ -134,6 +142,8 @@ class DeterministicMode(Interception):
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
         self.host: DeterministicMode | None = None
+        # From the first block on, if calls are made twice.
+        self.rechecked: Recheck | None = None
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as a call has them."""
@@ -147,6 +157,7 @@ class DeterministicMode(Interception):
             "simulate": self._simulate,
             "schedule_seed": self._schedule_seed,
             "compile": self.compiles,
+            "recheck": self._recheck,
         }
         given = [f"{k}={v!r}" for k, v in values.items() if v != defaults[k].default]
         return f"{type(self).__name__}({', '.join(given)})"
@@ -173,10 +184,15 @@ class DeterministicMode(Interception):
     def _enter(self, undo: Undo) -> None:
         register_passthrough(type(self))
         _follow_compilation()
+        if self._recheck and self.rechecked is None:
+            self.rechecked = Recheck(self._recheck, self._logger)
         level = self._level_for(undo)
         choose_for_block(self._policy.warn_only, self._fill, undo)
         Detours(_prefers_plain_operator, _meets, undo)
         callbacks_at_once(undo)
+        if self.rechecked is not None:
+            undo.note(functools.partial(self.rechecked.end, level))
+            self.rechecked.begin(level)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
         outer = levels_here()
@@ -208,6 +224,8 @@ class DeterministicMode(Interception):
         level = object.__new__(type(self))
         level.__dict__.update(self.__dict__)
         TorchDispatchMode.__init__(level)
+        if self.rechecked is not None:
+            self.rechecked.begin(level)
         return level
 
     @untraced
@@ -221,6 +239,8 @@ class DeterministicMode(Interception):
             if undo.thread == threading.get_ident():
                 undo.run()
                 explanation = messages.explanation_of(error)
+                if self.rechecked is not None:
+                    self.rechecked.compare(error)
                 if explanation is not None:
                     raise RuntimeError(explanation) from error
                 return
@@ -284,7 +304,10 @@ class DeterministicMode(Interception):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        return self._counter.report({"intercept": "listed"} if self.lists else {})
+        head: dict[str, Any] = {"intercept": "listed"} if self.lists else {}
+        if self.rechecked is not None:
+            head["recheck"] = self.rechecked.head()
+        return self._counter.report(head)
 
     @property
     def paths(self) -> ModulePaths:
