@@ -215,6 +215,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("audit", "--override", "aten::histc=ignore", __file__), "ignore"),
         (("run", "--schedule-seed", "3", "x.py"), "--simulate"),
         (("run", "--warm", "--no-substitute", "x.py"), "leave one of them out"),
+        (("run", "--recheck", "2", __file__), "from 0 to 1"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
         (("run", "--html", "/", "x.py"), "is a folder"),
         (("run", "--epochs", "3", "x.py"), "after its name); see 'detmode run --help'"),

@@ -11,11 +11,13 @@ import math
 import os
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 
@@ -26,10 +28,19 @@ from detmode.mode.messages import with_place
 from detmode.mode.repetition.digests import Digests
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
-from detmode.mode.repetition.tensors import form_of, has_data, is_capturing, is_foreign, to_digest
+from detmode.mode.repetition.tensors import (
+    as_bytes,
+    form_of,
+    has_data,
+    is_capturing,
+    is_foreign,
+    is_strided,
+    to_digest,
+)
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
 from detmode.table.call import InterceptedCall
+from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 
@@ -96,10 +107,12 @@ class _Pair(NamedTuple):
 
 
 class _MadeTwice(NamedTuple):
-    """A call whose digests have not been read."""
+    """A call whose digests have not been read; it keeps no tensor of the call."""
 
-    call: InterceptedCall
+    overload: str
     number: int
+    place: CallSite
+    rule: str | None
     pairs: list[_Pair]
 
 
@@ -232,7 +245,9 @@ class Recheck:
             return run(args, kwargs)
         result = run(args, kwargs)
         with start.generators_kept():
-            reason = self._make_again(call, number, result, start, run)
+            # A level that lists has no modes outside, and registered kernels act inside a call.
+            outside = nullcontext() if level.lists else without_modes()
+            reason = self._make_again(call, number, result, start, run, outside)
         if reason is not None:
             self._pass_over(call, reason)
         if len(self._waiting) >= WINDOW:
@@ -240,26 +255,32 @@ class Recheck:
         return result
 
     def _make_again(
-        self, call: InterceptedCall, number: int, result: Any, start: StartingState, run: _Run
+        self,
+        call: InterceptedCall,
+        number: int,
+        result: Any,
+        start: StartingState,
+        run: _Run,
+        outside: AbstractContextManager[None],
     ) -> str | None:
         """Make a call again; return the reason if the results cannot be compared."""
         func = call.overload.func
         with without_modes():
             first = data_of(func, call.args, call.kwargs, result)
-            if not first:
-                return "no outputs"
-            if not all(map(has_data, first.values())):
-                return "no data"
-            try:
-                args, kwargs = start.again()
-                with repeated() as actions:
-                    result = run(args, kwargs)
-                second = data_of(func, args, kwargs, result)
-                if not _KNOWN_TO_VARY.isdisjoint(actions):
-                    return "allowed"
-                self._lock.run(self._add, call, number, first, second)
-            except Exception as error:
-                return f"not made again: {error!r}"
+        if not first:
+            return "no outputs"
+        if not all(map(has_data, first.values())):
+            return "no data"
+        try:
+            args, kwargs = start.again()
+            with repeated() as actions, outside:
+                result = run(args, kwargs)
+            if not _KNOWN_TO_VARY.isdisjoint(actions):
+                return "allowed"
+            with without_modes():
+                self._lock.run(self._add, call, number, first, data_of(func, args, kwargs, result))
+        except Exception as error:
+            return f"not made again: {error!r}"
         return None
 
     def _add(
@@ -270,46 +291,43 @@ class Recheck:
         second: dict[str, Tensor],
     ) -> None:
         """Digest what a call gave at first and again, without waiting for it."""
-        if self._digests is None:
-            self._digests = Digests()
         nothing = torch.empty(0)
         pairs = []
         for name in dict.fromkeys((*first, *second)):
             sides = first.get(name, nothing), second.get(name, nothing)
-            if sides[0] is sides[1]:
-                continue  # an argument that is not written
+            if sides[0] is sides[1] or _are_same_on_host(*sides):
+                continue  # the first is so for an argument that is not written
+            if self._digests is None:
+                self._digests = Digests()
             numbers = [self._digests.add(to_digest(each)) for each in sides]
             forms = [form_of(each).partition(" strides")[0] for each in sides]
             pairs.append(_Pair(name, (forms[0], forms[1]), (numbers[0], numbers[1])))
-        self._waiting.append(_MadeTwice(call, number, pairs))
+        assert call.site is not None
+        row = call.row
+        rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
+        self._waiting.append(_MadeTwice(call.name, number, call.site, rule, pairs))
         self._made_twice += 1
 
     def _take(self) -> tuple[VaryingCall, ...]:
         """Read the digests of the window; return the calls whose digests differ."""
-        if not self._waiting or self._digests is None or is_capturing():
+        if not self._waiting or is_capturing() or os.getpid() != self._process:
             return ()
         waiting, self._waiting = self._waiting, []
-        if os.getpid() != self._process:
-            return ()
-        pairs = [pair for made in waiting for pair in made.pairs]
-        taken = self._digests.take([number for pair in pairs for number in pair.numbers])
+        numbers = [n for made in waiting for pair in made.pairs for n in pair.numbers]
+        taken = self._digests.take(numbers) if self._digests is not None else b""
         digests = (taken[begin : begin + _BYTES].hex() for begin in range(0, len(taken), _BYTES))
         found = []
-        for call, number, results in waiting:
+        for overload, number, (site, module), rule, pairs in waiting:
             differing = {}
-            for pair in results:
+            for pair in pairs:
                 sides = next(digests), next(digests)
                 if pair.forms[0] != pair.forms[1]:
                     sides = f"{sides[0]} {pair.forms[0]}", f"{sides[1]} {pair.forms[1]}"
                 if sides[0] != sides[1]:
                     differing[pair.name] = sides
             if differing:
-                assert call.site is not None
-                row, (site, module) = call.row, call.site
-                rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
-                found.append(
-                    VaryingCall(call.name, number, site.text, module, _rank(), differing, rule)
-                )
+                place = site.text, module, _rank()
+                found.append(VaryingCall(overload, number, *place, differing, rule))
         self._differing += len(found)
         return tuple(found)
 
@@ -329,7 +347,8 @@ def _dispatching(recheck: Recheck, level: DeterministicMode) -> Callable[..., An
         args: tuple[Any, ...] = (),
         kwargs: Any = None,
     ) -> Any:
-        recheck.left -= 1
+        # An outer level gets the calls of the innermost one, which has counted them.
+        recheck.left -= level._innermost
         # A subclass desugars first; the operators that it is made of come here, too.
         if recheck.left > 0 or any(map(is_foreign, types)):
             return receive(level, func, types, args, kwargs)
@@ -360,6 +379,16 @@ def _intercepting(recheck: Recheck, level: DeterministicMode) -> Callable[..., A
         return recheck.receive(level, overload.twin or overload.func, args, kwargs, run, site)
 
     return intercept
+
+
+def _are_same_on_host(one: Tensor, other: Tensor) -> bool:
+    """Return whether two CPU tensors have the same bits, sooner than their digests would tell."""
+    return (
+        (one.is_cpu and other.is_cpu and is_strided(one) and is_strided(other))
+        and not one.is_quantized
+        and (one.dtype, one.shape) == (other.dtype, other.shape)
+        and np.array_equal(as_bytes(one).numpy(), as_bytes(other).numpy())
+    )
 
 
 def _is_allowed(level: DeterministicMode, call: InterceptedCall) -> bool:
