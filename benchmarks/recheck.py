@@ -1,9 +1,9 @@
 """Cost of ``recheck``: training steps with and without it, paired in one process, on the CPU.
 
-Each round times the steps of every mode in turning order, by the CPU time of this process, which
-other work on the machine disturbs less than the clock on the wall. Calls made twice at random would
-be too few in a round to be timed, so the cost at a rate is put together from what is: a mode that
-counts its calls and samples none, and one that makes all of them twice.
+Sampled calls are too few to be timed in a step, so that the cost at a rate is put together from two
+others, each a median of paired rounds: that of counting a call, by a mode which samples none, and
+that of making all calls of a step twice. The rounds take turns, and are timed by the CPU time of
+this process, which other work on the machine disturbs less than the clock on the wall.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from compiled import Encoder
@@ -25,7 +26,8 @@ RATE = 0.001
 TARGET = 0.01
 """The share of a step that ``recheck=RATE`` may add."""
 NEVER, ALWAYS = 1e-15, 1.0
-HEADS = ("step", "calls", "ms", "ns to count a call", "us to make one twice", f"at {RATE}", "")
+SMALL_CALLS = 10_000
+HEADS = ("step", "calls", "ms", "us to make a call twice", f"at {RATE}", "")
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class Cost:
     """The medians of one step.
 
     Args:
-        seconds: of the step without recheck, under the mode.
+        seconds: of the step under the mode, without recheck.
         calls: the calls of the step.
-        counting: the seconds that counting adds to the step.
-        twice: the seconds that making all of its calls twice adds.
+        counting: the seconds that counting adds to a call.
+        twice: the seconds that making it twice adds to a call.
     """
 
     seconds: float
@@ -47,7 +49,7 @@ class Cost:
     @property
     def share(self) -> float:
         """The share of the step that ``recheck=RATE`` adds."""
-        return (self.counting + RATE * self.twice) / self.seconds
+        return self.calls * (self.counting + RATE * self.twice) / self.seconds
 
 
 def encoder_step(tiny: bool = False) -> Callable[[], None]:
@@ -66,58 +68,55 @@ def encoder_step(tiny: bool = False) -> Callable[[], None]:
     return step
 
 
-def measure(step: Callable[[], None], rounds: int, steps: int) -> Cost:
-    """Time a step under the mode at each rate."""
-    modes = {rate: DeterministicMode(recheck=rate) for rate in (0.0, NEVER, ALWAYS)}
-    times: dict[float, list[float]] = {rate: [] for rate in modes}
-    for number, name in in_turns([str(rate) for rate in modes], rounds + 1):
-        rate = float(name)
-        with modes[rate]:
+def paired(
+    run: Callable[[], object], rate: float, rounds: int, runs: int
+) -> tuple[float, float, int]:
+    """Time ``run`` under the mode without recheck and at a rate.
+
+    Returns:
+        The seconds without, those that recheck adds, and the number of calls.
+    """
+    modes = {"without": DeterministicMode(), "with": DeterministicMode(recheck=rate)}
+    times: dict[str, list[float]] = {name: [] for name in modes}
+    for number, name in in_turns(list(modes), rounds + 1):
+        with modes[name]:
             begin = time.process_time()
-            for _ in range(steps):
-                step()
+            for _ in range(runs):
+                run()
             if number:  # the first round warms up
-                times[rate].append((time.process_time() - begin) / steps)
-    head = modes[NEVER].report().head["recheck"]
-    plain, counting, twice = times.values()
-    added = [
-        statistics.median(one - other for one, other in zip(each, plain))
-        for each in (counting, twice)
-    ]
-    calls = int(head["calls"]) // (steps * (rounds + 1))
-    return Cost(statistics.median(plain), calls, max(added[0], 0.0), added[1])
+                times[name].append((time.process_time() - begin) / runs)
+    added = statistics.median(one - other for one, other in zip(times["with"], times["without"]))
+    calls = modes["with"].report().head["recheck"]["calls"]
+    return statistics.median(times["without"]), added, calls // (runs * (rounds + 1))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=4, help="in each round")
+    parser.add_argument("--steps", type=int, default=2, help="in each round")
     parser.add_argument("--quick", action="store_true", help="a tiny transformer alone")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    steps = (
-        {"tiny": encoder_step(tiny=True)}
-        if options.quick
-        else {
+    x, neg = torch.ones(4), torch.ops.aten.neg.default
+    _, counting, _ = paired(partial(neg, x), NEVER, options.rounds, SMALL_CALLS)
+    steps = {"tiny": encoder_step(tiny=True)}
+    if not options.quick:
+        steps = {
             "transformer, width 64, 64 words": transformer_step(),
             "transformer, width 256, 512 words": encoder_step(),
         }
-    )
     rows = []
     for name, step in steps.items():
-        cost = measure(step, options.rounds, options.steps)
+        seconds, added, calls = paired(step, ALWAYS, options.rounds, options.steps)
+        cost = Cost(seconds, calls, counting, added / calls)
         rows.append(
             (
-                name,
-                cost.calls,
-                f"{cost.seconds * 1e3:.1f}",
-                f"{cost.counting / cost.calls * 1e9:.0f}",
-                f"{cost.twice / cost.calls * 1e6:.0f}",
-                f"{cost.share:.2%}",
-                "met" if cost.share <= TARGET else "missed",
+                *(name, calls, f"{cost.seconds * 1e3:.1f}", f"{cost.twice * 1e6:.0f}"),
+                *(f"{cost.share:.2%}", "met" if cost.share <= TARGET else "missed"),
             )
         )
     print(tabulate(rows, headers=HEADS, disable_numparse=True))
+    print(f"counting a call: {counting * 1e9:.0f} ns")
     print(f"PyTorch {torch.__version__}, {cpu()}, one thread, {options.rounds} rounds, CPU time")
 
 

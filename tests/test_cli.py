@@ -154,6 +154,23 @@ print(x.view(torch.int32).tolist())
     assert re.search("^1 .*aten::index_add.default.* substitute ", first.stderr, re.MULTILINE)
 
 
+@pytest.mark.thorough
+def test_calls_made_twice(run_command: Run) -> None:
+    """A program fails whose last call differs when it is made again, and the report is given."""
+    code = (
+        "import itertools, torch\n"
+        "numbers = itertools.count()\n"
+        "@torch.library.custom_op('mine::number', mutates_args=())\n"
+        "def number(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x + next(numbers)\n"
+        "number(torch.ones(3))\n"
+    )
+    ours = run_command("run", "--recheck", "1", "-c", code)
+    assert ours.returncode == 1
+    assert "RecheckError: mine::number.default gave other bits" in ours.stderr
+    assert "2 of 2 calls made twice (recheck=1.0): 1 differed" in ours.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "environment", "place"),
     [

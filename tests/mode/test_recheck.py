@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
 from detmode import DeterministicMode, RecheckError, allow
+from detmode.mode import listed
 from detmode.mode.recheck import WINDOW, Recheck
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -244,6 +245,7 @@ def test_no_tensor_is_kept() -> None:
     assert counts(mode)["made_twice"] == 3
 
 
+@pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 def test_listed_calls_alone() -> None:
     """intercept="listed" receives the calls of listed operators, and samples those."""
     with DeterministicMode(recheck=1.0, simulate="cuda", intercept="listed") as mode:
@@ -351,7 +353,7 @@ def calls_until_found(one_in: int, rate: float, seed: int) -> int:
 
 @pytest.mark.parametrize(
     ("one_in", "rate", "trials"),
-    [(20, 0.5, 25), pytest.param(FAULTY, 0.5, 12, marks=pytest.mark.thorough)],
+    [(20, 0.5, 25), pytest.param(FAULTY, 0.5, 8, marks=pytest.mark.thorough)],
 )
 def test_an_unknown_operator_is_found(one_in: int, rate: float, trials: int) -> None:
     """It takes the expected number of calls: either of the two may be the one that differs."""
