@@ -348,9 +348,9 @@ def _dispatching(recheck: Recheck, level: DeterministicMode) -> Callable[..., An
         kwargs: Any = None,
     ) -> Any:
         # An outer level gets the calls of the innermost one, which has counted them.
-        recheck.left -= level._innermost
+        left = recheck.left = recheck.left - level._innermost
         # A subclass desugars first; the operators that it is made of come here, too.
-        if recheck.left > 0 or any(map(is_foreign, types)):
+        if left > 0 or any(map(is_foreign, types)):
             return receive(level, func, types, args, kwargs)
         kwargs = kwargs or {}
         run = partial(receive, level, func, types)

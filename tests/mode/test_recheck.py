@@ -86,7 +86,9 @@ STATE: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
-def state() -> Iterator[None]:
+def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Builds of PyTorch for CUDA refuse simulated products without it.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     STATE.update(calls=0, random=random.Random(0), one_in=FAULTY)
     torch.manual_seed(0)
     return
@@ -208,7 +210,7 @@ def test_a_window_ends_the_wait() -> None:
 
 
 def test_another_error_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """Where the block ends by an error, that is raised, and the difference logged."""
+    """An error that ends the block is raised, and the difference logged."""
     with pytest.raises(KeyError, match="own"), DeterministicMode(recheck=1.0):
         count(torch.ones(3))
         raise KeyError("own")
@@ -256,7 +258,7 @@ def test_listed_calls_alone() -> None:
 
 
 def test_outer_modes_see_one_call(tmp_path: Path) -> None:
-    """What is outside, such as a recording, sees each call of the program once."""
+    """A mode outside, such as a recording, sees each call of the program once."""
     for number, rate in enumerate((0.0, 1.0)):
         with detmode.record(tmp_path / str(number)), DeterministicMode(recheck=rate):
             training(1)
