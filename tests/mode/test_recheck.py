@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 import torch
@@ -255,6 +256,24 @@ def test_listed_calls_alone() -> None:
         torch.zeros(3).index_add_(0, torch.tensor([1, 1]), torch.ones(2))
     assert (counts(mode)["made_twice"], counts(mode)["differing"]) == (1, 0)
     assert [row.count for row in mode.records if "index_add" in row.overload] == [1]
+
+
+@pytest.mark.thorough
+@needs.compiler
+def test_compiled_code() -> None:
+    """A listed operator in compiled code is made twice, and counted once at its line."""
+    x, index, source = torch.ones(4), torch.tensor([1, 1]), torch.rand(2)
+
+    def step(x: Tensor) -> Tensor:
+        return (x * 2).index_add(0, index, source).sin()
+
+    with DeterministicMode(recheck=1.0, simulate="cuda") as mode:
+        found = torch.compile(step)(x)
+        before = counts(mode)["made_twice"]
+        assert torch.equal(torch.compile(step)(x), found)
+        assert counts(mode)["made_twice"] >= before + 2  # torch.equal is a call, too
+    assert counts(mode)["differing"] == 0
+    assert [row.count for row in mode.records if "index_add" in row.overload] == [2]
 
 
 def test_outer_modes_see_one_call(tmp_path: Path) -> None:
