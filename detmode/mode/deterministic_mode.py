@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 import wrapt
@@ -30,7 +30,6 @@ from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception, take_off
 from detmode.mode.levels import levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
-from detmode.mode.recheck import Recheck
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
@@ -39,6 +38,9 @@ from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
+
+if TYPE_CHECKING:
+    from detmode.mode.recheck import Recheck
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -185,6 +187,8 @@ class DeterministicMode(Interception):
         register_passthrough(type(self))
         _follow_compilation()
         if self._recheck and self.rechecked is None:
+            from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
+
             self.rechecked = Recheck(self._recheck, self._logger)
         level = self._level_for(undo)
         choose_for_block(self._policy.warn_only, self._fill, undo)
