@@ -22,6 +22,7 @@ import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode import listed
 from detmode.mode.recheck import WINDOW, Recheck
+from detmode.reports.report import Report, of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -197,6 +198,15 @@ def test_a_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises as raised, DeterministicMode(recheck=1.0):
         count(torch.ones(3))
     assert raised.value.calls[0].rank == 3
+
+
+def test_ranks_are_added() -> None:
+    """The one report of ranks has the calls of all, in JSON and in its text."""
+    seen = {"rate": 0.1, "calls": 1000, "sampled": 100, "made_twice": 60, "differing": 0}
+    report = Report((), head={"recheck": seen})
+    whole = Report.from_json(of_ranks(report, [report, Report(())], 3, {}).to_json())
+    assert whole.head["recheck"] == {name: 2 * n for name, n in seen.items()} | {"rate": 0.1}
+    assert "120 of 2,000 calls made twice (recheck=0.1): none differed" in str(whole)
 
 
 def test_a_window_ends_the_wait() -> None:
