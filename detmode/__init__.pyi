@@ -16,6 +16,7 @@ from .environment.seeding import (
 )
 from .mode.allow import allow
 from .mode.deterministic_mode import DeterminismWarning, DeterministicMode
+from .mode.recheck import RecheckError
 from .mode.torch_api import (
     are_deterministic_algorithms_enabled,
     get_deterministic_debug_mode,
@@ -60,6 +61,7 @@ __all__ = [
     "Native",
     "ProbeReport",
     "RankError",
+    "RecheckError",
     "Record",
     "RecordedSavePlanner",
     "Refuse",

@@ -160,6 +160,23 @@ print(x.view(torch.int32).tolist())
     assert re.search("^1 .*aten::index_add.default.* substitute ", first.stderr, re.MULTILINE)
 
 
+@pytest.mark.thorough
+def test_calls_made_twice(run_command: Run) -> None:
+    """A program fails whose last call differs when it is made again, and the report is given."""
+    code = (
+        "import itertools, torch\n"
+        "numbers = itertools.count()\n"
+        "@torch.library.custom_op('mine::number', mutates_args=())\n"
+        "def number(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x + next(numbers)\n"
+        "number(torch.ones(3))\n"
+    )
+    ours = run_command("run", "--recheck", "1", "-c", code)
+    assert ours.returncode == 1
+    assert "RecheckError: mine::number.default gave other bits" in ours.stderr
+    assert "2 of 2 calls made twice (recheck=1.0): 1 differed" in ours.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "environment", "place"),
     [
@@ -221,6 +238,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("audit", "--override", "aten::histc=ignore", __file__), "ignore"),
         (("run", "--schedule-seed", "3", "x.py"), "--simulate"),
         (("run", "--warm", "--no-substitute", "x.py"), "leave one of them out"),
+        (("run", "--recheck", "2", __file__), "from 0 to 1"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
         (("run", "--html", "/", "x.py"), "is a folder"),
         (("run", "--epochs", "3", "x.py"), "after its name); see 'detmode run --help'"),

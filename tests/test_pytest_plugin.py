@@ -408,6 +408,36 @@ def test_a_suite_under_strict(suite):
         result.stdout.fnmatch_lines(["may vary: 1 call at 1 line", "next: at test_inner.py:*mv*"])
 
 
+def test_a_suite_whose_calls_are_made_twice(suite):
+    """The test fails whose call differs, and none that comes later; its marker can ask as well."""
+    result = suite(
+        """
+numbers = iter(range(100))
+
+@torch.library.custom_op("detmode_suite::number", mutates_args=())
+def number(x: torch.Tensor) -> torch.Tensor:
+    return x + next(numbers)
+
+def test_other():
+    torch.ones(3).neg()
+
+def test_it():
+    number(torch.ones(3))
+
+def test_later():
+    torch.ones(3).neg()
+
+@pytest.mark.deterministic(repeats=1, recheck=1.0)
+def test_marked():
+    number(torch.ones(3))
+""",
+        *("--detmode=warn", "--detmode-recheck=1", "-v"),
+    )
+    result.assert_outcomes(passed=2, failed=2)
+    lines = ["*test_it FAILED*", "*test_later PASSED*", "*test_marked FAILED*"]
+    result.stdout.fnmatch_lines([*lines, "*test_inner.py:*: *RecheckError: detmode_suite::number*"])
+
+
 def test_fixtures_of_a_session(suite):
     """A mode that a session's fixture holds open ends within the suite's."""
     result = suite(
@@ -503,6 +533,8 @@ def test_an_update_without_all_tests(suite, pytester):
         (["--detmode=loud"], "invalid choice: 'loud'"),
         (["--detmode", "--detmode-override=aten::sin=hide"], "hide"),
         (["--detmode", "--detmode-override=aten::sin"], "OP=ACTION"),
+        (["--detmode-recheck=0.1"], "--detmode-recheck needs --detmode"),
+        (["--detmode", "--detmode-recheck=2"], "from 0 to 1, got 2.0"),
     ],
 )
 def test_wrong_options(suite, options, message):

@@ -133,6 +133,13 @@ _INTERCEPT = _option(
     help="all calls of the program's thread (default), or those of listed operators in any thread, "
     "at no cost to others",
 )
+_RECHECK = _option(
+    "--recheck",
+    type=float,
+    default=0.0,
+    metavar="RATE",
+    help="make this share of the calls twice, from 0 to 1, and fail where the bits differ",
+)
 _DETERMINISTIC = _flag("--deterministic", "run it under the mode, as 'detmode run' does")
 _WARM = _flag("--warm", "compile and load the kernels before the program starts")
 _LOCK = _path(
@@ -314,7 +321,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
             "--override aten::histc=allow -m my_package.train",
         ],
         the_program=_PROGRAM,
-        the_mode=(*_MODE, _INTERCEPT, _WARM, *_SIMULATION),
+        the_mode=(*_MODE, _INTERCEPT, _RECHECK, _WARM, *_SIMULATION),
         the_lock=(_LOCKING, _LOCK),
         the_report=(*shown, _REPORT, *_FILES),
     )

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 import wrapt
@@ -39,6 +39,9 @@ from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
+
+if TYPE_CHECKING:
+    from detmode.mode.recheck import Recheck
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -80,6 +83,10 @@ class DeterministicMode(Interception):
             the CUDA kernels of the substitutes on the host.
         schedule_seed: with ``simulate``: shuffles the order in which blocks and threads run.
         compile: ``False`` runs functions given to ``torch.compile`` operator by operator.
+        recheck: the share of the calls that the mode receives, from 0 to 1, that are made again on
+            the same inputs and compared by digest: a sample by the seed of PyTorch's default
+            generator and the rank. The digests are read after 32 such calls, and when a block of
+            the mode ends.
         log: a logger, or a level for the logger ``detmode``.
 
     Raises:
@@ -88,6 +95,7 @@ class DeterministicMode(Interception):
             given.
         RuntimeError: inside the block: PyTorch's standard message, for a call that is refused; in
             detmode's own words where PyTorch has none.
+        RecheckError: inside the block or at its end: a call gave other bits when it was made again.
     """
 
     _public: ClassVar[tuple[str, ...]] = ("records", "report")
@@ -106,11 +114,12 @@ class DeterministicMode(Interception):
         simulate: str | None = None,
         schedule_seed: int | None = None,
         compile: bool = True,
+        recheck: float = 0.0,
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
             *(warn_only, strict, substitute, rules, intercept, fill_uninitialized_memory),
-            *(simulate, schedule_seed, compile),
+            *(simulate, schedule_seed, compile, recheck),
         )
         rules = _default_rules() if rules is None else rules
         self.intercept = intercept
@@ -119,6 +128,7 @@ class DeterministicMode(Interception):
         self._schedule_seed = schedule_seed
         self.compiles = compile
         self.compiles_for = ""
+        self._recheck = float(recheck)
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,
@@ -135,6 +145,8 @@ class DeterministicMode(Interception):
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
         self.host: DeterministicMode | None = None
+        # From the first block on, if calls are made twice.
+        self.rechecked: Recheck | None = None
 
     def as_locked(self) -> dict[str, Value]:
         """Return the section that the mode has in a lock."""
@@ -152,6 +164,7 @@ class DeterministicMode(Interception):
             "simulate": self._simulate,
             "schedule_seed": self._schedule_seed,
             "compile": self.compiles,
+            "recheck": self._recheck,
         }
         given = [f"{k}={v!r}" for k, v in values.items() if v != defaults[k].default]
         return f"{type(self).__name__}({', '.join(given)})"
@@ -178,10 +191,17 @@ class DeterministicMode(Interception):
     def _enter(self, undo: Undo) -> None:
         register_passthrough(type(self))
         _follow_compilation()
+        if self._recheck and self.rechecked is None:
+            from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
+
+            self.rechecked = Recheck(self._recheck, self._logger)
         level = self._level_for(undo)
         choose_for_block(self._policy.warn_only, self._fill, undo)
         Detours(_prefers_plain_operator, _meets, undo)
         callbacks_at_once(undo)
+        if self.rechecked is not None:
+            undo.note(functools.partial(self.rechecked.end, level))
+            self.rechecked.begin(level)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
         outer = levels_here()
@@ -213,6 +233,8 @@ class DeterministicMode(Interception):
         level = object.__new__(type(self))
         level.__dict__.update(self.__dict__)
         TorchDispatchMode.__init__(level)
+        if self.rechecked is not None:
+            self.rechecked.begin(level)
         return level
 
     @untraced
@@ -226,6 +248,8 @@ class DeterministicMode(Interception):
             if undo.thread == threading.get_ident():
                 undo.run()
                 explanation = messages.explanation_of(error)
+                if self.rechecked is not None:
+                    self.rechecked.compare(error)
                 if explanation is not None:
                     raise RuntimeError(explanation) from error
                 return
@@ -289,7 +313,10 @@ class DeterministicMode(Interception):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        return self._counter.report({"intercept": "listed"} if self.lists else {})
+        head: dict[str, Any] = {"intercept": "listed"} if self.lists else {}
+        if self.rechecked is not None:
+            head["recheck"] = self.rechecked.head()
+        return self._counter.report(head)
 
     @property
     def paths(self) -> ModulePaths:

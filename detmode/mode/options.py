@@ -30,6 +30,7 @@ def check_arguments(
     simulate: object,
     schedule_seed: object,
     compile: object,
+    recheck: object,
 ) -> None:
     """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
@@ -61,6 +62,12 @@ def check_arguments(
             )
         if simulate is None:
             raise ValueError("schedule_seed orders the host runner; give simulate='cuda' as well")
+    if isinstance(recheck, bool) or not isinstance(recheck, (int, float)):
+        raise TypeError(f"recheck must be float, not {type(recheck).__name__}")
+    if not 0 <= recheck <= 1:  # nor is it NaN
+        raise ValueError(
+            f"recheck is the share of calls that are made twice, from 0 to 1, got {recheck!r}"
+        )
 
 
 def check_bool(name: str, value: object) -> None:

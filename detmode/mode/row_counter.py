@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -39,7 +40,7 @@ class RowCounter:
         self._course = Course()
         self._calls = 0
 
-    def report(self, head: Mapping[str, str]) -> Report:
+    def report(self, head: Mapping[str, Any]) -> Report:
         """Return a copy of the rows so far, in the order of their first calls.
 
         Args:
@@ -77,7 +78,8 @@ class RowCounter:
             # Another thread may have begun the row meanwhile.
             record = self._rows.setdefault(line, made)
             is_new = record is made
-        if repetition.now:
+        if repetition.actions is not None:
+            repetition.actions.append(action)
             return is_new
         # Autograd's threads count at the same time. Each of these statements calls nothing between
         # reading and writing, so that Python, with its GIL, switches to no other thread there.

@@ -42,7 +42,7 @@ _NARROW = 120
 VERSION = 2
 """The version of the JSON."""
 
-_OPTIONAL = ("intercept", "where", "world_size", "missing")
+_OPTIONAL = ("intercept", "recheck", "where", "world_size", "missing")
 """Fields of the JSON's head that not every report has."""
 
 REPRODUCIBLE = "reproducible"
@@ -141,9 +141,11 @@ class Report(Shown):
         course: the run's calls in their order: for each of its parts, the position of a row, the
             module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
-            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``where``, if
-            the rows are those of a filter; and for a distributed run ``world_size``, and
-            ``missing``: for each reason why ranks have no rows here, these ranks.
+            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``recheck``, if
+            it makes calls twice: ``rate``, and the numbers of ``calls`` that it has received,
+            ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
+            of a filter; and for a distributed run ``world_size``, and ``missing``: for each reason
+            why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.
@@ -243,7 +245,19 @@ class Report(Shown):
                 f"{plural(calls, 'more call')} at {plural(lines, 'line')} only "
                 f"{'fill' if calls > 1 else 'fills'} new memory"
             )
+        if self._rechecked:
+            parts.append(self._rechecked)
         return "\n\n".join(parts)
+
+    @property
+    def _rechecked(self) -> str:
+        """A line about the calls that were made twice; empty where none was to be."""
+        found = self.head.get("recheck")
+        if found is None:
+            return ""
+        results = f"{found['differing']:,} differed" if found["differing"] else "none differed"
+        calls = plural(found["calls"], "call")
+        return f"{found['made_twice']:,} of {calls} made twice (recheck={found['rate']}): {results}"
 
     def ordered(self) -> list[ReportRow]:
         """Return the records, those that need attention first."""
@@ -264,7 +278,10 @@ class Report(Shown):
             severity=ERROR.level if ERROR.name in actions else WARN.level if varies else "note",
             groups=ACTIONS,
             table=Table(columns, tuple(_row(record, columns) for record in self.ordered())),
-            facts=(f"Next: {self.next_step}.", *map("{}.".format, self.absences())),
+            facts=(
+                f"Next: {self.next_step}.",
+                *map("{}.".format, filter(None, (self._rechecked, *self.absences()))),
+            ),
             origin=origin_of(self.head),
             timeline=timeline_of(course, calls, _NAMES, what) if course else None,
         )
@@ -330,8 +347,8 @@ class Report(Shown):
         """Return JSON: ``version``, ``detmode``, ``torch``, ``command``, ``verdict``, ``rows``.
 
         There is also ``intercept`` where a mode has intercepted ``"listed"`` operators alone, and
-        ``world_size`` and ``missing`` for a distributed run, and ``where`` with the conditions of a
-        filter.
+        ``world_size`` and ``missing`` for a distributed run, ``where`` with the conditions of a
+        filter, and ``recheck`` with what is said of calls made twice.
         ``rows`` is a list of objects with the fields of :class:`ReportRow`.
         """
         return json.dumps(self._as_dict(), indent=2)
@@ -412,7 +429,12 @@ def of_ranks(
     rows = merged(row for report in (own, *others) for row in report.records)
     places = {row.line: place for place, row in enumerate(rows)}
     course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
-    return Report(rows, course, {**own.head, "world_size": world_size, "missing": dict(missing)})
+    head = {**own.head, "world_size": world_size, "missing": dict(missing)}
+    rechecks = [report.head["recheck"] for report in (own, *others) if "recheck" in report.head]
+    if rechecks:
+        counts = rechecks[0].keys() - {"rate"}
+        head["recheck"] = rechecks[0] | {n: sum(each[n] for each in rechecks) for n in counts}
+    return Report(rows, course, head)
 
 
 def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:

@@ -13,7 +13,7 @@ from detmode.environment.generators import digest_of, digests
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockFile
 from detmode.mode.levels import innermost
-from detmode.runs.tensors import is_capturing
+from detmode.mode.repetition.tensors import is_capturing
 
 _LONG = 200
 """Characters of a call's arguments, after which a text ends in its digest."""

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SPARSE_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
-"""The methods that give the strided tensors a sparse one is made of, by its layout."""
+from detmode.mode.repetition.tensors import as_bytes, parts, plain
 
 
 @dataclass(frozen=True)
@@ -64,17 +57,6 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and difference(one, other) is None
 
 
-def parts(tensor: Tensor) -> dict[str, Tensor]:
-    """Return a tensor's strided components by name; "" for a tensor that is strided itself."""
-    if tensor.layout in SPARSE_PARTS:
-        return {name.lstrip("_"): getattr(tensor, name)() for name in SPARSE_PARTS[tensor.layout]}
-    if tensor.is_nested:
-        return {"sizes": tensor._nested_tensor_size(), "values": tensor.contiguous().values()}
-    if tensor.is_quantized:
-        return {"": tensor.int_repr()}
-    return {"": tensor if tensor.layout == torch.strided else tensor.to_dense()}
-
-
 def unequal(one: Tensor, other: Tensor) -> Tensor | None:
     """Return a mask of the elements of two strided tensors that differ in a bit.
 
@@ -104,18 +86,6 @@ def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
     except (RuntimeError, TypeError):
         return None
     return (a - b).abs()
-
-
-def plain(tensor: Tensor) -> Tensor:
-    """Return the elements in row-major order, contiguous, with lazy conj and neg resolved."""
-    found = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # The stride of a single element may be anything, but only stride 1 can be viewed as bytes.
-    return found.as_strided((found.numel(),), (1,))
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of the elements in row-major order: uint8 of shape (n, itemsize)."""
-    return plain(tensor).view(torch.uint8).reshape(tensor.numel(), tensor.itemsize)
 
 
 def _of_strided(one: Tensor, other: Tensor) -> Difference | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -32,10 +31,6 @@ class Disturbance:
         """
         names: list[str] = []
         with ExitStack() as stack:
-            # No warning is repeated, or raised by a filter. catch_warnings would make Python forget
-            # which lines have already warned.
-            stack.callback(setattr, warnings, "filters", warnings.filters)
-            warnings.filters = [("ignore", None, Warning, None, 0)]
             busy = repeat > 0 and self._load(devices)
             other = repeat > 0 and not busy and not on_host
             if other:

@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from detmode.environment.dispatch import without_modes
-from detmode.runs.difference import parts, plain
+from detmode.mode.repetition.tensors import form_of, has_data, parts, plain
 from detmode.runs.files import text_of
-from detmode.runs.tensors import form_of, has_data
 from detmode.runs.trace_file import TraceError, read_head
 from detmode.table.rule_table import resolve
 

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from detmode.environment.dispatch import without_modes
 from detmode.environment.generators import default_generators
+from detmode.mode.repetition.tensors import is_capturing, is_foreign
 from detmode.reports.timeline import NO_MODULE
-from detmode.runs.tensors import is_capturing, is_foreign
 from detmode.runs.trace_file import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from detmode.environment.dispatch import without_modes
-from detmode.runs.tensors import is_strided
+from detmode.mode.repetition.tensors import is_strided
 from detmode.sites.observers import observer
 from detmode.table.overload_info import OverloadInfo
 

@@ -14,8 +14,8 @@ from detmode.cuda.undo import Undo
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
 from detmode.mode.higher_order import register_passthrough
+from detmode.mode.repetition.tensors import is_foreign
 from detmode.runs import graphs
-from detmode.runs.tensors import is_foreign
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
 from detmode.sites.sharding import is_propagation, is_wrapper

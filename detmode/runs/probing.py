@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from detmode.environment.dispatch import without_modes
 from detmode.mode.options import check_operator
+from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
+from detmode.mode.repetition.snapshot import CannotCopyError
+from detmode.mode.repetition.tensors import has_data
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference, largest_of
 from detmode.runs.disturbance import Disturbance
 from detmode.runs.graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
-from detmode.runs.snapshot import CannotCopyError, Generators, Snapshot
-from detmode.runs.tensors import has_data, is_capturing
 from detmode.sites.observers import repeated
 from detmode.table.call import Call, Signature, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
-from detmode.table.overload_info import UNDEFINED_OUTPUTS, OverloadInfo
+from detmode.table.overload_info import OverloadInfo
 
 _logger = logging.getLogger("detmode")
-_COLLECTIVES = frozenset(
-    (
-        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
-        *("_dtensor", "symm_mem"),
-    )
-)
-"""Namespaces whose operators wait for other processes."""
-_REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
-"""Operators that give a tensor different memory."""
 
 
 class _Probed(NamedTuple):
     """A call, which ``run(*args, **kwargs)`` makes."""
 
-    func: torch._ops.OpOverload
-    name: str
+    overload: OverloadInfo
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     run: Callable[..., Any]
@@ -117,13 +107,13 @@ class Probe(RunObserver):
         with self._lock:
             known = self._overloads.get(func)
             if known is None:
-                known = self._overloads[func] = OverloadInfo(func), self._why_never(func)
+                known = self._overloads[func] = self._facts_of(func)
             overload, reason = known
             place = place or self._places.of_call(inputs)
-            call = _Probed(func, overload.name, args, kwargs, run, place)
-            reason = reason or _why_not(overload, inputs, values)
+            call = _Probed(overload, args, kwargs, run, place)
+            reason = reason or why_not(overload, inputs, values)
             if reason is not None:
-                self._pass_over(call.name, reason)
+                self._pass_over(call.overload.name, reason)
         if reason is not None:
             # Without the lock: a collective may wait for a call of another thread.
             return run(*args, **kwargs)
@@ -135,63 +125,55 @@ class Probe(RunObserver):
             self._pass_over(graph.name, "compiled graphs")
         return run(inputs)
 
+    def _facts_of(self, func: torch._ops.OpOverload) -> tuple[OverloadInfo, str | None]:
+        """Return the facts about an overload, and the reason why its calls are not probed."""
+        overload = OverloadInfo(func)
+        is_skipped = matches(names_of(func, ()), self._skip)
+        return overload, "skipped" if is_skipped else why_never(overload)
+
     def _probe(self, call: _Probed) -> Any:
         """Make a call, and repeat it if possible."""
-        values = (*call.args, *call.kwargs.values())
         try:
-            with without_modes():
-                # Operators outside ATen may use more than their schema says.
-                others = call.func.namespace != "aten"
-                generators = Generators(values, python=others)
-                before = generators.save()
-                reads_around = call.func._schema.name.startswith("aten::as_strided")
-                snapshot = Snapshot(call.args, call.kwargs, whole=others or reads_around)
+            start = StartingState(call.overload, call.args, call.kwargs)
         except (CannotCopyError, RuntimeError) as error:
-            _logger.debug("%s is not copied: %r", call.name, error)
-            self._pass_over(call.name, "not copied")
+            _logger.debug("%s is not copied: %r", call.overload.name, error)
+            self._pass_over(call.overload.name, "not copied")
             return call.run(*call.args, **call.kwargs)
         try:
             result = call.run(*call.args, **call.kwargs)
         except BaseException:
-            self._pass_over(call.name, "raised")
+            self._pass_over(call.overload.name, "raised")
             raise
-        with without_modes():
-            after = generators.save()
-        try:
-            self._repeat(call, result, snapshot, before)
-        finally:
-            with without_modes():
-                _set(after)
+        with start.generators_kept():
+            self._repeat(call, result, start)
         return result
 
-    def _repeat(
-        self, call: _Probed, result: Any, snapshot: Snapshot, before: list[Callable[[], object]]
-    ) -> None:
+    def _repeat(self, call: _Probed, result: Any, start: StartingState) -> None:
         """Repeat a call that was made, and count it."""
         with without_modes():
-            expected = _data_of(call.func, call.args, call.kwargs, result)
+            expected = data_of(call.overload.func, call.args, call.kwargs, result)
         if not expected:
-            return self._pass_over(call.name, "no outputs")
+            return self._pass_over(call.overload.name, "no outputs")
         if any(not has_data(tensor) for tensor in expected.values()):
-            return self._pass_over(call.name, "no data")
+            return self._pass_over(call.overload.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
         found: dict[str, Difference] = {}
         conditions: dict[str, None] = {}
         on_host = False
         for repeat in range(self._repeats):
             try:
-                with without_modes():
-                    args, kwargs = snapshot.copy()
-                    _set(before)
+                args, kwargs = start.again()
                 with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
                     result = call.run(*args, **kwargs)
                 on_host |= "schedule" in names
                 with without_modes():
-                    differing = _compare(expected, _data_of(call.func, args, kwargs, result))
+                    differing = _compare(
+                        expected, data_of(call.overload.func, args, kwargs, result)
+                    )
             except Exception as error:
-                _logger.debug("%s is not repeated: %r", call.name, error)
+                _logger.debug("%s is not repeated: %r", call.overload.name, error)
                 if not found:
-                    return self._pass_over(call.name, "not repeated")
+                    return self._pass_over(call.overload.name, "not repeated")
                 break
             if differing:
                 conditions.update(dict.fromkeys(names))
@@ -203,7 +185,7 @@ class Probe(RunObserver):
         self, call: _Probed, found: dict[str, Difference], conditions: tuple[str, ...]
     ) -> None:
         site, module = call.place.site.text, call.place.module
-        key = (call.name, site)
+        key = (call.overload.name, site)
         self._probed += 1
         self._counts[key] += 1
         if not found:
@@ -212,7 +194,7 @@ class Probe(RunObserver):
         if row is None:
             with without_modes():
                 family, action = _rule_of(call)
-            row = ProbeRow(call.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
+            row = ProbeRow(call.overload.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
             self._rows[key] = row
         row.varied += 1
         if module is not None:
@@ -224,20 +206,6 @@ class Probe(RunObserver):
 
     def _pass_over(self, name: str, reason: str) -> None:
         self._passed_over[name, reason] += 1
-
-    def _why_never(self, func: torch._ops.OpOverload) -> str | None:
-        """Return the reason why no call of an overload is probed; ``None`` if calls are probed."""
-        schema = func._schema
-        returns_views = all(each.alias_info is not None for each in schema.returns)
-        rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
-        reasons = {
-            "skipped": matches(names_of(func, ()), self._skip),
-            "collectives": func.namespace in _COLLECTIVES,
-            "allocations": OverloadInfo(func).allocates,
-            "no outputs": not (rebinds or schema.is_mutable or schema.returns),
-            "views": rebinds or (returns_views and not schema.is_mutable),
-        }
-        return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def probe(
@@ -269,60 +237,6 @@ def probe(
     return probing.report()
 
 
-def _why_not(overload: OverloadInfo, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
-    """Return the reason, found in its arguments, why a call is not probed; ``None`` if it is."""
-    if is_capturing():
-        return "CUDA graph"
-    if not all(has_data(tensor) for tensor in inputs):
-        return "no data"
-    if any(isinstance(value, torch.ScriptObject) for value in values):
-        return "objects"
-    if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
-        return "unknown generator"
-    return None
-
-
-def _data_of(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-) -> dict[str, Tensor]:
-    """Return the results and all arguments of a call by name; not every schema declares its writes.
-
-    Empty if there are no results and the schema declares no writes.
-    """
-    names = [argument.name for argument in func._schema.arguments]
-    declared = {
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }
-    given = [*zip(names, args), *kwargs.items()]
-    # A tensor passed twice gets the name under which it is written.
-    given.sort(key=lambda item: item[0] not in declared)
-    arguments: dict[int, tuple[str, Tensor]] = {}
-    for name, value in given:
-        for label, each in _elements(f"mutated {name}", value):
-            if isinstance(each, Tensor):
-                arguments.setdefault(id(each), (label, each))
-    results = result if isinstance(result, (list, tuple)) else (result,)
-    outputs = {}
-    undefined = UNDEFINED_OUTPUTS.get(func._schema.name, ())
-    for position, value in enumerate(results):
-        for label, each in () if position in undefined else _elements(f"output {position}", value):
-            if isinstance(each, Tensor) and id(each) not in arguments:
-                outputs[label] = each
-            elif isinstance(each, (bool, int, float, complex)):
-                outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
-    return {**outputs, **dict(arguments.values())} if outputs or func._schema.is_mutable else {}
-
-
-def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a value, or each element of a list, with its name."""
-    if isinstance(value, (list, tuple)):
-        yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
-    else:
-        yield name, value
-
-
 def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, Difference]:
     differing = {}
     for name in dict.fromkeys((*expected, *found)):
@@ -341,17 +255,12 @@ def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
         found[name] = Difference(elements, largest_of(known.largest, each.largest))
 
 
-def _set(states: list[Callable[[], object]]) -> None:
-    for each in states:
-        each()
-
-
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
-    rows = default_rules().get(probed.func)
+    rows = default_rules().get(probed.overload.func)
     if rows:
-        arguments = Signature(probed.func).bind(probed.args, probed.kwargs)
-        call = Call(probed.func, arguments, "cuda")
+        arguments = Signature(probed.overload.func).bind(probed.args, probed.kwargs)
+        call = Call(probed.overload.func, arguments, "cuda")
         for row in rows:
             if row.rule.when(call):
                 return row.family, type(row.rule.action).__name__.lower()

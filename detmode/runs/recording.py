@@ -22,16 +22,11 @@ from detmode.environment.dispatch import untraced, without_modes
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.mode.repetition.digests import Digests
+from detmode.mode.repetition.tensors import form_of, is_capturing, is_strided, to_digest
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
-from detmode.runs.description import (
-    about_run,
-    arguments_text,
-    generator_state,
-    lock_of_run,
-)
-from detmode.runs.difference import as_bytes, parts
-from detmode.runs.digests import Digests
+from detmode.runs.description import about_run, arguments_text, generator_state, lock_of_run
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
 from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
@@ -40,7 +35,6 @@ from detmode.runs.observer import RunObserver
 from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
-from detmode.runs.tensors import form_of, has_data, is_capturing, is_strided
 from detmode.runs.trace_file import TraceError
 from detmode.runs.trace_writer import Writer
 from detmode.table.call import tensors_in
@@ -427,7 +421,8 @@ class record(RunObserver):
             strided = is_strided(tensor)
             forms.append(self._form(tensor, strided))
             if not strided:
-                numbers.append(self._digests.add(_content(tensor)))
+                with without_modes():
+                    numbers.append(self._digests.add(to_digest(tensor)))
             elif self._pending and (unfinished := self._pending.get(_storage(tensor))):
                 numbers.append(self._digests.add_undefined())
                 unfinished.append((numbers[-1], tensor, unfinished[0][2]))
@@ -491,11 +486,3 @@ def _is_received() -> bool:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata if is_strided(tensor) else 0
-
-
-def _content(tensor: Tensor) -> Tensor:
-    """Return the bytes of a non-strided tensor's components; empty if it has no data."""
-    with without_modes():
-        if not has_data(tensor):
-            return torch.empty(0, dtype=torch.uint8)
-        return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,18 +105,27 @@ def observer() -> Observer | None:
 
 
 class _Repetition(threading.local):
-    now: bool = False
+    actions: list[str] | None = None
 
 
 repetition = _Repetition()
-"""``now`` is true while the calls that the thread makes repeat one that the program made."""
+"""While the calls that the thread makes repeat one of the program: a mode's actions on them."""
 
 
 @contextmanager
-def repeated() -> Iterator[None]:
-    """Mark the calls in the block as repeats of the program's calls, which no report counts."""
-    saved, repetition.now = repetition.now, True
+def repeated() -> Iterator[list[str]]:
+    """Mark the calls in the block as repeats of the program's calls, which no report counts.
+
+    Yields:
+        The actions on them of a mode that they go through.
+    """
+    saved, filters = repetition.actions, warnings.filters
+    actions: list[str] = []
     try:
-        yield
+        repetition.actions = actions
+        # No warning is repeated, or raised by a filter. catch_warnings would make Python forget
+        # which lines have already warned.
+        warnings.filters = [("ignore", None, Warning, None, 0)]
+        yield actions
     finally:
-        repetition.now = saved
+        repetition.actions, warnings.filters = saved, filters

@@ -55,6 +55,8 @@ _UNSAID = {
     "aten::batch_norm_gather_stats": _STATISTICS,
     "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
     "aten::batch_norm_update_stats": _STATISTICS,
+    "aten::_cudnn_rnn": ("dropout_state",),
+    "aten::miopen_rnn": ("dropout_state",),
     "c10d::_allgather_base_": ("output_tensor",),
     "c10d::_reduce_scatter_base_": ("output_tensor",),
     "c10d::allgather_": ("output_tensors",),

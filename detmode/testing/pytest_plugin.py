@@ -55,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what an operator meets: allow, warn, error, native or substitute; may be repeated",
     )
     group.addoption(
+        "--detmode-recheck",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="make this share of the calls twice, from 0 to 1: a test fails in which bits differ",
+    )
+    group.addoption(
         "--detmode-baseline", metavar="FILE", help="let the calls pass that this file lists"
     )
     group.addoption(
@@ -74,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK_HELP)
     asked = config.getoption("--detmode")
     if asked is None:
-        for name in ("simulate", "override", "baseline", "update-baseline", "sarif"):
+        for name in ("simulate", "override", "recheck", "baseline", "update-baseline", "sarif"):
             if config.getoption(f"--detmode-{name}"):
                 raise pytest.UsageError(f"--detmode-{name} needs --detmode")
         return
@@ -263,11 +270,22 @@ class _Suite:
                 strict=self._strict,
                 simulate=self._config.getoption("--detmode-simulate"),
                 overrides=self._overrides,
+                recheck=self._config.getoption("--detmode-recheck"),
             )
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"--detmode: {error}") from error
         with self._mode:
             return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """Compare the calls that this test has made twice, so that no other test fails for it."""
+        result = yield
+        if self._mode is not None and self._mode.rechecked is not None:
+            self._mode.rechecked.compare()
+        return result
+
+    pytest_runtest_teardown = pytest_runtest_call
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that tests are missing, which need not stop the run."""

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
+from detmode.mode.repetition.tensors import parts
 from detmode.runs.comparison import Comparison
 from detmode.runs.diff import diff_traces
-from detmode.runs.difference import gaps, parts, unequal
+from detmode.runs.difference import gaps, unequal
 from detmode.runs.recording import UNSAID, record
 
 _TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from detmode import cuda
 from detmode.cuda.digest import SOURCE, add_digest, add_digests, finish_digests
 from detmode.cuda.launch import launch
-from detmode.runs.digests import Digests
+from detmode.mode.repetition.digests import Digests
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int8, torch.bool)
 

@@ -47,7 +47,9 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.warm and options.no_substitute:
         raise UsageError("--warm compiles what --no-substitute never calls; leave one of them out")
     program = _prepared(options, arguments)
-    make_mode = partial(_mode, options, intercept=options.intercept, **policy)
+    make_mode = partial(
+        _mode, options, intercept=options.intercept, recheck=options.recheck, **policy
+    )
     mode = make_mode()
     lock = RunLock(options, mode) if options.locked or options.write_lock else None
     if lock is not None and lock.is_refused:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
-from detmode.runs.difference import SPARSE_PARTS
+from detmode.mode.repetition.tensors import SPARSE_PARTS
 from detmode.table.call import tensors_in
 
 _ALIGNMENT = 512
@@ -58,6 +54,8 @@ class Snapshot:
         args: the call's positional arguments; its tensors are strided or sparse.
         kwargs: the call's keyword arguments.
         whole: copy whole storages, not only the bytes that the tensors reach.
+        written: the tensors that the call may write. Those that share no memory with one of them
+            are not copied: the copied arguments have the tensors themselves. ``None`` copies all.
 
     Raises:
         CannotCopyError: a tensor is of another kind, such as a quantized one.
@@ -65,7 +63,12 @@ class Snapshot:
     """
 
     def __init__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        whole: bool = False,
+        written: list[Tensor] | None = None,
     ) -> None:
         # Lists are new ones, since the caller may change its own.
         self._call: tuple[Any, Any] = tree_map(lambda value: value, (args, kwargs))
@@ -75,7 +78,11 @@ class Snapshot:
         self._views: dict[int, tuple[int, int, Tensor]] = {}
         self._sparse: dict[int, Tensor] = {}
         together: dict[int, list[Tensor]] = {}
-        for tensor in tensors_in((*args, *kwargs.values())):
+        tensors = tensors_in((*args, *kwargs.values()))
+        if written is not None:
+            memory = {_memory_of(tensor) for tensor in written}
+            tensors = [tensor for tensor in tensors if memory and _memory_of(tensor) in memory]
+        for tensor in tensors:
             if tensor.layout in SPARSE_PARTS:
                 self._sparse[id(tensor)] = tensor.clone()
             elif tensor.layout != torch.strided or tensor.is_quantized:
@@ -107,12 +114,18 @@ class Snapshot:
         if sparse is not None:
             return sparse.clone()
         if id(tensor) not in self._views:
-            return tensor  # zeros without memory: nothing can be written there
+            return tensor  # it is not written, or has no memory: zeros
         number, offset, view = self._views[id(tensor)]
         new = torch.empty(0, dtype=view.dtype, device=view.device)
         new.set_(storages[number], offset, view.shape, view.stride())
         new = torch._conj(new) if view.is_conj() else new
         return torch._neg_view(new) if view.is_neg() else new
+
+
+def _memory_of(tensor: Tensor) -> int:
+    """Return what tensors that share memory have in common."""
+    strided = tensor.layout == torch.strided and not tensor._is_zerotensor()
+    return tensor.untyped_storage()._cdata if strided else id(tensor)
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
@@ -122,31 +135,3 @@ def _reach(tensor: Tensor) -> tuple[int, int]:
         return begin, begin
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
     return begin, begin + int(last + 1) * tensor.itemsize
-
-
-class Generators:
-    """Random generators, whose states are saved and set again.
-
-    Args:
-        values: a call's arguments, some of which may be generators.
-        python: include Python's and NumPy's generators, which an operator in Python may use.
-    """
-
-    def __init__(self, values: Iterable[Any], *, python: bool) -> None:
-        self._generators = [torch.default_generator]
-        if torch.cuda.is_initialized():
-            self._generators += torch.cuda.default_generators
-        self._generators += [value for value in values if isinstance(value, torch.Generator)]
-        self._python = python
-
-    def save(self) -> list[Callable[[], object]]:
-        """Return functions that restore the current states of the generators."""
-        undo: list[Callable[[], object]] = [
-            partial(generator.set_state, generator.get_state()) for generator in self._generators
-        ]
-        if self._python:
-            undo.append(partial(random.setstate, random.getstate()))
-            numpy = sys.modules.get("numpy")
-            if numpy is not None:
-                undo.append(partial(numpy.random.set_state, numpy.random.get_state(legacy=False)))
-        return undo

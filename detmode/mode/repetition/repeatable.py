@@ -1,0 +1,178 @@
+"""Making a call again: the calls that can be, the state they start from, and what they gave."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from detmode.environment.dispatch import without_modes
+from detmode.environment.generators import default_generators
+from detmode.mode.repetition.snapshot import Snapshot
+from detmode.mode.repetition.tensors import has_data, is_capturing
+from detmode.table.overload_info import UNDEFINED_OUTPUTS, OverloadInfo
+
+_COLLECTIVES = frozenset(
+    (
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
+        *("_dtensor", "symm_mem"),
+    )
+)
+"""Namespaces whose operators wait for other processes."""
+_REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
+"""Operators that give a tensor different memory."""
+
+
+def why_never(overload: OverloadInfo) -> str | None:
+    """Return the reason why no call of an overload is made again; ``None`` if calls are."""
+    func, schema = overload.func, overload.func._schema
+    returns_views = all(each.alias_info is not None for each in schema.returns)
+    rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
+    reasons = {
+        "collectives": func.namespace in _COLLECTIVES,
+        "allocations": overload.allocates,
+        "no outputs": not (rebinds or schema.is_mutable or schema.returns),
+        "views": rebinds or (returns_views and not schema.is_mutable),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def why_not(overload: OverloadInfo, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
+    """Return the reason, found in its arguments, why a call is not made again, or ``None``."""
+    if is_capturing():
+        return "CUDA graph"
+    if not all(has_data(tensor) for tensor in inputs):
+        return "no data"
+    if any(isinstance(value, torch.ScriptObject) for value in values):
+        return "objects"
+    if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
+        return "unknown generator"
+    return None
+
+
+class StartingState:
+    """The state from which a call is about to be made: its arguments, and the random generators.
+
+    Args:
+        overload: the facts about the called overload.
+        args: the call's positional arguments.
+        kwargs: the others.
+        written_alone: of a call of ATen, copy what it writes alone. Operators of other libraries
+            may write what their schemas do not say.
+
+    Raises:
+        CannotCopyError: a tensor is of a kind that cannot be copied exactly.
+        RuntimeError: PyTorch cannot copy it, for instance for lack of memory.
+    """
+
+    def __init__(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        written_alone: bool = False,
+    ) -> None:
+        others = overload.func.namespace != "aten"
+        with without_modes():
+            self._generators = _Generators((*args, *kwargs.values()), python=others)
+            self._restore = self._generators.save()
+            reads_around = overload.func._schema.name.startswith("aten::as_strided")
+            written = overload.written(args, kwargs) if written_alone and not others else None
+            self._snapshot = Snapshot(args, kwargs, whole=others or reads_around, written=written)
+
+    def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Set the generators as they were, and return the arguments as they were."""
+        with without_modes():
+            _call_each(self._restore)
+            return self._snapshot.copy()
+
+    @contextmanager
+    def generators_kept(self) -> Iterator[None]:
+        """Give the generators back the states that they have now, when the block ends."""
+        with without_modes():
+            restore = self._generators.save()
+        try:
+            yield
+        finally:
+            with without_modes():
+                _call_each(restore)
+
+
+def data_of(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> dict[str, Tensor]:
+    """Return the results and all arguments of a call by name; not every schema declares its writes.
+
+    Empty if there are no results and the schema declares no writes.
+    """
+    names = [argument.name for argument in func._schema.arguments]
+    declared = {
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    given = [*zip(names, args), *kwargs.items()]
+    # A tensor passed twice gets the name under which it is written.
+    given.sort(key=lambda item: item[0] not in declared)
+    arguments: dict[int, tuple[str, Tensor]] = {}
+    for name, value in given:
+        for label, each in _elements(f"mutated {name}", value):
+            if isinstance(each, Tensor):
+                arguments.setdefault(id(each), (label, each))
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    outputs = {}
+    undefined = UNDEFINED_OUTPUTS.get(func._schema.name, ())
+    for position, value in enumerate(results):
+        for label, each in () if position in undefined else _elements(f"output {position}", value):
+            if isinstance(each, Tensor) and id(each) not in arguments:
+                outputs[label] = each
+            elif isinstance(each, (bool, int, float, complex)):
+                outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
+    return {**outputs, **dict(arguments.values())} if outputs or func._schema.is_mutable else {}
+
+
+def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value, or each element of a list, with its name."""
+    if isinstance(value, (list, tuple)):
+        yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
+    else:
+        yield name, value
+
+
+class _Generators:
+    """Random generators, whose states are saved and set again.
+
+    Args:
+        values: a call's arguments, some of which may be generators.
+        python: include Python's and NumPy's generators, which an operator in Python may use.
+    """
+
+    def __init__(self, values: Iterable[Any], *, python: bool) -> None:
+        self._generators = [*default_generators().values()]
+        self._generators += [value for value in values if isinstance(value, torch.Generator)]
+        self._python = python
+
+    def save(self) -> list[Callable[[], object]]:
+        """Return functions that restore the current states of the generators."""
+        undo: list[Callable[[], object]] = [
+            partial(generator.set_state, generator.get_state()) for generator in self._generators
+        ]
+        if self._python:
+            undo.append(partial(random.setstate, random.getstate()))
+            numpy = sys.modules.get("numpy")
+            if numpy is not None:
+                undo.append(partial(numpy.random.set_state, numpy.random.get_state(legacy=False)))
+        return undo
+
+
+def _call_each(functions: Iterable[Callable[[], object]]) -> None:
+    for each in functions:
+        each()
