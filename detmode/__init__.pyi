@@ -45,6 +45,8 @@ from .table.rule import (
     Substitute,
 )
 from .table.rule_table import RuleTable
+from .verify.certificates import certify
+from .verify.certificates.certificate import Certificate
 
 __version__: str
 
@@ -52,6 +54,7 @@ __all__ = [
     "GPU_TO_GPU",
     "RUN_TO_RUN",
     "Allow",
+    "Certificate",
     "Comparison",
     "DeterminismWarning",
     "DeterministicMode",
@@ -70,6 +73,7 @@ __all__ = [
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
+    "certify",
     "check_ranks",
     "dataloader_kwargs",
     "default_rules",

@@ -1,0 +1,98 @@
+"""``detmode.certify``: whether a kernel of anybody's gives the same bits in any order of threads.
+
+It may import :mod:`detmode.cuda` and what compares tensors in :mod:`detmode.runs`. It knows no
+operator. Triton is imported only for kernels of Triton's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detmode.verify.certificates.certificate import Certificate, KernelVerdict, Variation
+
+__all__ = ["Certificate", "KernelVerdict", "Variation", "certify"]
+
+Grid = int | Sequence[int] | Callable[[dict[str, Any]], Sequence[int]]
+
+
+def certify(
+    kernel: str | Path | object,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int = 20,
+    grid: Grid,
+    block: int | Sequence[int] | None = None,
+    entry: str | None = None,
+    shared_memory: int = 0,
+    constants: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Certificate:
+    """Run a kernel under many orders of its blocks and threads, and say whether its bits vary.
+
+    No GPU is needed. CUDA C++ is compiled for the CPU and run by the host runner, Triton's kernels
+    run in Triton's interpreter. The arguments are copied; nothing is written to them.
+
+    Args:
+        kernel: CUDA C++ as text, the path of a ``.cu`` file, a ``cupy.RawKernel`` or
+            ``cupy.RawModule``; or a kernel of ``triton.jit``, also under ``triton.autotune`` or
+            ``triton.heuristics``.
+        arguments: of the kernel, by name or in order. CUDA C++: a tensor for a pointer (None for a
+            null pointer), a number or bool for a scalar, and ``bytes`` for a struct by value.
+            Triton: as in a launch, with its ``constexpr`` arguments. Tensors of any device,
+            dtype and shape; memory between the elements of a strided one belongs to it.
+        repeats: the number of schedules, at least 2; the first one is program order. Where few
+            blocks touch the same memory, all their orders are run instead.
+        grid: the number of blocks (programs), up to three sizes; Triton: also a function of the
+            kernel's arguments, as in a launch.
+        block: CUDA C++ only: the threads of a block, up to three sizes.
+        entry: CUDA C++ only: the name of the kernel, with a template's arguments
+            (``"sum<float>"``); it may be left out where the source has one kernel.
+        shared_memory: CUDA C++ only: the bytes of dynamic shared memory.
+        constants: CUDA C++ only: values of ``__constant__`` and ``__device__`` variables by name.
+        seed: of the shuffles.
+
+    Returns:
+        A :class:`Certificate`: it prints as a table, and has JSON.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message says which.
+        detmode.cuda.CompileError: there is no C++ compiler, or the source uses something that the
+            host runner does not have; the message names it.
+    """
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
+        raise ValueError(f"certify(): repeats must be an int of at least 2, but got {repeats!r}")
+    if _is_triton(kernel):
+        if block is not None or entry is not None or shared_memory or constants:
+            raise TypeError(
+                "certify(): block, entry, shared_memory and constants are for CUDA C++; a Triton "
+                "kernel takes its arguments and grid"
+            )
+        from detmode.verify.certificates import triton
+
+        return triton.certify(kernel, arguments, repeats=repeats, grid=grid, seed=seed)
+    from detmode.verify.certificates import cuda
+
+    if callable(grid):
+        raise TypeError("certify(): a CUDA kernel's grid is an int or up to three of them")
+    if block is None:
+        raise TypeError("certify(): a CUDA kernel needs block=, the threads of a block")
+    return cuda.certify(
+        kernel,
+        arguments,
+        repeats=repeats,
+        grid=grid,
+        block=block,
+        entry=entry,
+        shared_memory=shared_memory,
+        constants=constants or {},
+        seed=seed,
+    )
+
+
+def _is_triton(kernel: object) -> bool:
+    """Return whether Triton made an object, without importing Triton."""
+    triton = sys.modules.get("triton.runtime")
+    return triton is not None and isinstance(kernel, triton.KernelInterface)
