@@ -55,7 +55,7 @@ def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class NewMemory(TorchDispatchMode):
-    """Fills each byte of memory that is not initialised, also inside operators written in Python."""
+    """Fills every byte of new memory, also inside operators that are written in Python."""
 
     def __init__(self, byte: int) -> None:
         super().__init__()

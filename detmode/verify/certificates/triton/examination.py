@@ -23,7 +23,7 @@ from detmode.verify.certificates.triton.copies import Copies, NewMemory, as_byte
 from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import Launch
 from detmode.verify.certificates.triton.memory import OutOfBoundsError, RaceError
-from detmode.verify.certificates.triton.orders import TooManyError, all_orders, conflicting
+from detmode.verify.certificates.triton.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton.schedules import (
     Replayed,
     Schedule,
@@ -41,19 +41,14 @@ ORDERS = 720
 ATOMICS = {
     "ADD": "integer add",
     "FADD": "float add",
-    "AND": "bitwise and",
-    "OR": "bitwise or",
-    "XOR": "bitwise xor",
-    "MAX": "integer max",
-    "MIN": "integer min",
-    "UMAX": "integer max",
-    "UMIN": "integer min",
+    **dict.fromkeys(("AND", "OR", "XOR"), "bitwise"),
+    **dict.fromkeys(("MAX", "MIN", "UMAX", "UMIN"), "minimum or maximum"),
     "XCHG": "exchange",
-    "CAS": "compare and swap",
+    "CAS": "compare-and-swap",
     "LOAD": "load",
     "STORE": "store",
 }
-FILLS = (0xFF, 0x5C)
+FILLS = (0xFF, 0x5A)
 """Bytes of memory that is not initialised: NaN or -1, and a large number."""
 
 VERDICTS = {
@@ -63,10 +58,11 @@ VERDICTS = {
     AssertionError: KernelVerdict.FAULT,
 }
 NOT_SHOWN = (
+    "other inputs, shapes and grids than these",
     "the order inside one operation of a program, such as tl.sum or tl.dot, which the compiler "
-    "chooses for a GPU, its number of warps and its version",
-    "races between the threads of one program, which tl.debug_barrier is for",
-    "the arithmetic of a GPU: the interpreter's is NumPy's",
+    "chooses for a GPU and a number of warps",
+    "races between the threads of one program, which tl.debug_barrier prevents",
+    "the last bits of a GPU's arithmetic: the interpreter's is NumPy's",
 )
 
 
@@ -171,14 +167,17 @@ class Examination:
         self.overwritten = first.overwritten
         other = self.run(name, lambda launch: Shuffled(None), fill=1)
         self.compare((name, f"{name}, other values in new memory"), first, other)
-        for number in range(1, self.repeats):
-            shuffled = f"seed {self.seed + number - 1}"
-            other = self.run(
-                shuffled, lambda launch: Shuffled(f"{shuffled}, launch {launch}"), fill=number % 2
-            )
-            self.compare((name, shuffled), first, other)
+        conflicts = any(launch.conflicts for launch in first.launches)
+        for number in range(1, self.repeats if conflicts else 2):
+            self.compare_shuffled(name, first, number)
         self.all_orders = self.all_orders and self.every_order(first)
         return first
+
+    def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
+        """Makes a shuffled run and compares it with the first, whose schedule has this name."""
+        seed = f"seed {self.seed + number - 1}"
+        other = self.run(seed, lambda launch: Shuffled(f"{seed}, {launch}"), fill=number % 2)
+        self.compare((name, seed), first, other)
 
     def every_order(self, first: _Run) -> bool:
         """Runs all orders of each launch, the other launches in program order; false if too many.
@@ -187,10 +186,9 @@ class Examination:
         combined with those of this.
         """
         for index, launch in enumerate(first.launches):
-            steps = launch.steps
-            if any(touch.lanes_meet for step in steps for touch in step.touches):
+            if any(touch.lanes_meet for touch in launch.touches):
                 return False
-            if not (programs := conflicting(steps)):
+            if not (programs := launch.conflicts):
                 continue
             if len(programs) > CONFLICTING:
                 return False
@@ -246,11 +244,12 @@ class Examination:
             place = f"{self.launches[-1].name}: {error} (schedule '{name}')"
             raise _Found(VERDICTS[type(error)], place) from error
         finally:
-            touches = [t for launch in self.launches for s in launch.steps for t in s.touches]
-            self.atomics |= {ATOMICS[t.operation] for t in touches if t.is_atomic}
+            touches = [touch for launch in self.launches for touch in launch.touches]
+            self.atomics |= {ATOMICS[touch.operation] for touch in touches if touch.is_atomic}
         if not self.launches:
             raise ValueError(
-                f"certify(): {self.subject.name} launched no kernel of Triton's with these arguments"
+                f"certify(): {self.subject.name} launched no kernel of Triton's with these "
+                "arguments"
             )
         overwritten = {}
         if len(self.launches) == 1:

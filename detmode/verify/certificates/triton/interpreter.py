@@ -5,6 +5,7 @@ All private names of Triton that this package uses are here, and `PRIVATE` lists
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import operator
@@ -25,7 +26,24 @@ from detmode.verify.certificates.triton.launch import Launch
 
 __all__ = ["InterpreterChangedError", "interpreted"]
 
-PRIVATE = ["knobs.runtime.interpret", "runtime.jit.JITFunction.run", "runtime.jit.JITFunction.__call__", "runtime.autotuner.Autotuner.run", "runtime.interpreter.FunctionRewriter.rewrite_ast", "runtime.interpreter.InterpretedFunction.run", "runtime.interpreter.InterpretedFunction.__call__", "runtime.interpreter.TensorHandle", "runtime.interpreter._implicit_cvt", "runtime.interpreter._patch_lang", "runtime.interpreter.interpreter_builder.create_masked_load", "runtime.interpreter.interpreter_builder.create_masked_store", "runtime.interpreter.interpreter_builder.create_atomic_cas", "runtime.interpreter.interpreter_builder.create_atomic_rmw", "runtime.interpreter.interpreter_builder.set_grid_dim", "runtime.interpreter.interpreter_builder.set_grid_idx"]
+PRIVATE = [
+    "knobs.runtime.interpret",
+    "runtime.jit.JITFunction.run",
+    "runtime.jit.JITFunction.__call__",
+    "runtime.autotuner.Autotuner.run",
+    "runtime.interpreter.FunctionRewriter.rewrite_ast",
+    "runtime.interpreter.InterpretedFunction.run",
+    "runtime.interpreter.InterpretedFunction.__call__",
+    "runtime.interpreter.TensorHandle",
+    "runtime.interpreter._implicit_cvt",
+    "runtime.interpreter._patch_lang",
+    "runtime.interpreter.interpreter_builder.create_masked_load",
+    "runtime.interpreter.interpreter_builder.create_masked_store",
+    "runtime.interpreter.interpreter_builder.create_atomic_cas",
+    "runtime.interpreter.interpreter_builder.create_atomic_rmw",
+    "runtime.interpreter.interpreter_builder.set_grid_dim",
+    "runtime.interpreter.interpreter_builder.set_grid_idx",
+]
 """The names below ``triton`` that must be there."""
 
 LANGUAGE = ("", "core", "core.dtype", "core.tensor", "core.condition", "math")
@@ -96,6 +114,10 @@ def interpreted(start: Start, tune: Tune) -> Iterator[None]:
             stack.enter_context(mock.patch.object(kind, "__call__", call))
         stack.enter_context(mock.patch.object(autotuner.Autotuner, "run", tuned))
         stack.enter_context(mock.patch.object(triton.knobs.runtime, "interpret", True))
+        builder = interpreter.interpreter_builder
+        options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)
+        # `tl.device_assert` does something under `debug` alone.
+        stack.enter_context(mock.patch.object(builder, "options", options))
         for name in LANGUAGE:
             stack.enter_context(_kept(operator.attrgetter(name)(tl) if name else tl))
         if hasattr(tl.core, "tensor_descriptor_base"):

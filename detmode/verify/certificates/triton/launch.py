@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detmode.verify.certificates.triton.memory import Memory, Touch
+from detmode.verify.certificates.triton.orders import conflicting
 from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
 
 Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], NDArray[Any]]
@@ -43,6 +45,17 @@ class Launch:
         self.programs = Programs(count, body, place, self.schedule, self.steps)
         self.programs.run()
         self.left = [buffer.bytes.tobytes() for buffer in self.memory.buffers]
+
+    @property
+    def touches(self) -> list[Touch]:
+        """What all programs used."""
+        return [touch for step in self.steps for touch in step.touches]
+
+    @functools.cached_property
+    def conflicts(self) -> set[int]:
+        """After the run: the programs whose order can matter, or lanes' order within them."""
+        meet = {s.program for s in self.steps if any(touch.lanes_meet for touch in s.touches)}
+        return meet | conflicting(self.steps)
 
     def load(self, pointers: NDArray[np.uint64], width: int, perform: Perform) -> NDArray[Any]:
         """Makes a plain load of all lanes."""

@@ -132,7 +132,7 @@ class Memory:
     def _resolve(
         self, pointers: NDArray[np.uint64]
     ) -> Iterator[tuple[Buffer, NDArray[np.int64], NDArray[np.bool_]]]:
-        """Yields each buffer that the pointers name, their byte offsets in it, and which they are."""
+        """Yields each buffer that pointers name, their byte offsets in it, and which they are."""
         numbers = (pointers // np.uint64(SPACE)).astype(np.int64) - 1
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
@@ -174,7 +174,8 @@ class Memory:
             outside = (offsets < 0) | (offsets + width > buffer.bytes.size)
             if outside.any():
                 raise OutOfBoundsError(
-                    f"{self.name(program)} {VERBS[kind]} {buffer.element(int(offsets[outside][0]))}, "
+                    f"{self.name(program)} {VERBS[kind]} "
+                    f"{buffer.element(int(offsets[outside][0]))}, "
                     f"which has {buffer.bytes.size // buffer.itemsize}"
                 )
             real[chosen] = (offsets + buffer.real).astype(np.uint64)

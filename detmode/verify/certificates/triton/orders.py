@@ -29,7 +29,8 @@ def depend(one: Touch, other: Touch) -> bool:
     """Tells whether the order of two operations of different programs can matter.
 
     Raises:
-        TooManyError: they share several addresses and one reads what it updates: their lanes may interleave.
+        TooManyError: they share several addresses and one reads what it updates, so that the order
+            of lanes matters.
     """
     if one.kind in READS and other.kind in READS:
         return False
