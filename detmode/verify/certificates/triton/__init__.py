@@ -83,7 +83,8 @@ def _overload(operator: Any) -> torch._ops.OpOverload:
     packet, _, overload = rest.partition(".")
     try:
         found = getattr(getattr(torch.ops, namespace), packet)
-        return getattr(found, overload or found.overloads()[0])
+        chosen: torch._ops.OpOverload = getattr(found, overload or found.overloads()[0])
+        return chosen
     except (AttributeError, RuntimeError) as error:
         raise ValueError(
             f"certify(): there is no operator {name!r}; import the module that registers it first"

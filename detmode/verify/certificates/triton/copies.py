@@ -38,7 +38,7 @@ class Copies:
                 copy = storage.clone() if storage.device.type == "cpu" else storage.cpu()
                 self.storages[storage.data_ptr()] = copy
             tensor = torch.empty(0, dtype=value.dtype)
-            tensor.set_(copy, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
+            tensor.set_(copy, value.storage_offset(), value.size(), value.stride())
             self.tensors[name] = tensor
             return tensor
         if isinstance(value, (list, tuple)):
@@ -58,7 +58,7 @@ class NewMemory(TorchDispatchMode):
     """Fills every byte of new memory, also inside operators that are written in Python."""
 
     def __init__(self, byte: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.byte = byte
 
     def __torch_dispatch__(

@@ -145,7 +145,7 @@ def _kept(namespace: Any) -> Iterator[None]:
 @functools.cache
 def _rewritten(function: types.FunctionType) -> Callable[..., Any]:
     """Makes what the interpreter calls; the rewriting adds names to the globals of a copy."""
-    names = function.__globals__ | inspect.getclosurevars(function).nonlocals
+    names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     copy = types.FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
@@ -206,7 +206,7 @@ def _hooked(launch: Launch) -> Iterator[None]:
     cas, rmw = builder.create_atomic_cas, builder.create_atomic_rmw
     handle = interpreter.TensorHandle
 
-    class Result(handle):  # type: ignore[misc]
+    class Result(handle):  # type: ignore[misc, valid-type]
         """What an atomic returned; knows whether anything has read it."""
 
         def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ def _hooked(launch: Launch) -> Iterator[None]:
         if not pointers.size:
             return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, None, False)
 
-        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> NDArray[Any]:
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             ones = handle(np.ones(real.size, bool), tl.int1)
             return load(handle(real, ptrs.dtype), ones, None, None, False).data
 
@@ -249,7 +249,7 @@ def _hooked(launch: Launch) -> Iterator[None]:
         if not pointers.size:
             return
 
-        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> NDArray[Any]:
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             ones = handle(np.ones(real.size, bool), tl.int1)
             store(handle(real, ptrs.dtype), handle(values[lanes], value.dtype), ones, None)
             return values[lanes]
@@ -265,7 +265,7 @@ def _hooked(launch: Launch) -> Iterator[None]:
         """Makes an atomic whose lanes ``make`` performs, given real pointers and a selection."""
         places = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
 
-        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> NDArray[Any]:
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             return make(handle(real, ptrs.dtype), places[lanes]).data
 
         def finish(got: NDArray[Any]) -> Any:

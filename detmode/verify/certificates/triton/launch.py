@@ -13,8 +13,8 @@ from detmode.verify.certificates.triton.memory import Memory, Touch
 from detmode.verify.certificates.triton.orders import conflicting
 from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
 
-Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], NDArray[Any]]
-"""Makes an access: takes the real addresses of some lanes and the lanes' numbers."""
+Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], Any]
+"""Makes an access: takes the real addresses of some lanes and the lanes' numbers; returns an array."""
 
 
 class Launch:

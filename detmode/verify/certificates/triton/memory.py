@@ -113,7 +113,7 @@ class Memory:
         real, size = storage.data_ptr(), storage.nbytes()
         number = self._of_storage.setdefault(real, len(self.buffers))
         if number == len(self.buffers):
-            content = np.frombuffer((c_uint8 * size).from_address(real), np.uint8)
+            content = np.ctypeslib.as_array((c_uint8 * size).from_address(real))
             history = np.zeros(size, np.int32)
             overwritten = np.zeros(size, bool)
             self.buffers.append(
