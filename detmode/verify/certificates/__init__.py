@@ -28,6 +28,7 @@ def certify(
     entry: str | None = None,
     shared_memory: int = 0,
     constants: Mapping[str, Any] | None = None,
+    outputs: Sequence[str] = (),
     seed: int = 0,
 ) -> Certificate:
     """Run a kernel under many orders of its blocks and threads, and say whether its bits vary.
@@ -52,6 +53,8 @@ def certify(
             (``"sum<float>"``); it may be left out where the source has one kernel.
         shared_memory: CUDA C++ only: the bytes of dynamic shared memory.
         constants: CUDA C++ only: values of ``__constant__`` and ``__device__`` variables by name.
+        outputs: CUDA C++ only: the names of arguments that the kernel writes whole. They are
+            poisoned before each run, and an element that is not written is a fault.
         seed: of the shuffles.
 
     Returns:
@@ -65,10 +68,10 @@ def certify(
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
         raise ValueError(f"certify(): repeats must be an int of at least 2, but got {repeats!r}")
     if _is_triton(kernel):
-        if block is not None or entry is not None or shared_memory or constants:
+        if block is not None or entry is not None or shared_memory or constants or outputs:
             raise TypeError(
-                "certify(): block, entry, shared_memory and constants are for CUDA C++; a Triton "
-                "kernel takes its arguments and grid"
+                "certify(): block, entry, shared_memory, constants and outputs are for CUDA C++; a "
+                "Triton kernel takes its arguments and grid"
             )
         from detmode.verify.certificates import triton
 
@@ -88,6 +91,7 @@ def certify(
         entry=entry,
         shared_memory=shared_memory,
         constants=constants or {},
+        outputs=outputs,
         seed=seed,
     )
 
