@@ -60,6 +60,11 @@ class Source:
         ValueError: an entry is listed twice, or there is none.
     """
 
+    # Of sources that are not detmode's own, on the host: see detmode/cuda/host/foreign.py.
+    prelude = ""
+    postlude = ""
+    exported: tuple[str, ...] = ()
+
     def __init__(self, anchor: str, name: str, entries: Sequence[str]) -> None:
         if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
             raise TypeError("Source(): argument 'entries' must be a sequence of str")

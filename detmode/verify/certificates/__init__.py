@@ -32,6 +32,7 @@ def certify(
     entry: str | None = None,
     shared_memory: int = 0,
     constants: Mapping[str, Any] | None = None,
+    outputs: Sequence[str] = (),
     seed: int = 0,
 ) -> Certificate:
     """Run a kernel under many orders of its blocks and threads, and say whether its bits vary.
@@ -57,6 +58,8 @@ def certify(
             (``"sum<float>"``); it may be left out where the source has one kernel.
         shared_memory: CUDA C++ only: the bytes of dynamic shared memory.
         constants: CUDA C++ only: values of ``__constant__`` and ``__device__`` variables by name.
+        outputs: CUDA C++ only: the names of arguments that the kernel writes whole. They are
+            poisoned before each run, and an element that is not written is a fault.
         seed: of the shuffles.
 
     Returns:
@@ -78,10 +81,10 @@ def certify(
     if grid is None:
         raise TypeError("certify(): a kernel needs grid=, the number of its blocks or programs")
     if _is_triton(kernel):
-        if block is not None or entry is not None or shared_memory or constants:
+        if block is not None or entry is not None or shared_memory or constants or outputs:
             raise TypeError(
-                "certify(): block, entry, shared_memory and constants are for CUDA C++; a Triton "
-                "kernel takes its arguments and grid"
+                "certify(): block, entry, shared_memory, constants and outputs are for CUDA C++; a "
+                "Triton kernel takes its arguments and grid"
             )
         from detmode.verify.certificates import triton
 
@@ -101,6 +104,7 @@ def certify(
         entry=entry,
         shared_memory=shared_memory,
         constants=constants or {},
+        outputs=outputs,
         seed=seed,
     )
 
