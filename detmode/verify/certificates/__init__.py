@@ -6,10 +6,14 @@ operator. Triton is imported only for kernels of Triton's.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.library import CustomOpDef
 
 from detmode.verify.certificates.certificate import Certificate, KernelVerdict, Variation
 
@@ -23,7 +27,7 @@ def certify(
     arguments: Mapping[str, Any] | Sequence[Any],
     *,
     repeats: int = 20,
-    grid: Grid,
+    grid: Grid | None = None,
     block: int | Sequence[int] | None = None,
     entry: str | None = None,
     shared_memory: int = 0,
@@ -39,7 +43,8 @@ def certify(
     Args:
         kernel: CUDA C++ as text, the path of a ``.cu`` file, a ``cupy.RawKernel`` or
             ``cupy.RawModule``; or a kernel of ``triton.jit``, also under ``triton.autotune`` or
-            ``triton.heuristics``.
+            ``triton.heuristics``; or an operator that launches such kernels, as an object or by
+            name (``"mylib::add"``).
         arguments: of the kernel, by name or in order. CUDA C++: a tensor for a pointer (None for a
             null pointer), a number or bool for a scalar, and ``bytes`` for a struct by value.
             Triton: as in a launch, with its ``constexpr`` arguments. Tensors of any device,
@@ -47,7 +52,7 @@ def certify(
         repeats: the number of schedules, at least 2; the first one is program order. Where few
             blocks touch the same memory, all their orders are run instead.
         grid: the number of blocks (programs), up to three sizes; Triton: also a function of the
-            kernel's arguments, as in a launch.
+            kernel's arguments, as in a launch. An operator has none.
         block: CUDA C++ only: the threads of a block, up to three sizes.
         entry: CUDA C++ only: the name of the kernel, with a template's arguments
             (``"sum<float>"``); it may be left out where the source has one kernel.
@@ -67,6 +72,14 @@ def certify(
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
         raise ValueError(f"certify(): repeats must be an int of at least 2, but got {repeats!r}")
+    if _is_operator(kernel):
+        if grid is not None or block is not None or entry is not None or shared_memory or constants:
+            raise TypeError("certify(): an operator takes its arguments alone, no grid")
+        from detmode.verify.certificates import triton
+
+        return triton.certify_operator(kernel, arguments, repeats=repeats, seed=seed)
+    if grid is None:
+        raise TypeError("certify(): a kernel needs grid=, the number of its blocks or programs")
     if _is_triton(kernel):
         if block is not None or entry is not None or shared_memory or constants or outputs:
             raise TypeError(
@@ -94,6 +107,12 @@ def certify(
         outputs=outputs,
         seed=seed,
     )
+
+
+def _is_operator(kernel: object) -> bool:
+    if isinstance(kernel, str):
+        return re.fullmatch(r"\w+::\w+(\.\w+)?", kernel) is not None
+    return isinstance(kernel, (OpOverload, OpOverloadPacket, CustomOpDef))
 
 
 def _is_triton(kernel: object) -> bool:
