@@ -251,6 +251,7 @@ class ForeignSource(Source):
     def _expanded(self, text: str, path: Path, seen: set[Path]) -> str:
         def replaced(found: re.Match[str]) -> str:
             name = found[1] or found[2]
+            line = text.count("\n", 0, found.start()) + 1
             for folder in (path.parent, INCLUDE_DIRECTORY):
                 file = folder / name
                 if found[2] and file.is_file():
@@ -258,12 +259,12 @@ class ForeignSource(Source):
                         return ""
                     seen.add(file.resolve())
                     self._includes_own |= folder == INCLUDE_DIRECTORY
-                    return self._expanded(file.read_text(encoding="utf-8"), file, seen)
+                    inner = self._expanded(file.read_text(encoding="utf-8"), file, seen)
+                    return f'{inner}\n#line {line + 1} "{path.name}"'
             if (HEADERS / name).is_file() or name in _LIBRARY:
                 self._includes.append(name)
             elif name not in _EMPTY:
                 known = ", ".join(sorted(each.name for each in HEADERS.glob("c*.h")))
-                line = text.count("\n", 0, found.start()) + 1
                 raise CompileError(
                     f"{path.name}:{line}: the host runner has no {name!r}; it has {known}, and of "
                     "the C++ library what kernels use. Leave out what needs other headers, or give "
@@ -272,7 +273,7 @@ class ForeignSource(Source):
             return ""
 
         text = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*", "", text, flags=re.MULTILINE)
-        return _INCLUDE.sub(replaced, text)
+        return f'#line 1 "{path.name}"\n{_INCLUDE.sub(replaced, text)}'
 
     def _chosen(self, entry: str | None) -> str:
         known = ", ".join(self._names)

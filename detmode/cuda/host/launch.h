@@ -177,6 +177,7 @@ struct StoppedBlock {
   u64 linear;
   BlockState state;
   BlockClocks clocks;
+  SharedGranules granules;
   char* memory;
 };
 constexpr int MAX_STOPPED = 256;
@@ -229,6 +230,7 @@ void run_watched(const u32* order, u64 n_blocks, size_t dynamic) {
       set_block(linear);
       static_cast<BlockState&>(S) = block->state;
       take_clocks(block->clocks);
+      take_shared_granules(&block->granules);
       copy_shared(block->memory, false, dynamic);
       __builtin_free(block->memory);
       __builtin_free(block);
@@ -240,6 +242,7 @@ void run_watched(const u32* order, u64 n_blocks, size_t dynamic) {
     block->linear = linear;
     block->state = S;
     block->clocks = R;
+    block->granules = take_shared_granules(nullptr);
     // The next block's lists are its own.
     __builtin_memset(static_cast<BlockClocks*>(&R), 0, sizeof(BlockClocks));
     block->memory = static_cast<char*>(__builtin_malloc(S.shared_bytes + dynamic + 1));
@@ -248,6 +251,7 @@ void run_watched(const u32* order, u64 n_blocks, size_t dynamic) {
   }
   while (n_stopped > 0) {
     take_clocks(stopped[--n_stopped]->clocks);
+    take_shared_granules(&stopped[n_stopped]->granules);
     __builtin_free(stopped[n_stopped]->memory);
     __builtin_free(stopped[n_stopped]);
   }
@@ -335,7 +339,7 @@ int run(const Launch& launch) {
   S.watch = launch.watch;
   S.stops = false;
   S.idle = S.still = 0;
-  if (S.watch != nullptr) S.switch_period = 1u << random_below(7);
+  if (S.watch != nullptr) S.switch_period = 1u << random_below(5);
   gridDim = dim3(launch.grid[0], launch.grid[1], launch.grid[2]);
   blockDim = dim3(launch.block[0], launch.block[1], launch.block[2]);
   S.n_threads = static_cast<int>(blockDim.x * blockDim.y * blockDim.z);

@@ -112,6 +112,12 @@ DETMODE_UNTRACKED inline void add_releases(Releases& to, const Releases& from) {
   for (int i = 0; i < from.n; ++i) add_release(to, from.items[i]);
 }
 
+// Pages that nobody touches cost nothing.
+DETMODE_UNTRACKED inline Granule* map_granules(size_t bytes) {
+  return static_cast<Granule*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+}
+
 DETMODE_UNTRACKED void track(char* begin, size_t bytes, int granule, int argument) {
   if (bytes == 0) return;
   Tracked& tracked = R.tracked[R.n_tracked++];
@@ -119,11 +125,8 @@ DETMODE_UNTRACKED void track(char* begin, size_t bytes, int granule, int argumen
   tracked.bytes = bytes;
   tracked.granule = granule;
   tracked.argument = argument;
-  // Pages that nobody touches cost nothing.
   tracked.mapped = (bytes / static_cast<size_t>(granule) + 2) * sizeof(Granule);
-  tracked.granules =
-      static_cast<Granule*>(mmap(nullptr, tracked.mapped, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  tracked.granules = map_granules(tracked.mapped);
   if (tracked.granules == MAP_FAILED) {
     --R.n_tracked;
     fail(LAUNCH_ERROR, "no memory to look for data races in %zu bytes of argument %d", bytes,
@@ -157,6 +160,24 @@ DETMODE_UNTRACKED void take_clocks(const BlockClocks& clocks) {
   }
   __builtin_free(R.of_block.items);
   static_cast<BlockClocks&>(R) = clocks;
+}
+
+// What is remembered of shared memory, dynamic and not, goes with the block when it stops.
+struct SharedGranules {
+  Granule* of[2];
+};
+DETMODE_UNTRACKED SharedGranules take_shared_granules(const SharedGranules* next) {
+  SharedGranules taken = {};
+  int n = 0;
+  for (int i = 0; i < R.n_tracked; ++i) {
+    Tracked& tracked = R.tracked[i];
+    if (tracked.argument != SHARED) continue;
+    taken.of[n] = tracked.granules;
+    tracked.granules = next != nullptr ? next->of[n] : map_granules(tracked.mapped);
+    if (next != nullptr) munmap(taken.of[n], tracked.mapped);
+    ++n;
+  }
+  return taken;
 }
 
 DETMODE_UNTRACKED void begin_clocks(u32 block) {

@@ -130,7 +130,9 @@ DETMODE_UNTRACKED __attribute__((noinline)) void watched_point() {
     }
   } else if (S.shuffled && S.still < PATIENCE && --S.until_switch <= 0) {
     S.until_switch = 1 + static_cast<long>(random_below(S.switch_period));
-    if (random_below(2) == 0) {
+    // Another thread of the block can go on only if there is one that does not wait.
+    bool others = n_ready() > 0 || S.started < S.n_threads;
+    if (!others || random_below(2) == 0) {
       stop_block();
     } else {
       yield();

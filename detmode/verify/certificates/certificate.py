@@ -75,8 +75,8 @@ class Certificate(Value):
         grid: the blocks of the launch (Triton: the programs), up to three sizes.
         block: the threads of a block, up to three sizes; empty for Triton.
         schedules: the number of schedules that were run.
-        all_orders: the schedules are all orders of the blocks that touch the same memory; orders
-            that only exchange other blocks are the same.
+        all_orders: among the schedules are all orders of whole blocks (Triton: programs) that touch
+            the same memory; orders that only exchange others give the same bits.
         races_checked: data races were looked for.
         verdict: a :class:`KernelVerdict`, or its text.
         variation: where two schedules differ, if they do.
@@ -118,8 +118,7 @@ class Certificate(Value):
         """The verdict with its reason, on one line."""
         if self.is_order_independent:
             if self.all_orders:
-                orders = "order" if self.schedules == 1 else "orders"
-                return f"order-independent under all orders ({self.schedules} {orders} run)"
+                return f"order-independent under all orders of blocks ({self.schedules} schedules)"
             return f"order-independent under {self.schedules} schedules"
         return f"{self.verdict}: {self.variation or self.reason}"
 
@@ -129,7 +128,7 @@ class Certificate(Value):
             launch += f", block {_sizes(self.block)}"
         tried = f"{self.schedules}"
         if self.all_orders:
-            tried += ", all orders of the blocks that touch the same memory"
+            tried += ", among them all orders of the blocks that touch the same memory"
         return [
             ("kernel", f"{self.kernel} ({self.language}, sha256 {self.sha256[:16]})"),
             ("arguments", ", ".join(self.arguments)),
