@@ -255,7 +255,7 @@ def matrices(out: torch.Tensor, atomic: bool) -> dict[str, Any]:
 
 
 CASES: dict[str, Case] = {
-    "histogram": Case(
+    "histogram-counts": Case(
         histogram,
         (8,),
         lambda: {
