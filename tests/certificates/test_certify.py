@@ -64,7 +64,13 @@ def split_k(**more: Any) -> dict[str, Any]:
 def scan(dtype: torch.dtype) -> dict[str, Any]:
     x = floats(256) if dtype.is_floating_point else integers(256, 10)
     tiles = {"own": zeros(8, dtype=dtype), "prefix": zeros(8, dtype=dtype)}
-    return {"x": x, "out": torch.empty_like(x), **tiles, "state": counters(8), "ticket": counters(1)}
+    return {
+        "x": x,
+        "out": torch.empty_like(x),
+        **tiles,
+        "state": counters(8),
+        "ticket": counters(1),
+    }
 
 
 ORDERED, VARIES, RACE = "order-independent", "varies", "race"
@@ -176,7 +182,9 @@ CASES = (
             "n": 60,
         },
     ),
-    Case("top_k", ORDERED, 1, 32, lambda: {"x": floats(99), "indices": counters(5), "n": 99, "k": 5}),
+    Case(
+        "top_k", ORDERED, 1, 32, lambda: {"x": floats(99), "indices": counters(5), "n": 99, "k": 5}
+    ),
     Case(
         "above_threshold",
         VARIES,
@@ -258,7 +266,9 @@ CASES = (
     ),
     Case("waits_for_the_next", ORDERED, 4, 32, lambda: {"state": counters(4)}),
     Case("waits_for_ever", "fault", 2, 32, lambda: {"state": counters(1)}, says="2 blocks spin"),
-    Case("divergent_barrier", "fault", 1, 32, lambda: {"out": zeros(32)}, says="barrier divergence"),
+    Case(
+        "divergent_barrier", "fault", 1, 32, lambda: {"out": zeros(32)}, says="barrier divergence"
+    ),
     Case(
         "add_pairs",
         VARIES,

@@ -154,7 +154,7 @@ FINDINGS = {
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_findings(name):
-    """What only some kernels do is found too: see the names of the cases."""
+    """Rare faults, waiting and ways to use memory are judged too: see the names of the cases."""
     kernel, grid, arguments, summary = FINDINGS[name]
     assert certify(kernel, arguments, grid=grid).summary.startswith(summary)
 
@@ -220,7 +220,7 @@ def test_operators(operators, name, arguments, summary):
 
 
 def test_errors(operators, monkeypatch):
-    """What cannot be certified is refused by name, with what to do."""
+    """Whatever cannot be certified is refused by name, with what to do."""
     out = torch.zeros(1, dtype=torch.bfloat16)
     x = torch.ones(4)
     with pytest.raises(ValueError, match="no operator 'detmode_certified::absent'; import"):
