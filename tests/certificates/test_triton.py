@@ -267,7 +267,7 @@ def test_interpreted_before():
     program = (
         "from detmode.verify.certificates import certify\n"
         "from triton_kernels import CASES\n"
-        "for name in ('histogram', 'gamma_gradient-lock', 'autotuned_sum-float32'):\n"
+        "for name in ('histogram-counts', 'gamma_gradient-lock', 'autotuned_sum-float32'):\n"
         "    case = CASES[name]\n"
         "    print(certify(case.kernel, case.arguments(), grid=case.grid).summary)\n"
     )

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.library import CustomOpDef
 
 from detmode.environment.dispatch import without_modes
 from detmode.verify.certificates.certificate import Certificate, KernelVerdict, Variation
@@ -73,8 +73,9 @@ def certify(
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
         raise ValueError(f"certify(): repeats must be an int of at least 2, but got {repeats!r}")
+    for_cuda = block is not None or entry is not None or shared_memory or constants or outputs
     if _is_operator(kernel):
-        if grid is not None or block is not None or entry is not None or shared_memory or constants:
+        if grid is not None or for_cuda:
             raise TypeError("certify(): an operator takes its arguments alone, no grid")
         from detmode.verify.certificates import triton
 
@@ -82,7 +83,7 @@ def certify(
     if grid is None:
         raise TypeError("certify(): a kernel needs grid=, the number of its blocks or programs")
     if _is_triton(kernel):
-        if block is not None or entry is not None or shared_memory or constants or outputs:
+        if for_cuda:
             raise TypeError(
                 "certify(): block, entry, shared_memory, constants and outputs are for CUDA C++; a "
                 "Triton kernel takes its arguments and grid"

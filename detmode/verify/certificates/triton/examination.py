@@ -123,7 +123,7 @@ class Examination:
             language="Triton",
             sha256=hashlib.sha256("".join(sources).encode()).hexdigest(),
             arguments=tuple(f"{name}: {_described(value)}" for name, value in arguments),
-            grid=self.launches[0].grid,
+            grid=_sizes(self.launches[0].grid),
             schedules=self.schedules,
             all_orders=found is None and self.all_orders,
             races_checked=True,
@@ -270,6 +270,13 @@ class Examination:
         """
         if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
             raise _Found(KernelVerdict.VARIES, variation)
+
+
+def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
+    """A grid without its last sizes of one."""
+    while len(grid) > 1 and grid[-1] == 1:
+        grid = grid[:-1]
+    return grid
 
 
 def _described(value: Any) -> str:

@@ -14,7 +14,7 @@ from detmode.verify.certificates.triton.orders import conflicting
 from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
 
 Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], Any]
-"""Makes an access: takes the real addresses of some lanes and the lanes' numbers; returns an array."""
+"""Makes an access, given the real addresses of some lanes and their numbers; returns an array."""
 
 
 class Launch:
@@ -62,7 +62,7 @@ class Launch:
         if weary := self.programs.weary:
             self.programs.switch()
         real, touch = self._use("load", "LOAD", pointers, width)
-        loaded = perform(real, np.arange(pointers.size))
+        loaded: NDArray[Any] = perform(real, np.arange(pointers.size))
         if weary:
             self.programs.polled(touch, loaded.tobytes())
         return loaded
