@@ -374,7 +374,7 @@ LACKS = {
         "__global__ void f(int* x) {\n *x = __vadd4(1, 2); }",
         r"kernel.cu:2: .* no '__vadd4'",
     ),
-    "assembler": ('__global__ void f(int* x) { asm("membar.gl;"); *x = y; }', "has no PTX"),
+    "assembler": ('__global__ void f(int* x) { asm("membar.gl;"); }', "has no PTX"),
     "variables": ("__device__ int a, b;\n__global__ void f(int* x) { *x = a; }", "declare each"),
     "template": ("template <typename T> __global__ void f(T* x) {}", "entry='f<float>'"),
 }

@@ -71,7 +71,7 @@ _ALIGNMENT = re.compile(
 )
 _VARIABLE = re.compile(
     r"(?:\b(?:static|inline)\s+)?__(?:device|constant|managed)__\s+"
-    r"(?P<type>[\w:\s*<>,]*?)\b(?P<name>\w+)\s*(?:\[[^\];]*\]\s*)*(?:=|;|\{[^;{}]*\}\s*;)"
+    r"(?P<type>[\w:\s*<>,]*?)\b(?!operator\b)(?P<name>\w+)\s*(?:\[[^\];]*\]\s*)*(?:=|;|\{[^;{}]*\}\s*;)"
 )
 _BOUNDS = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)"
 _TEMPLATE = re.compile(
@@ -203,7 +203,7 @@ def _number_bytes(where: str, value: Any, code: str) -> bytes:
 
 def _struct_bytes(where: str, value: Any, size: int) -> bytes:
     if isinstance(value, Tensor):
-        value = value.detach().cpu().contiguous().view(torch.uint8).numpy()
+        value = value.detach().cpu().flatten().view(torch.uint8).numpy()
     try:
         packed = bytes(memoryview(value))
     except TypeError:
@@ -361,7 +361,7 @@ class ForeignSource(Source):
 
     def _explained(self, error: CompileError) -> CompileError:
         message = str(error)
-        if re.search(r"\basm\b", self.text):
+        if re.search(r"\basm\b|instruction|constraint", message):
             return CompileError(
                 f"{self.path.name}: the host runner has no PTX; give C++ in place of asm, under "
                 f"'#ifdef DETMODE_HOST'\n{message}"
