@@ -26,7 +26,7 @@ def certify(
     grid: Any,
     seed: int,
 ) -> Certificate:
-    """Certifies a kernel of ``triton.jit``; see :func:`detmode.certify` for the arguments."""
+    """Certify a kernel of ``triton.jit``; see :func:`detmode.certify` for the arguments."""
     function = kernel
     while not inspect.isfunction(function):
         function = function.fn
@@ -49,7 +49,7 @@ def certify(
 def certify_operator(
     operator: Any, arguments: Mapping[str, Any] | Sequence[Any], *, repeats: int, seed: int
 ) -> Certificate:
-    """Certifies an operator whose implementation launches kernels.
+    """Certify an operator whose implementation launches kernels.
 
     Args:
         operator: an ``OpOverload``, what ``torch.library.custom_op`` or ``triton_op`` made, or a

@@ -50,12 +50,12 @@ class Copies:
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a storage as a tensor of bytes."""
+    """Return a storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class NewMemory(TorchDispatchMode):
-    """Fills every byte of new memory, also inside operators that are written in Python."""
+    """Fill every byte of new memory, also inside operators that are written in Python."""
 
     def __init__(self, byte: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,7 +68,7 @@ class NewMemory(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Makes a call; those that operators' implementations make come here as well."""
+        """Make a call; those that operators' implementations make come here as well."""
         if func.namespace == "aten":
             result = func(*args, **(kwargs or {}))
             if func in EMPTY:

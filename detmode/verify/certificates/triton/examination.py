@@ -21,7 +21,7 @@ from detmode.verify.certificates.certificate import (
 )
 from detmode.verify.certificates.triton.copies import Copies, NewMemory, as_bytes
 from detmode.verify.certificates.triton.interpreter import interpreted
-from detmode.verify.certificates.triton.launch import Launch
+from detmode.verify.certificates.triton.launch import InterpretedLaunch
 from detmode.verify.certificates.triton.memory import OutOfBoundsError, RaceError
 from detmode.verify.certificates.triton.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton.schedules import (
@@ -68,7 +68,7 @@ NOT_SHOWN = (
 
 @dataclass
 class Subject:
-    """What is certified, what it is called with, and how."""
+    """A kernel or operator, its name and arguments, and how it is called."""
 
     name: str
     arguments: dict[str, Any]
@@ -77,10 +77,10 @@ class Subject:
 
 @dataclass
 class _Run:
-    """What one schedule of all launches gave."""
+    """The results of one schedule of all launches."""
 
     tensors: dict[str, torch.Tensor]
-    launches: list[Launch]
+    launches: list[InterpretedLaunch]
     overwritten: dict[int, NDArray[np.bool_]]
     """For each storage among the arguments, the bytes that were stored to before anything read
     them; empty if there were several launches."""
@@ -100,7 +100,7 @@ class Examination:
 
     def __init__(self, subject: Subject, repeats: int, seed: int) -> None:
         self.subject, self.repeats, self.seed = subject, repeats, seed
-        self.launches: list[Launch] = []
+        self.launches: list[InterpretedLaunch] = []
         self.schedules = 0
         self.all_orders = True
         self.atomics: set[str] = set()
@@ -110,7 +110,7 @@ class Examination:
         self.overwritten: dict[int, NDArray[np.bool_]] = {}
 
     def certificate(self) -> Certificate:
-        """Makes all runs and writes the certificate."""
+        """Make all runs and writes the certificate."""
         found = None
         try:
             self.all_configs()
@@ -136,7 +136,7 @@ class Examination:
         )
 
     def all_configs(self) -> None:
-        """Runs every schedule with the first config of each autotuner, then with each other one.
+        """Run every schedule with the first config of each autotuner, then with each other one.
 
         Raises:
             _Found: something is wrong.
@@ -160,7 +160,7 @@ class Examination:
                 )
 
     def all_schedules(self) -> _Run:
-        """Runs every schedule with the chosen config; returns the run in program order."""
+        """Run every schedule with the chosen config; returns the run in program order."""
         self.overwritten = {}
         name = "program order"
         first = self.run(name, lambda launch: Shuffled(None), fill=0)
@@ -174,13 +174,13 @@ class Examination:
         return first
 
     def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
-        """Makes a shuffled run and compares it with the first, whose schedule has this name."""
+        """Make a shuffled run and compares it with the first, whose schedule has this name."""
         seed = f"seed {self.seed + number - 1}"
         other = self.run(seed, lambda launch: Shuffled(f"{seed}, {launch}"), fill=number % 2)
         self.compare((name, seed), first, other)
 
     def every_order(self, first: _Run) -> bool:
-        """Runs all orders of each launch, the other launches in program order; false if too many.
+        """Run all orders of each launch, the other launches in program order; false if too many.
 
         Every launch must leave the same memory, so that orders of the next one need not be
         combined with those of this.
@@ -193,7 +193,9 @@ class Examination:
             if len(programs) > CONFLICTING:
                 return False
 
-            def run(choices: list[int], index: int = index, launch: Launch = launch) -> list[Step]:
+            def run(
+                choices: list[int], index: int = index, launch: InterpretedLaunch = launch
+            ) -> list[Step]:
                 name = f"programs in the order {', '.join(map(str, choices))}"
                 again = self.run(
                     name, lambda n: Replayed(choices) if n == index else Shuffled(None), fill=0
@@ -210,7 +212,7 @@ class Examination:
         return True
 
     def run(self, name: str, schedule: Callable[[int], Schedule], fill: int) -> _Run:
-        """Makes one run.
+        """Make one run.
 
         Args:
             name: of the schedule, for messages.
@@ -226,8 +228,10 @@ class Examination:
         for index, chosen in self.overwritten.items():
             as_bytes(storages[index]).numpy()[chosen] = FILLS[fill]
 
-        def start(function: Any, bound: Mapping[str, Any], grid: tuple[int, int, int]) -> Launch:
-            self.launches.append(Launch(function, grid, schedule(len(self.launches))))
+        def start(
+            function: Any, bound: Mapping[str, Any], grid: tuple[int, int, int]
+        ) -> InterpretedLaunch:
+            self.launches.append(InterpretedLaunch(function, grid, schedule(len(self.launches))))
             return self.launches[-1]
 
         def tune(tuner: Any, configs: list[Any]) -> Any:
@@ -263,7 +267,7 @@ class Examination:
         return _Run(tensors, self.launches, overwritten)
 
     def compare(self, names: tuple[str, str], first: _Run, second: _Run) -> None:
-        """Compares the results of two runs.
+        """Compare the results of two runs.
 
         Raises:
             _Found: they differ.

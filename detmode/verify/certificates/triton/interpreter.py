@@ -22,7 +22,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime import autotuner, interpreter, jit
 
-from detmode.verify.certificates.triton.launch import Launch
+from detmode.verify.certificates.triton.launch import InterpretedLaunch
 
 __all__ = ["InterpreterChangedError", "interpreted"]
 
@@ -47,9 +47,9 @@ PRIVATE = [
 """The names below ``triton`` that must be there."""
 
 LANGUAGE = ("", "core", "core.dtype", "core.tensor", "core.condition", "math")
-"""What the interpreter changes in `triton.language`, and must be as before afterwards."""
+"""The namespaces of `triton.language` that the interpreter changes."""
 
-Start = Callable[[Any, Mapping[str, Any], tuple[int, int, int]], Launch]
+Start = Callable[[Any, Mapping[str, Any], tuple[int, int, int]], InterpretedLaunch]
 Tune = Callable[[Any, list[Any]], Any]
 
 
@@ -58,7 +58,7 @@ class InterpreterChangedError(RuntimeError):
 
 
 def check() -> None:
-    """Checks that the installed Triton has what `PRIVATE` lists.
+    """Check that the installed Triton has what `PRIVATE` lists.
 
     Raises:
         InterpreterChangedError: it does not; the message names what is missing.
@@ -78,7 +78,7 @@ def check() -> None:
 
 @contextmanager
 def interpreted(start: Start, tune: Tune) -> Iterator[None]:
-    """Runs launches of Triton's kernels in the interpreter, in this block.
+    """Run launches of Triton's kernels in the interpreter, in this block.
 
     Args:
         start: is called for each launch with the kernel's Python function, its arguments by name,
@@ -130,7 +130,7 @@ def interpreted(start: Start, tune: Tune) -> Iterator[None]:
 
 @contextmanager
 def _kept(namespace: Any) -> Iterator[None]:
-    """Restores all attributes of a module or class."""
+    """Restore all attributes of a module or class."""
     before = dict(vars(namespace))
     try:
         yield
@@ -144,7 +144,7 @@ def _kept(namespace: Any) -> Iterator[None]:
 
 @functools.cache
 def _rewritten(function: types.FunctionType) -> Callable[..., Any]:
-    """Makes what the interpreter calls; the rewriting adds names to the globals of a copy."""
+    """Make what the interpreter calls; the rewriting adds names to the globals of a copy."""
     names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     copy = types.FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
@@ -157,7 +157,7 @@ def _rewritten(function: types.FunctionType) -> Callable[..., Any]:
 def _run(
     kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, start: Start
 ) -> None:
-    """Makes one launch, as ``kernel[grid](*args, **kwargs)`` does."""
+    """Make one launch, as ``kernel[grid](*args, **kwargs)`` does."""
     signature = inspect.signature(kernel.fn)
     known = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **known)
@@ -184,8 +184,8 @@ def _run(
         launch.run(body, lambda place: interpreter.interpreter_builder.set_grid_idx(*place))
 
 
-def _convert(name: str, value: Any, launch: Launch) -> Any:
-    """Converts an argument for the interpreter; pointers get the addresses of the launch."""
+def _convert(name: str, value: Any, launch: InterpretedLaunch) -> Any:
+    """Convert an argument for the interpreter; pointers get the addresses of the launch."""
     if isinstance(value, tuple):
         each = [_convert(f"{name}[{i}]", one, launch) for i, one in enumerate(value)]
         return type(value)(*each) if hasattr(value, "_fields") else tuple(each)
@@ -199,15 +199,15 @@ def _convert(name: str, value: Any, launch: Launch) -> Any:
 
 
 @contextmanager
-def _hooked(launch: Launch) -> Iterator[None]:
-    """Makes the interpreter's accesses go through a launch."""
+def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
+    """Make the interpreter's accesses go through a launch."""
     builder = interpreter.interpreter_builder
     load, store = builder.create_masked_load, builder.create_masked_store
     cas, rmw = builder.create_atomic_cas, builder.create_atomic_rmw
     handle = interpreter.TensorHandle
 
     class Result(handle):  # type: ignore[misc, valid-type]
-        """What an atomic returned; knows whether anything has read it."""
+        """The result of an atomic; knows whether anything has read it."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -262,7 +262,7 @@ def _hooked(launch: Launch) -> Iterator[None]:
     def atomic(
         operation: str, ptrs: Any, val: Any, mask: Any, sem: Any, scope: Any, make: Any
     ) -> Any:
-        """Makes an atomic whose lanes ``make`` performs, given real pointers and a selection."""
+        """Make an atomic whose lanes ``make`` performs, given real pointers and a selection."""
         places = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
@@ -299,7 +299,7 @@ def _hooked(launch: Launch) -> Iterator[None]:
         return atomic(op.name, ptr, val, mask.data, sem, scope, make)
 
     def ordered(create: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes the loads and stores inside an atomic operation atomic."""
+        """Make the loads and stores inside an atomic operation atomic."""
         parameters = inspect.signature(create)
 
         def created(*args: Any, **kwargs: Any) -> Any:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detmode.verify.certificates.triton.memory import Memory, Touch
+from detmode.verify.certificates.triton.memory import GuardedMemory, Touch
 from detmode.verify.certificates.triton.orders import conflicting
 from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
 
 Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], Any]
-"""Makes an access, given the real addresses of some lanes and their numbers; returns an array."""
+"""Make an access, given the real addresses of some lanes and their numbers; returns an array."""
 
 
-class Launch:
+class InterpretedLaunch:
     """The memory and the programs of a launch, and what the interpreter asks of them.
 
     Args:
@@ -30,13 +30,13 @@ class Launch:
         self, function: Callable[..., Any], grid: tuple[int, int, int], schedule: Schedule
     ) -> None:
         self.function, self.name, self.grid = function, function.__name__, grid
-        self.memory, self.schedule = Memory(grid), schedule
+        self.memory, self.schedule = GuardedMemory(grid), schedule
         self.steps: list[Step] = []
         self.left: list[bytes] = []
         """The content of each buffer after the launch."""
 
     def run(self, body: Callable[[], object], enter: Callable[[tuple[int, ...]], None]) -> None:
-        """Runs ``body`` once for each program; ``enter`` is called with the place of each."""
+        """Run ``body`` once for each program; ``enter`` is called with the place of each."""
 
         def place(program: int) -> None:
             enter(tuple(int(i) for i in np.unravel_index(program, self.grid)))
@@ -48,7 +48,7 @@ class Launch:
 
     @property
     def touches(self) -> list[Touch]:
-        """What all programs used."""
+        """The operations of all programs."""
         return [touch for step in self.steps for touch in step.touches]
 
     @functools.cached_property
@@ -58,7 +58,7 @@ class Launch:
         return meet | conflicting(self.steps)
 
     def load(self, pointers: NDArray[np.uint64], width: int, perform: Perform) -> NDArray[Any]:
-        """Makes a plain load of all lanes."""
+        """Make a plain load of all lanes."""
         if weary := self.programs.weary:
             self.programs.switch()
         real, touch = self._use("load", "LOAD", pointers, width)
@@ -68,7 +68,7 @@ class Launch:
         return loaded
 
     def store(self, pointers: NDArray[np.uint64], values: NDArray[Any], perform: Perform) -> None:
-        """Makes a plain store of all lanes."""
+        """Make a plain store of all lanes."""
         real, touch = self._use("store", "STORE", pointers, values.dtype.itemsize, values)
         perform(real, np.arange(pointers.size))
         self.programs.changed(touch)
@@ -82,7 +82,7 @@ class Launch:
         perform: Perform,
         finish: Callable[[NDArray[Any]], Any],
     ) -> Any:
-        """Makes an atomic operation, whose lanes run as the schedule says.
+        """Make an atomic operation, whose lanes run as the schedule says.
 
         Args:
             operation: ``"LOAD"``, ``"STORE"``, ``"CAS"``, or the name of what reads, modifies and

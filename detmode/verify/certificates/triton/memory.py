@@ -58,7 +58,7 @@ class Buffer:
     """The bytes of which the first use was a plain store."""
 
     def element(self, byte: int) -> str:
-        """Names an element of the argument by its offset."""
+        """Name an element of the argument by its offset."""
         return f"element {byte // self.itemsize} of {self.name!r}"
 
 
@@ -80,12 +80,12 @@ class Touch:
 
     @property
     def is_atomic(self) -> bool:
-        """Whether it is an atomic operation, of a program or of its threads alone."""
+        """True for an atomic operation, also one among the threads of a program alone."""
         return self.kind in ATOMICS or self.operation not in ("LOAD", "STORE")
 
     @property
     def lanes_meet(self) -> bool:
-        """Whether several lanes of an atomic have one address, and their order can matter."""
+        """True if several lanes of an atomic have one address, and their order can matter."""
         meet = self.lanes * self.width > self.addresses.size
         return meet and self.kind == "atomic" and not self.commutes
 
@@ -94,7 +94,7 @@ COMMUTING = {"ADD", "AND", "OR", "XOR", "MAX", "MIN", "UMAX", "UMIN"}
 
 
 @dataclass
-class Memory:
+class GuardedMemory:
     """The tensors of a launch, with the history of each byte."""
 
     grid: tuple[int, int, int]
@@ -108,7 +108,7 @@ class Memory:
         self._released: dict[int, dict[int, int]] = {}
 
     def address(self, name: str, tensor: torch.Tensor) -> int:
-        """Maps a tensor's storage, once, and returns the address that the kernel sees."""
+        """Map a tensor's storage, once, and returns the address that the kernel sees."""
         storage = tensor.untyped_storage()
         real, size = storage.data_ptr(), storage.nbytes()
         number = self._of_storage.setdefault(real, len(self.buffers))
@@ -126,13 +126,13 @@ class Memory:
         return number * SPACE + SPACE + SPACE // 2
 
     def name(self, program: int) -> str:
-        """Names a program by its place in the grid."""
+        """Name a program by its place in the grid."""
         return f"program {tuple(int(i) for i in np.unravel_index(program, self.grid))}"
 
     def _resolve(
         self, pointers: NDArray[np.uint64]
     ) -> Iterator[tuple[Buffer, NDArray[np.int64], NDArray[np.bool_]]]:
-        """Yields each buffer that pointers name, their byte offsets in it, and which they are."""
+        """Yield each buffer that pointers name, their byte offsets in it, and which they are."""
         numbers = (pointers // np.uint64(SPACE)).astype(np.int64) - 1
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
@@ -152,14 +152,14 @@ class Memory:
         width: int,
         values: NDArray[Any] | None = None,
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Checks one operation of a program, whose pointers are those of its unmasked lanes.
+        """Check one operation of a program, whose pointers are those of its unmasked lanes.
 
         Args:
             program: its number in the grid, in row-major order.
             kind: a key of `VERBS`.
             pointers: the addresses that the kernel sees, one for each lane.
             width: bytes of an element.
-            values: what a store writes, one for each lane.
+            values: those that a store writes, one for each lane.
 
         Returns:
             The real addresses, and all bytes of the made-up ones.
@@ -189,7 +189,7 @@ class Memory:
     def _check_lanes(
         self, program: int, buffer: Buffer, offsets: NDArray[np.int64], values: NDArray[Any]
     ) -> bool:
-        """Compares a store's lanes with each other; true if memory has the same bits already."""
+        """Compare a store's lanes with each other; true if memory has the same bits already."""
         width = values.dtype.itemsize
         bits = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
         order = np.argsort(offsets, kind="stable")
@@ -204,7 +204,7 @@ class Memory:
         return bool((buffer.bytes[offsets[:, None] + np.arange(width)] == bits).all())
 
     def peek(self, pointers: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
-        """Copies the bytes at addresses that were checked, a row for each."""
+        """Copy the bytes at addresses that were checked, a row for each."""
         found = np.empty((pointers.size, width), np.uint8)
         for buffer, offsets, chosen in self._resolve(pointers):
             found[chosen] = buffer.bytes[offsets[:, None] + np.arange(width)]
@@ -252,7 +252,7 @@ class Memory:
         releases: NDArray[np.bool_],
         replaces: bool,
     ) -> None:
-        """Advances the clocks by an atomic operation.
+        """Advance the clocks by an atomic operation.
 
         Args:
             program: its number.

@@ -26,7 +26,7 @@ class TooManyError(Exception):
 
 
 def depend(one: Touch, other: Touch) -> bool:
-    """Tells whether the order of two operations of different programs can matter.
+    """Tell whether the order of two operations of different programs can matter.
 
     Raises:
         TooManyError: they share several addresses and one reads what it updates, so that the order
@@ -53,7 +53,7 @@ class Relation:
     known: dict[tuple[object, object], bool] = field(default_factory=dict)
 
     def of(self, one: Step, other: Step) -> bool:
-        """Tells whether two steps depend on each other; a program's own always do."""
+        """Tell whether two steps depend on each other; a program's own always do."""
         if one.program == other.program:
             return True
         key = (_key(one), _key(other))
@@ -109,7 +109,7 @@ class _Node:
 
 
 def all_orders(run: Callable[[list[int]], list[Step]], most: int) -> int:
-    """Runs a representative of every class of orders.
+    """Run a representative of every class of orders.
 
     Args:
         run: runs the launch with these choices first; returns all steps, in their order.
@@ -140,7 +140,7 @@ def all_orders(run: Callable[[list[int]], list[Step]], most: int) -> int:
 
 
 def _want_reversals(relation: Relation, steps: list[Step], nodes: list[_Node]) -> None:
-    """Adds to each state the programs that would reverse a pair of dependent steps."""
+    """Add to each state the programs that would reverse a pair of dependent steps."""
     before: list[int] = []  # for each step, a bit set of the steps that come before it in any order
     for later, step in enumerate(steps):
         direct = [i for i in range(later) if relation.of(steps[i], step)]

@@ -34,13 +34,13 @@ class Step:
 
 
 class Schedule(Protocol):
-    """Decides the order of a launch."""
+    """Decide the order of a launch."""
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Returns the program to go on, and all that could; none of them if nobody asks."""
+        """Return the program to go on, and all that could; none of them if nobody asks."""
 
     def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Splits an atomic's lanes into operations, in their order."""
+        """Split an atomic's lanes into operations, in their order."""
 
 
 class Shuffled:
@@ -57,7 +57,7 @@ class Shuffled:
         self.started: list[int] = []
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Returns one of the programs that have started, or starts another."""
+        """Return one of the programs that have started, or starts another."""
         if self.waiting is None:
             self.waiting = list(range(programs.count))
             if self.random is not None:
@@ -72,7 +72,7 @@ class Shuffled:
         return chosen, frozenset()
 
     def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Returns the lanes in one group, or shuffled in up to three."""
+        """Return the lanes in one group, or shuffled in up to three."""
         if self.random is None:
             return [np.arange(count)]
         order = np.array(self.random.sample(range(count), count), np.intp)
@@ -87,13 +87,13 @@ class Replayed:
         self.choices = iter(choices)
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Returns the next given choice."""
+        """Return the next given choice."""
         ready = programs.ready()
         chosen = next(self.choices, programs.current)
         return chosen if chosen in ready else min(ready), ready
 
     def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Returns the lanes in one group."""
+        """Return the lanes in one group."""
         return [np.arange(count)]
 
 
@@ -125,11 +125,11 @@ class Programs:
         self._accesses = 0
 
     def ready(self) -> frozenset[int]:
-        """Returns the programs that can go on."""
+        """Return the programs that can go on."""
         return frozenset(range(self.count)) - self.finished - self.blocked.keys()
 
     def run(self) -> None:
-        """Runs all programs to their ends; raises what the first one to fail raises."""
+        """Run all programs to their ends; raises what the first one to fail raises."""
         try:
             self._go_on()
             while not self._done.wait(1.0):
@@ -144,14 +144,14 @@ class Programs:
             raise self._failure
 
     def access(self, touch: Touch) -> None:
-        """Records what the running program used."""
+        """Record what the running program used."""
         if self._stopped:
             raise _StoppedError
         self.steps[-1].touches.append(touch)
         self._accesses += 1
 
     def changed(self, touch: Touch) -> None:
-        """Frees the programs that wait for memory which the running program changed."""
+        """Free the programs that wait for memory which the running program changed."""
         self._rounds = 0
         self._polled.pop(self.current, None)
         if self.blocked:
@@ -161,7 +161,7 @@ class Programs:
                     del self.blocked[program]
 
     def polled(self, touch: Touch, seen: bytes) -> None:
-        """Blocks a program which sees for the second time in a row what it saw before.
+        """Block a program which sees for the second time in a row what it saw before.
 
         It goes on when another program changes the memory, or when all programs wait.
         """
@@ -174,11 +174,11 @@ class Programs:
 
     @property
     def weary(self) -> bool:
-        """Whether the running program made many accesses without an atomic."""
+        """True if the running program made many accesses without an atomic."""
         return self._accesses >= LONG
 
     def switch(self) -> None:
-        """Ends a step of the running program; others may run before it returns."""
+        """End a step of the running program; others may run before it returns."""
         turn = self._turns[self.current]
         if self._go_on():
             turn.acquire()
@@ -186,7 +186,7 @@ class Programs:
             raise _StoppedError
 
     def _go_on(self) -> bool:
-        """Gives the turn to the program that the schedule chooses; false if it has the turn."""
+        """Give the turn to the program that the schedule chooses; false if it has the turn."""
         if len(self.finished) == self.count:
             self._done.set()
             return True
@@ -226,4 +226,4 @@ class Programs:
 
 
 class _StoppedError(BaseException):
-    """Ends the threads of a launch that is given up."""
+    """End the threads of a launch that is given up."""
