@@ -85,12 +85,12 @@ class Source:
 
     @property
     def prelude(self) -> str:
-        """What stands before the host runner."""
+        """The text before the host runner."""
         return ""
 
     @property
     def postlude(self) -> str:
-        """What stands after it, before the text."""
+        """The text between the host runner and the source."""
         return ""
 
     @property

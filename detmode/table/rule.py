@@ -117,7 +117,7 @@ class Allow(Action):
 
 @runtime_checkable
 class KernelEvidence(Protocol):
-    """What a rule needs to know of a :class:`detmode.Certificate`."""
+    """The part of a :class:`detmode.Certificate` that a rule uses."""
 
     @property
     def is_order_independent(self) -> bool:

@@ -359,7 +359,7 @@ def test_float_atomics_are_named_where_the_bits_agree():
     ],
 )
 def test_wrong_arguments(arguments, more, error, message):
-    """What cannot be launched is one error that says what is wrong."""
+    """Arguments that cannot be launched are one error that says what is wrong."""
     options = {"entry": "stencil_in_place", "grid": 1, "block": 4, **more}
     with pytest.raises(error, match=message):
         detmode.certify(FILE, arguments, **options)
@@ -421,7 +421,7 @@ def test_templates_and_cupy():
     found = detmode.certify(text, arguments, entry=entry, outputs=["out"], **launch)
     assert found.is_order_independent, found
     assert found.kernel == entry
-    cupy = pytest.importorskip("cupy")
+    cupy = pytest.importorskip("cupy", reason="needs CuPy")
     module = cupy.RawModule(code=TEMPLATE, options=("-DSCALE=0.5f",))
     assert detmode.certify(module, arguments, entry=entry, **launch).is_order_independent
     kernel = cupy.RawKernel(text, entry)

@@ -24,7 +24,7 @@ from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 __all__ = ["BUILD", "ForeignSource"]
 
 BUILD = Build.RACES
-"""How such sources are compiled: every access is seen."""
+"""The build of such sources, which sees every access."""
 
 HEADERS = Path(__file__).parent / "cuda_headers"
 
@@ -317,14 +317,14 @@ class ForeignSource(Source):
 
     @property
     def prelude(self) -> str:
-        """What stands before the runner: headers of the C++ library, and what they need."""
+        """The text before the runner: headers of the C++ library."""
         names = dict.fromkeys((*_ALWAYS, *(each for each in self._includes if each in _LIBRARY)))
         lines = [f"#include <{name}>\n" for name in names]
         return "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
 
     @property
     def postlude(self) -> str:
-        """What stands after it: the headers of CUDA's that it supplies."""
+        """The text after it: the headers of CUDA's that it supplies."""
         names = dict.fromkeys(each for each in self._includes if each not in _LIBRARY)
         # detmode's own headers take the host's branch where the architecture is not defined.
         architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
@@ -380,6 +380,7 @@ class ForeignSource(Source):
         """The first values of the exported variables; asked before the first launch."""
         return {name: bytes(self.library.variable(i)) for i, name in enumerate(self.exported)}
 
+    # The two signatures pack alike, and a launch on the host asks for no more.
     def signature(self, entry: str) -> ForeignSignature:  # type: ignore[override]
         """The parameters of `entry`, as compiled."""
         known = self._signatures.get(entry)

@@ -193,7 +193,7 @@ class _Launch:
         """Launch once and return what was written, by name.
 
         Args:
-            watch: how the launch is watched.
+            watch: the way in which the launch is watched.
             seed: of the schedule; None is program order, or that of `watch`.
             fill: which bytes the outputs begin with.
 
