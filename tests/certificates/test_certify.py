@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -521,7 +522,7 @@ def test_a_test_that_asserts_it():
         )
 
 
-def test_the_fixture(pytester):
+def test_the_fixture(pytester, monkeypatch):
     """The fixture fails a test with the certificate, and puts it among the test's results."""
     pytester.makepyfile(
         f"""
@@ -541,7 +542,9 @@ def test_the_fixture(pytester):
             order_independent({str(FILE)!r}, (*arguments(0.0).values(),), **LAUNCH | dict(grid=1))
         """
     )
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--junit-xml=results.xml")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    options = ("-p", "detmode.testing.pytest_plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess(*options, "--junit-xml=results.xml")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*varies: out[[]*schedule*"])
     assert (pytester.path / "results.xml").read_text().count('"detmode_certificate"') == 2
@@ -576,7 +579,7 @@ nothing = 1
         assert message in capsys.readouterr().err
 
 
-def test_a_rule_with_a_certificate():
+def test_a_rule_with_a_certificate(monkeypatch, capsys):
     """A row shows its kernel's certificate; one that varies is no reason to run the kernel."""
     launch = {"grid": 1, "block": 1, "repeats": 2}
     text = "__global__ void f(int* x) { atomicAdd(x, 1); }"
@@ -584,6 +587,9 @@ def test_a_rule_with_a_certificate():
     fields = {"op": "mylib::count", "action": detmode.Allow(), "because": "it counts"}
     row = detmode.Rule(**fields, certificate=found)
     assert row.as_text()["certificate"] == found.summary
+    monkeypatch.setattr("detmode.rules.default_rules", lambda: detmode.RuleTable() + [row])
+    assert main(["rules", "--long"]) == 0
+    assert re.search(r"certificate +order-independent under all orders", capsys.readouterr().out)
     raced = dataclasses.replace(found, verdict="race", reason="two writes", all_orders=False)
     with pytest.raises(ValueError, match=r"certificate says 'race: two writes'.*Refuse\(\)"):
         detmode.Rule(**fields, certificate=raced)
