@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
-from detmode.cli.commands import UsageError, programs, tables
+from detmode.cli.commands import UsageError, certificates, programs, tables
 from detmode.environment import log
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
@@ -190,6 +190,17 @@ _VERIFYING = (
     _option("--family", "--room", metavar="NAME", help="only this family"),
     _number("--repeats", "runs of each sample (default: 20)", default=20),
 )
+_CERTIFYING = (
+    _option(
+        "target",
+        nargs="+",
+        metavar="FILE::NAME",
+        help="a Python file, and in it a dict, or a function that returns one, of the arguments of "
+        "detmode.certify: kernel, arguments, grid, ...",
+    ),
+    _number("--repeats", "schedules of each kernel (default: 20)"),
+    _number("--seed", "the seed of the shuffles (default: 0)"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -224,4 +235,6 @@ def _parser() -> argparse.ArgumentParser:
     add(tables.doctor, "list what in this environment can break or slow reproducibility", _FORMAT)
     about = "check every claim of the table on this machine"
     add(tables.verify, about, _FORMAT, *_VERIFYING)
+    about = "run a CUDA or Triton kernel under many orders of its threads, without a GPU"
+    add(certificates.certify, about, _FORMAT, *_CERTIFYING)
     return parser

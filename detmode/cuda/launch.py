@@ -99,8 +99,7 @@ def checked_sizes(
     blocks, threads = _triple(caller, "grid", grid), _triple(caller, "block", block)
     if not 1 <= threads[0] * threads[1] * threads[2] <= 1024 or threads[2] > 64:
         raise ValueError(
-            f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got "
-            f"{threads}"
+            f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got {threads}"
         )
     if blocks[0] >= 2**31 or blocks[1] > 65535 or blocks[2] > 65535:
         raise ValueError(

@@ -189,8 +189,7 @@ __global__ void above_threshold(const float* x, int* indices, int* count, int n,
 // Scan with look-back: each block waits for the tiles before its own
 
 template <typename T>
-__device__ void look_back(const T* x, T* out, T* own, T* prefix, volatile int* state,
-                          int* ticket) {
+__device__ void look_back(const T* x, T* out, T* own, T* prefix, volatile int* state, int* ticket) {
   __shared__ T values[32];
   __shared__ T before;
   __shared__ int tile;

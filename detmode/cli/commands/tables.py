@@ -55,7 +55,8 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     rows = [{"family": row.family, **row.rule.as_text()} for row in found]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
     widths = (None, 50, None, None, 50, None, None)
-    print_rows(rows, options.format, columns, widths, more=("because",), long=options.long)
+    more = ("because", "certificate")
+    print_rows(rows, options.format, columns, widths, more=more, long=options.long)
     return 0
 
 

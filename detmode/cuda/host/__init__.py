@@ -77,7 +77,7 @@ class Watch(ctypes.Structure):
 
     Attributes:
         races: whether clocks are compared, to find data races.
-        stopped: how often a block stopped midway.
+        stopped: the number of times that a block stopped midway.
         atomics: the bits of the atomics that ran, as in intrinsics.h.
     """
 

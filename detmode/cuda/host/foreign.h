@@ -13,27 +13,29 @@ namespace {
 #define atomicMax_block atomicMax
 #define atomicMin_block atomicMin
 
-#define DETMODE_SMALL_VECTOR(T, name)                            \
-  struct name##1 { T x; };                                       \
-  struct name##3 { T x, y, z; };                                 \
-  inline name##1 make_##name##1(T x) { return {x}; }             \
+#define DETMODE_SMALL_VECTOR(T, name)                \
+  struct name##1 { T x; };                           \
+  struct name##3 { T x, y, z; };                     \
+  inline name##1 make_##name##1(T x) { return {x}; } \
   inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }
 DETMODE_SMALL_VECTOR(signed char, char)
 DETMODE_SMALL_VECTOR(unsigned char, uchar)
 DETMODE_SMALL_VECTOR(short, short)
 DETMODE_SMALL_VECTOR(unsigned short, ushort)
 DETMODE_SMALL_VECTOR(int, int)
-struct uint1 { unsigned int x; };
+struct uint1 {
+  unsigned int x;
+};
 inline uint3 make_uint3(unsigned int x, unsigned int y, unsigned int z) { return {x, y, z}; }
 DETMODE_SMALL_VECTOR(long long, longlong)
 DETMODE_SMALL_VECTOR(unsigned long long, ulonglong)
 DETMODE_SMALL_VECTOR(float, float)
 DETMODE_SMALL_VECTOR(double, double)
 #undef DETMODE_SMALL_VECTOR
-#define DETMODE_VECTOR_OF_BYTES(T, name)                                           \
-  struct alignas(2) name##2 { T x, y; };                                           \
-  struct alignas(4) name##4 { T x, y, z, w; };                                     \
-  inline name##2 make_##name##2(T x, T y) { return {x, y}; }                       \
+#define DETMODE_VECTOR_OF_BYTES(T, name)                     \
+  struct alignas(2) name##2 { T x, y; };                     \
+  struct alignas(4) name##4 { T x, y, z, w; };               \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; } \
   inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 DETMODE_VECTOR_OF_BYTES(signed char, char)
 DETMODE_VECTOR_OF_BYTES(unsigned char, uchar)
@@ -64,9 +66,7 @@ inline double __int2double_rn(int x) { return x; }
 
 inline int __mul24(int a, int b) { return a * b; }
 inline unsigned int __umul24(unsigned int a, unsigned int b) { return a * b; }
-inline int __mulhi(int a, int b) {
-  return static_cast<int>((static_cast<long long>(a) * b) >> 32);
-}
+inline int __mulhi(int a, int b) { return static_cast<int>((static_cast<long long>(a) * b) >> 32); }
 inline unsigned int __sad(int x, int y, unsigned int z) {
   return z + static_cast<unsigned int>(x > y ? x - y : y - x);
 }
@@ -74,7 +74,8 @@ inline unsigned int __byte_perm(unsigned int x, unsigned int y, unsigned int sel
   unsigned long long both = x | static_cast<unsigned long long>(y) << 32;
   unsigned int result = 0;
   for (int i = 0; i < 4; ++i) {
-    result |= static_cast<unsigned int>((both >> (8 * ((selector >> (4 * i)) & 7))) & 0xff) << (8 * i);
+    result |= static_cast<unsigned int>((both >> (8 * ((selector >> (4 * i)) & 7))) & 0xff)
+              << (8 * i);
   }
   return result;
 }
@@ -89,15 +90,25 @@ inline unsigned int __funnelshift_r(unsigned int low, unsigned int high, unsigne
 
 // Loads and stores with a hint for caches.
 template <typename T>
-__forceinline__ T __ldcg(const T* address) { return *address; }
+__forceinline__ T __ldcg(const T* address) {
+  return *address;
+}
 template <typename T>
-__forceinline__ T __ldca(const T* address) { return *address; }
+__forceinline__ T __ldca(const T* address) {
+  return *address;
+}
 template <typename T>
-__forceinline__ T __ldcs(const T* address) { return *address; }
+__forceinline__ T __ldcs(const T* address) {
+  return *address;
+}
 template <typename T>
-__forceinline__ void __stcg(T* address, T value) { *address = value; }
+__forceinline__ void __stcg(T* address, T value) {
+  *address = value;
+}
 template <typename T>
-__forceinline__ void __stcs(T* address, T value) { *address = value; }
+__forceinline__ void __stcs(T* address, T value) {
+  *address = value;
+}
 
 inline void __nanosleep(unsigned int) { detmode_host::volatile_point(); }
 inline void __builtin_assume(bool) {}
@@ -114,9 +125,9 @@ inline T detmode_reduce(unsigned int mask, T value, int line, T (*join)(T, T)) {
   }
   return result;
 }
-#define DETMODE_REDUCE(name, T, expression)                                                    \
-  inline T name(unsigned int mask, T value, int line = __builtin_LINE()) {                     \
-    return detmode_reduce<T>(mask, value, line, [](T a, T b) -> T { return expression; });     \
+#define DETMODE_REDUCE(name, T, expression)                                                \
+  inline T name(unsigned int mask, T value, int line = __builtin_LINE()) {                 \
+    return detmode_reduce<T>(mask, value, line, [](T a, T b) -> T { return expression; }); \
   }
 DETMODE_REDUCE(__reduce_add_sync, int, a + b)
 DETMODE_REDUCE(__reduce_add_sync, unsigned int, a + b)

@@ -24,7 +24,7 @@ from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 __all__ = ["BUILD", "ForeignSource"]
 
 BUILD = Build.RACES
-"""How such sources are compiled: every access is seen."""
+"""The build of such sources, which sees every access."""
 
 HEADERS = Path(__file__).parent / "cuda_headers"
 
@@ -63,11 +63,15 @@ _LIBRARY = frozenset(
 _ALWAYS = ("math.h", "stdint.h", "stdio.h")
 """Headers that nvcc includes by itself."""
 
-_DYNAMIC = re.compile(r"\bextern\s+__shared__\s+([^;()]*?(?:\([^()]*\)[^;()]*?)*)(\w+)\s*\[\s*\]\s*;")
-_ALIGNMENT = re.compile(r"(?:__align__|alignas|__attribute__)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))")
+_DYNAMIC = re.compile(
+    r"\bextern\s+__shared__\s+([^;()]*?(?:\([^()]*\)[^;()]*?)*)(\w+)\s*\[\s*\]\s*;"
+)
+_ALIGNMENT = re.compile(
+    r"(?:__align__|alignas|__attribute__)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))"
+)
 _VARIABLE = re.compile(
     r"(?:\b(?:static|inline)\s+)?__(?:device|constant|managed)__\s+"
-    r"(?P<type>[\w:\s*<>,]*?)\b(?P<name>\w+)\s*(?:\[[^\];]*\]\s*)*(?:=|;|\{[^;{}]*\}\s*;)"
+    r"(?P<type>[\w:\s*<>,]*?)\b(?!operator\b)(?P<name>\w+)\s*(?:\[[^\];]*\]\s*)*(?:=|;|\{[^;{}]*\}\s*;)"
 )
 _BOUNDS = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)"
 _TEMPLATE = re.compile(
@@ -78,10 +82,13 @@ _BARRIERS_OF_THE_GRID = (
     "cooperative_groups::detail::arrived",
     "cooperative_groups::detail::generation",
 )
+_QUOTES = {0x2018: "'", 0x2019: "'"}
+"""A compiler may quote names as its language does."""
 _UNKNOWN = re.compile(
-    r"^(?P<place>[^\s:]+:\d+):.*?error: (?:'(?P<a>[^']+)' (?:was not declared|does not name|has not "
-    r"been declared|is not a member)|use of undeclared identifier '(?P<b>[^']+)'|unknown type name "
-    r"'(?P<c>[^']+)'|no matching function for call to '(?P<d>[^'(]+))",
+    r"^(?P<place>[^\s:]+:\d+):.*?error: (?:"
+    r"'(?P<a>[^']+)' (?:was not declared|does not name|has not been declared|is not a member)"
+    r"|use of undeclared identifier '(?P<b>[^']+)'|unknown type name '(?P<c>[^']+)'"
+    r"|no matching function for call to '(?P<d>[^'(]+))",
     re.MULTILINE,
 )
 
@@ -111,7 +118,9 @@ class ForeignSignature:
         self.where = where
         self._kinds = kinds
         self.parameters = tuple(
-            Parameter(name, "pointer" if kind in "pc" else _TYPES.get(code, f"a struct of {size} bytes"))
+            Parameter(
+                name, "pointer" if kind in "pc" else _TYPES.get(code, f"a struct of {size} bytes")
+            )
             for name, (kind, code, size) in zip(names, kinds, strict=True)
         )
         self.offsets: list[int] = []
@@ -175,30 +184,28 @@ class ForeignSignature:
         return bytes(words), tuple(tensors)
 
 
-def _number_bytes(where: str, value: object, code: str) -> bytes:
+def _number_bytes(where: str, value: Any, code: str) -> bytes:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     # Numbers of NumPy's are such, too.
     wanted = float if code in "fd" else int
     try:
-        number = wanted(value)  # type: ignore[arg-type]
-        if isinstance(value, (str, bytes)) or number != value and number == number:
+        number = wanted(value)
+        if isinstance(value, (str, bytes)) or (number != value and number == number):
             raise TypeError
     except (TypeError, ValueError):
-        raise TypeError(
-            f"{where}, so it takes a number of that type, but got {value!r}"
-        ) from None
+        raise TypeError(f"{where}, so it takes a number of that type, but got {value!r}") from None
     try:
         return struct.pack(f"={code}", number).ljust(8, b"\0")
     except (struct.error, OverflowError):
         raise ValueError(f"{where}, which cannot hold {value!r}") from None
 
 
-def _struct_bytes(where: str, value: object, size: int) -> bytes:
+def _struct_bytes(where: str, value: Any, size: int) -> bytes:
     if isinstance(value, Tensor):
-        value = value.detach().cpu().contiguous().view(torch.uint8).numpy()
+        value = value.detach().cpu().flatten().view(torch.uint8).numpy()
     try:
-        packed = bytes(memoryview(value))  # type: ignore[arg-type]
+        packed = bytes(memoryview(value))
     except TypeError:
         packed = b""
     if len(packed) != size:
@@ -234,14 +241,14 @@ class ForeignSource(Source):
         self._defines = [each[2:].strip() for each in defines if each.startswith("-D")]
         expanded = self._expanded(text, path, set())
         bare = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), expanded)
-        self.text = _DYNAMIC.sub(_dynamic_pointer, bare)  # type: ignore[misc]
+        self.text = _DYNAMIC.sub(_dynamic_pointer, bare)
         self._names = kernels_of(self.text)
         self._templates = frozenset(_TEMPLATE.findall(self.text))
         self.entry = self._chosen(entry)
         plain = [name for name in self._names if name not in self._templates]
         # One library serves all kernels of a file.
         self._set_entries(plain if self.entry in plain else [self.entry])
-        self.signatures = {}
+        self._signatures: dict[str, ForeignSignature] = {}
         self.variables = self._variables()
 
     def _set_entries(self, entries: Sequence[str]) -> None:
@@ -295,29 +302,29 @@ class ForeignSource(Source):
         return entry
 
     def _variables(self) -> dict[str, bool]:
-        several = next((m for m in _VARIABLE.finditer(self.text) if "," in m["type"]), None)
-        if several is not None and "<" not in several["type"]:
-            raise CompileError(
-                f"{self.path.name}: {several[0].strip()!r} declares several variables; declare each "
-                "by itself, so that every run can begin with its first value"
-            )
-        found = {
-            match["name"]: "__constant__" in match[0] or bool(re.search(r"\bconst\b", match["type"]))
-            for match in _VARIABLE.finditer(self.text)
-            if match["type"].strip()
-        }
+        found = {}
+        for match in _VARIABLE.finditer(self.text):
+            declared = match["type"].split()
+            if not declared:
+                continue
+            if "," in match["type"] and "<" not in match["type"]:
+                raise CompileError(
+                    f"{self.path.name}: {match[0].strip()!r} declares several variables; declare "
+                    "each by itself, so that every run can begin with its first value"
+                )
+            found[match["name"]] = "__constant__" in match[0] or "const" in declared
         return found
 
-    @functools.cached_property
+    @property
     def prelude(self) -> str:
-        """What stands before the runner: headers of the C++ library, and what they need."""
+        """The text before the runner: headers of the C++ library."""
         names = dict.fromkeys((*_ALWAYS, *(each for each in self._includes if each in _LIBRARY)))
         lines = [f"#include <{name}>\n" for name in names]
         return "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
 
-    @functools.cached_property
+    @property
     def postlude(self) -> str:
-        """What stands after it: the headers of CUDA's that it supplies."""
+        """The text after it: the headers of CUDA's that it supplies."""
         names = dict.fromkeys(each for each in self._includes if each not in _LIBRARY)
         # detmode's own headers take the host's branch where the architecture is not defined.
         architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
@@ -354,12 +361,12 @@ class ForeignSource(Source):
 
     def _explained(self, error: CompileError) -> CompileError:
         message = str(error)
-        if re.search(r"\basm\b", self.text):
+        if re.search(r"\basm\b|instruction|constraint", message):
             return CompileError(
                 f"{self.path.name}: the host runner has no PTX; give C++ in place of asm, under "
                 f"'#ifdef DETMODE_HOST'\n{message}"
             )
-        unknown = _UNKNOWN.search(message.replace("‘", "'").replace("’", "'"))
+        unknown = _UNKNOWN.search(message.translate(_QUOTES))
         if unknown is None:
             return error
         name = next(filter(None, unknown.groups()[1:]))
@@ -373,9 +380,10 @@ class ForeignSource(Source):
         """The first values of the exported variables; asked before the first launch."""
         return {name: bytes(self.library.variable(i)) for i, name in enumerate(self.exported)}
 
+    # The two signatures pack alike, and a launch on the host asks for no more.
     def signature(self, entry: str) -> ForeignSignature:  # type: ignore[override]
         """The parameters of `entry`, as compiled."""
-        known = self.signatures.get(entry)
+        known = self._signatures.get(entry)
         if known is None:
             library = self.library
             kinds = library.kinds(self.position(entry))
@@ -388,8 +396,8 @@ class ForeignSource(Source):
             known = ForeignSignature(
                 where, declared, [(*kind, size) for kind, size in zip(kinds, sizes, strict=True)]
             )
-            self.signatures[entry] = known  # type: ignore[assignment]
-        return known  # type: ignore[return-value]
+            self._signatures[entry] = known
+        return known
 
 
 def _dynamic_pointer(found: re.Match[str]) -> str:

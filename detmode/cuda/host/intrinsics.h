@@ -103,9 +103,17 @@ DETMODE_MATCH(double)
 // read and write is atomic.
 namespace detmode_host {
 // What a certificate names: see AtomicKind in Python.
-enum AtomicKind { INTEGER_ADD = 1, FLOAT_ADD = 2, EXCHANGE = 4, EXTREMUM = 8, BITS = 16, SWAP = 32 };
+enum AtomicKind {
+  INTEGER_ADD = 1,
+  FLOAT_ADD = 2,
+  EXCHANGE = 4,
+  EXTREMUM = 8,
+  BITS = 16,
+  SWAP = 32
+};
 template <typename T>
-constexpr int kind_of_atomicAdd = static_cast<T>(0.5f) == static_cast<T>(0) ? INTEGER_ADD : FLOAT_ADD;
+constexpr int kind_of_atomicAdd =
+    static_cast<T>(0.5f) == static_cast<T>(0) ? INTEGER_ADD : FLOAT_ADD;
 template <typename T>
 constexpr int kind_of_atomicSub = INTEGER_ADD;
 template <typename T>
@@ -130,9 +138,9 @@ constexpr int kind_of_atomicDec = INTEGER_ADD;
 #define DETMODE_ATOMIC_POINT(address) \
   detmode_host::atomic_point();       \
   detmode_host::note_atomic(address, sizeof(*(address)), true, true, __builtin_return_address(0))
-#define DETMODE_ATOMIC_DONE(kind, old, address) \
-  if (detmode_host::S.watch != nullptr) {       \
-    detmode_host::S.watch->atomics |= kind;     \
+#define DETMODE_ATOMIC_DONE(kind, old, address)                                            \
+  if (detmode_host::S.watch != nullptr) {                                                  \
+    detmode_host::S.watch->atomics |= kind;                                                \
     if (__builtin_memcmp(&old, address, sizeof(old)) != 0) detmode_host::memory_changed(); \
   }
 #define DETMODE_ATOMIC_FUNCTION static DETMODE_UNTRACKED __attribute__((noinline, unused))
@@ -141,13 +149,13 @@ constexpr int kind_of_atomicDec = INTEGER_ADD;
 #define DETMODE_ATOMIC_DONE(kind, old, address)
 #define DETMODE_ATOMIC_FUNCTION inline
 #endif
-#define DETMODE_ATOMIC(name, T, result)                 \
-  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) { \
-    DETMODE_ATOMIC_POINT(address);                      \
-    T old = *address;                                   \
-    *address = static_cast<T>(result);                  \
+#define DETMODE_ATOMIC(name, T, result)                                \
+  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) {                \
+    DETMODE_ATOMIC_POINT(address);                                     \
+    T old = *address;                                                  \
+    *address = static_cast<T>(result);                                 \
     DETMODE_ATOMIC_DONE(detmode_host::kind_of_##name<T>, old, address) \
-    return old;                                         \
+    return old;                                                        \
   }
 #define DETMODE_ATOMIC_ADD(T) DETMODE_ATOMIC(atomicAdd, T, old + value)
 DETMODE_ATOMIC(atomicAdd, int, static_cast<unsigned int>(old) + static_cast<unsigned int>(value))

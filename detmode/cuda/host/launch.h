@@ -196,8 +196,7 @@ void run_watched(const u32* order, u64 n_blocks, size_t dynamic) {
   int n_stopped = 0;
   u64 begun = 0;
   while (S.status == OK && (begun < n_blocks || n_stopped > 0)) {
-    bool has_room =
-        n_stopped < MAX_STOPPED && S.n_fibers - S.n_free + S.n_threads <= MAX_FIBERS;
+    bool has_room = n_stopped < MAX_STOPPED && S.n_fibers - S.n_free + S.n_threads <= MAX_FIBERS;
     bool begins = begun < n_blocks && has_room;
     // Blocks that seem to spin need others: each has its turn then.
     bool draws = S.shuffled && S.still < PATIENCE;
@@ -297,8 +296,8 @@ void on_fault(int number, siginfo_t* info, void*) {
     return;
   }
   fail(number == SIGFPE ? LAUNCH_ERROR : OUT_OF_BOUNDS,
-       "block (%u, %u, %u), thread (%u, %u, %u): %s%p", blockIdx.x, blockIdx.y,
-       blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
+       "block (%u, %u, %u), thread (%u, %u, %u): %s%p", blockIdx.x, blockIdx.y, blockIdx.z,
+       threadIdx.x, threadIdx.y, threadIdx.z,
        number == SIGFPE ? "integer division by zero or overflow at "
                         : "access to memory that is not there, or a stack overflow, at ",
        info->si_addr);
@@ -398,9 +397,9 @@ int run(const Launch& launch) {
       words = (bytes + 15) / 16 * 2;
       __builtin_memcpy(value, reinterpret_cast<void*>(argument.value), static_cast<size_t>(bytes));
     } else {
-      *value = argument.buffer < 0 ? argument.value
-                                   : reinterpret_cast<u64>(launch.buffers[argument.buffer].copy +
-                                                           argument.offset);
+      *value = argument.buffer < 0
+                   ? argument.value
+                   : reinterpret_cast<u64>(launch.buffers[argument.buffer].copy + argument.offset);
     }
     value += words;
   }

@@ -223,10 +223,8 @@ def translation_unit(source: Source) -> str:
     """The C++ text for the host: the runner, the source, a table of its entries, one C function."""
     rows = []
     for entry in source.entries:
-        trampoline = f"detmode_host::Trampoline<&{entry}>"
-        rows.append(
-            f'    {{"{entry}", &{trampoline}::call, {trampoline}::kinds.text, {trampoline}::sizes}},'
-        )
+        made = f"detmode_host::Trampoline<&{entry}>"
+        rows.append(f'    {{"{entry}", &{made}::call, {made}::kinds.text, {made}::sizes}},')
     table = "\n".join(rows)
     variables = "".join(
         f'    {{"{name}", const_cast<void*>(static_cast<const volatile void*>(&{name})), '

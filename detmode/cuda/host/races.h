@@ -70,7 +70,8 @@ struct Mark {
 };
 
 constexpr int SHARED = -1;
-constexpr int MAX_TRACKED = 386;  // the most arguments and variables, and shared memory of both kinds
+constexpr int MAX_TRACKED =
+    386;  // the most arguments and variables, and shared memory of both kinds
 constexpr int MARK_LISTS = 1024;
 
 // The part that belongs to the block that runs.
@@ -324,8 +325,7 @@ DETMODE_UNTRACKED void describe(char* text, size_t size, const Access& access) {
 }
 
 DETMODE_UNTRACKED void report(const Tracked& tracked, size_t offset, size_t bytes,
-                                           const Access& now, bool writes, const Access* earlier,
-                                           bool wrote) {
+                              const Access& now, bool writes, const Access* earlier, bool wrote) {
   char where[64], self[96], other[96];
   if (tracked.argument == SHARED) {
     __builtin_snprintf(where, sizeof(where), "shared memory");

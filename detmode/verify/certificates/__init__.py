@@ -15,6 +15,7 @@ from typing import Any
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
+from detmode.environment.dispatch import without_modes
 from detmode.verify.certificates.certificate import Certificate, KernelVerdict, Variation
 
 __all__ = ["Certificate", "KernelVerdict", "Variation", "certify"]
@@ -96,18 +97,19 @@ def certify(
         raise TypeError("certify(): a CUDA kernel's grid is an int or up to three of them")
     if block is None:
         raise TypeError("certify(): a CUDA kernel needs block=, the threads of a block")
-    return cuda.certify(
-        kernel,
-        arguments,
-        repeats=repeats,
-        grid=grid,
-        block=block,
-        entry=entry,
-        shared_memory=shared_memory,
-        constants=constants or {},
-        outputs=outputs,
-        seed=seed,
-    )
+    with without_modes():
+        return cuda.certify(
+            kernel,
+            arguments,
+            repeats=repeats,
+            grid=grid,
+            block=block,
+            entry=entry,
+            shared_memory=shared_memory,
+            constants=constants or {},
+            outputs=outputs,
+            seed=seed,
+        )
 
 
 def _is_operator(kernel: object) -> bool:

@@ -65,7 +65,7 @@ class Variation(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(Value):
-    """What :func:`detmode.certify` found out about one kernel with one set of arguments.
+    """The findings of :func:`detmode.certify` about one kernel with one set of arguments.
 
     Args:
         kernel: the name of the kernel, such as ``"sum_rows<float>"``.
@@ -79,12 +79,12 @@ class Certificate(Value):
             the same memory; orders that only exchange others give the same bits.
         races_checked: data races were looked for.
         verdict: a :class:`KernelVerdict`, or its text.
-        variation: where two schedules differ, if they do.
+        variation: the first difference of two schedules, if there is one.
         reason: for a race, an access out of bounds or another fault: the thread, place and remedy.
         atomics: the kinds of atomics that ran, such as ``"integer add"`` and ``"float add"``; the
             order of float adds shows in the result's bits.
         notes: more that was found, one sentence each.
-        not_shown: what no such run can show, one sentence each.
+        not_shown: the limits of such runs, one sentence each.
     """
 
     kernel: str

@@ -97,7 +97,7 @@ def _notes(verdict: KernelVerdict, atomics: Sequence[str]) -> Iterator[str]:
             "another order"
         )
     if "compare-and-swap" in atomics and verdict is KernelVerdict.ORDER_INDEPENDENT:
-        yield "what a loop of compare-and-swap computes must not depend on the order: see its source"
+        yield "compare-and-swap ran: a loop of it may add floats, which round"
 
 
 @functools.lru_cache(maxsize=256)
@@ -193,7 +193,7 @@ class _Launch:
         """Launch once and return what was written, by name.
 
         Args:
-            watch: how the launch is watched.
+            watch: the way in which the launch is watched.
             seed: of the schedule; None is program order, or that of `watch`.
             fill: which bytes the outputs begin with.
 
@@ -224,7 +224,9 @@ class _Launch:
         }
         for name, is_constant in self.source.variables.items():
             if not is_constant:
-                results[name] = torch.frombuffer(bytearray(self._variables[name]), dtype=torch.uint8)
+                results[name] = torch.frombuffer(
+                    bytearray(self._variables[name]), dtype=torch.uint8
+                )
         return results
 
     def _copies(self) -> dict[str, Any]:
@@ -245,7 +247,7 @@ class _Launch:
         return copies
 
     def unwritten(self) -> str | None:
-        """Return what is wrong with the outputs: an element that keeps what it held, or shows it."""
+        """Return what is wrong with the outputs: an element that is not written, say."""
         if not self._outputs:
             return None
         found = [self.run(host.Watch(races=False), fill=fill) for fill in range(len(_FILLS))]

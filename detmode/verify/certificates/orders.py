@@ -42,13 +42,9 @@ class Conflicts:
         places, index = torch.unique(touched[:, 2:], dim=0, return_inverse=True)
         written = torch.zeros(len(places), dtype=torch.bool)
         written[index[touched[:, 1] >= 2]] = True
-        lowest = torch.full((len(places),), self._blocks).scatter_reduce_(
-            0, index, touched[:, 0], "amin"
-        )
-        highest = torch.zeros(len(places), dtype=torch.int64).scatter_reduce_(
-            0, index, touched[:, 0], "amax"
-        )
-        shared = (written & (lowest < highest))[index]
+        visits = torch.unique(torch.stack([index, touched[:, 0]], 1), dim=0)[:, 0]
+        blocks = torch.bincount(visits, minlength=len(places))
+        shared = (written & (blocks > 1))[index]
         at: dict[int, tuple[set[int], set[int]]] = {}
         for (block, kinds, *_), place in zip(
             touched[shared].tolist(), index[shared].tolist(), strict=True

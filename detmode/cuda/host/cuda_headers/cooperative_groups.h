@@ -51,7 +51,8 @@ class grid_group {
   unsigned long long num_threads() const { return size(); }
   unsigned long long thread_rank() const {
     unsigned long long block =
-        blockIdx.x + gridDim.x * (blockIdx.y + static_cast<unsigned long long>(gridDim.y) * blockIdx.z);
+        blockIdx.x +
+        gridDim.x * (blockIdx.y + static_cast<unsigned long long>(gridDim.y) * blockIdx.z);
     return block * this_thread_block().size() + this_thread_block().thread_rank();
   }
 };
