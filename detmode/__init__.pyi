@@ -47,6 +47,8 @@ from .table.rule import (
     Substitute,
 )
 from .table.rule_table import RuleTable
+from .verify.certificates import certify
+from .verify.certificates.certificate import Certificate
 
 __version__: str
 
@@ -54,6 +56,7 @@ __all__ = [
     "GPU_TO_GPU",
     "RUN_TO_RUN",
     "Allow",
+    "Certificate",
     "Comparison",
     "DeterminismWarning",
     "DeterministicMode",
@@ -74,6 +77,7 @@ __all__ = [
     "allow",
     "are_deterministic_algorithms_enabled",
     "audit",
+    "certify",
     "check_ranks",
     "dataloader_kwargs",
     "default_rules",

@@ -346,6 +346,7 @@ def test_rules(run_command: Run) -> None:
         return json.loads(ours.stdout)
 
     fields = {"op", "when", "action", "guarantee", "alert", "since", "until", "because", "family"}
+    fields |= {"certificate"}
     every = rows()
     assert every
     assert all(set(row) == fields for row in every)

@@ -181,4 +181,8 @@ def test_completion_shows_public_names():
     shown = {name for name in dir(DeterministicMode()) if name[0] != "_"}
     assert shown == {"records", "report"}
     assert {name for name in dir(CheckedMode()) if name[0] != "_"} == shown | {"compare"}
-    assert set(dir(detmode.testing)) == {"VARIED", "assert_reproducible"}
+    assert set(dir(detmode.testing)) == {
+        "VARIED",
+        "assert_order_independent",
+        "assert_reproducible",
+    }

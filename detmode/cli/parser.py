@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
-from detmode.cli.commands import UsageError, locks, lookup, programs, tables
+from detmode.cli.commands import UsageError, certificates, locks, lookup, programs, tables
 from detmode.cli.commands.output import FORMATS
 from detmode.cli.program import die_of
 from detmode.environment import log
@@ -267,6 +267,17 @@ _VERIFYING = (
     _option("--family", "--room", metavar="NAME", help="only this family"),
     _number("--repeats", "runs of each sample (default: 20)", default=20),
 )
+_CERTIFYING = (
+    _option(
+        "target",
+        nargs="+",
+        metavar="FILE::NAME",
+        help="a Python file, and in it a dict, or a function that returns one, of the arguments of "
+        "detmode.certify: kernel, arguments, grid, ...",
+    ),
+    _number("--repeats", "schedules of each kernel (default: 20)"),
+    _number("--seed", "the seed of the shuffles (default: 0)"),
+)
 
 _FIRST_STEPS = """\
 first steps:
@@ -397,6 +408,13 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         ["--device host --family index --repeats 3"],
         the_claims=_VERIFYING,
         the_output=(*_output("table", "json"), _QUIET),
+    )
+    add(
+        certificates.certify,
+        "run a CUDA or Triton kernel under many orders of its threads, without a GPU",
+        ["kernels.py::histogram", "--repeats 100 kernels.py::histogram kernels.py::scatter"],
+        the_kernels=_CERTIFYING,
+        the_output=_output("table", "json"),
     )
     parser.description = "\n".join(about_all)
     return parser, commands.choices

@@ -78,28 +78,32 @@ def _magic_number(divisor: int) -> int:
     return ((1 << 32 + shift) - 1) // divisor | shift << 32
 
 
-def _triple(name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
+def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = (value,) if isinstance(value, int) else tuple(value)
     if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"launch_blocks(): {name} must have 1 to 3 sizes, but got {sizes}")
+        raise ValueError(f"{caller}(): {name} must have 1 to 3 sizes, but got {sizes}")
     if min(sizes) < 0:
-        raise ValueError(f"launch_blocks(): {name} must not be negative, but got {sizes}")
+        raise ValueError(f"{caller}(): {name} must not be negative, but got {sizes}")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
-def _checked(
-    grid: int | Sequence[int], block: int | Sequence[int]
+def checked_sizes(
+    caller: str, grid: int | Sequence[int], block: int | Sequence[int]
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    blocks, threads = _triple("grid", grid), _triple("block", block)
+    """Three sizes of a grid and of a block.
+
+    Raises:
+        ValueError: sizes that no GPU launches; the message begins with `caller`.
+    """
+    blocks, threads = _triple(caller, "grid", grid), _triple(caller, "block", block)
     if not 1 <= threads[0] * threads[1] * threads[2] <= 1024 or threads[2] > 64:
         raise ValueError(
-            f"launch_blocks(): block must hold 1 to 1024 threads, at most 64 along z, but got "
-            f"{threads}"
+            f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got {threads}"
         )
     if blocks[0] >= 2**31 or blocks[1] > 65535 or blocks[2] > 65535:
         raise ValueError(
-            f"launch_blocks(): grid must be below 2**31 along x, at most 65535 along y and z, but "
+            f"{caller}(): grid must be below 2**31 along x, at most 65535 along y and z, but "
             f"got {blocks}"
         )
     return blocks, threads
@@ -161,7 +165,7 @@ def launch_blocks(
         ValueError: sizes that no GPU launches, otherwise as `launch`.
     """
     bound = source.signature(entry).bind(arguments)
-    _launch(source, entry, *_checked(grid, block), shared, bound)
+    _launch(source, entry, *checked_sizes("launch_blocks", grid, block), shared, bound)
 
 
 class Launch:
@@ -194,7 +198,7 @@ class Launch:
     ) -> Launch:
         """A launch with an explicit grid and block."""
         made = cls(source, entry, 0, **numbers)
-        made._how = source, entry, *_checked(grid, block), shared
+        made._how = source, entry, *checked_sizes("launch_blocks", grid, block), shared
         return made
 
     def __repr__(self) -> str:

@@ -81,6 +81,23 @@ class Source:
         """The file and its folder, such as `"rows/sums.cu"`."""
         return f"{self.path.parent.name}/{self.path.name}"
 
+    # On the host, other people's sources need more: see detmode/cuda/host/foreign.py.
+
+    @property
+    def prelude(self) -> str:
+        """The text before the host runner."""
+        return ""
+
+    @property
+    def postlude(self) -> str:
+        """The text between the host runner and the source."""
+        return ""
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """The variables that a launch on the host starts anew."""
+        return ()
+
     @functools.cached_property
     def text(self) -> str:
         """The file with its includes expanded, each at most once, and the sizes of what it takes.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from detmode.environment.versions import parse_version
 from detmode.table.conditions import ALWAYS, Condition
@@ -115,6 +115,19 @@ class Allow(Action):
     """Call the operator: its result does not vary."""
 
 
+@runtime_checkable
+class KernelEvidence(Protocol):
+    """The part of a :class:`detmode.Certificate` that a rule uses."""
+
+    @property
+    def is_order_independent(self) -> bool:
+        """True if no schedule of the kernel changed a bit."""
+
+    @property
+    def summary(self) -> str:
+        """The verdict, on one line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule(Value):
     """One row: the calls of an operator that it matches, and the action for them.
@@ -131,6 +144,8 @@ class Rule(Value):
         since: the first PyTorch version for which the row holds, such as "2.13"; ``None`` for any.
         until: the last PyTorch version for which the row holds; ``None`` for any.
         because: one line that says why ATen's result varies, or why it does not.
+        certificate: of the kernel that makes a ``Substitute``, ``Native`` or ``Allow`` row hold: a
+            :class:`detmode.Certificate`; ``detmode rules`` shows its summary.
 
     Raises:
         ValueError: a field is invalid; the message names the field and what it should be.
@@ -144,6 +159,7 @@ class Rule(Value):
     since: str | None = None
     until: str | None = None
     because: str
+    certificate: KernelEvidence | None = None
 
     def __post_init__(self) -> None:
         def refuse(what: str) -> None:
@@ -173,6 +189,13 @@ class Rule(Value):
                 refuse(f"{field} must be 'major.minor', got {version!r}")
         if not isinstance(self.because, str) or not self.because.strip() or "\n" in self.because:
             refuse("because must be one line that says why")
+        if self.certificate is not None:
+            if not isinstance(self.certificate, KernelEvidence):
+                refuse(f"certificate must be a detmode.Certificate, got {self.certificate!r}")
+            if not isinstance(self.action, Refuse) and not self.certificate.is_order_independent:
+                refuse(
+                    f"certificate says {self.certificate.summary!r}, so the action must be Refuse()"
+                )
 
     @property
     def without_substitute(self) -> Action:
@@ -221,4 +244,5 @@ class Rule(Value):
             "since": self.since,
             "until": self.until,
             "because": self.because,
+            "certificate": None if self.certificate is None else self.certificate.summary,
         }

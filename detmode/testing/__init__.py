@@ -1,4 +1,4 @@
-"""Tests of reproducibility: ``assert_reproducible``, the pytest plugin, and its baselines.
+"""Tests of reproducibility: functions and kernels, the pytest plugin, and its baselines.
 
 It may import everything but the command line. Its names are imported on first use, because
 pytest imports the plugin in every run and that must cost next to nothing.

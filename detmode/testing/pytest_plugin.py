@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import unittest
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from detmode.reports.report import ReportRow
     from detmode.testing.baseline import Key
     from detmode.testing.suite import CheckedMode, SuiteMode
+    from detmode.verify.certificates.certificate import Certificate
 
 _MARK = "deterministic"
 _MARK_HELP = (
@@ -150,6 +151,25 @@ def deterministic_mode(request: pytest.FixtureRequest) -> Iterator[CheckedMode]:
     mode = _mode_of(request.node)
     with mode:
         yield mode
+
+
+@pytest.fixture
+def order_independent(request: pytest.FixtureRequest) -> Callable[..., Certificate]:
+    """Certify a kernel as :func:`detmode.testing.assert_order_independent` does.
+
+    A kernel that is not order-independent fails the test. Every certificate is a property
+    ``detmode_certificate`` of the test, as JSON, in the results that pytest writes.
+    """
+    from detmode.verify.certificates import certify
+
+    def certified(kernel: object, arguments: Any, /, **options: Any) -> Certificate:
+        certificate = certify(kernel, arguments, **options)
+        request.node.user_properties.append(("detmode_certificate", certificate.to_json()))
+        if not certificate.is_order_independent:
+            pytest.fail(str(certificate), pytrace=False)
+        return certificate
+
+    return certified
 
 
 _mode_key = pytest.StashKey["CheckedMode"]()

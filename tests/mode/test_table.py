@@ -256,6 +256,7 @@ def test_rules_print_their_fields():
         "since": "2.8",
         "until": None,
         "because": "a test",
+        "certificate": None,
     }
     assert [row.alert_for(variant) for variant in ("functional", "inplace", "out")] == [*"aab"]
 

@@ -57,6 +57,65 @@ class DeviceAssert(LaunchError):  # noqa: N818 -- the words of PyTorch's "device
     """A `DETMODE_ASSERT` did not hold."""
 
 
+class OutOfBounds(LaunchError):  # noqa: N818 -- as above
+    """An access outside the memory of the launch."""
+
+
+class DataRace(LaunchError):  # noqa: N818 -- as above
+    """Two accesses, at least one of them a write, that nothing orders."""
+
+
+_ERRORS = (LaunchError, LaunchError, DeviceAssert, OutOfBounds, DataRace)
+"""By the status of state.h."""
+
+
+class Watch(ctypes.Structure):
+    """A launch that is watched closely: blocks may stop midway, and what they touch is noted.
+
+    Such a launch looks for accesses out of bounds, too, and its kernels may spin. It needs the
+    build with races.
+
+    Attributes:
+        races: whether clocks are compared, to find data races.
+        stopped: the number of times that a block stopped midway.
+        atomics: the bits of the atomics that ran, as in intrinsics.h.
+    """
+
+    _fields_ = [
+        ("order", ctypes.c_void_p),
+        ("races", ctypes.c_int),
+        ("_touched", ctypes.c_void_p),
+        ("_capacity", ctypes.c_longlong),
+        ("_n_touched", ctypes.c_longlong),
+        ("stopped", ctypes.c_int),
+        ("atomics", ctypes.c_uint),
+    ]
+
+    def __init__(
+        self, *, races: bool, order: Sequence[int] | None = None, capacity: int = 0
+    ) -> None:
+        self._order = None if order is None else (ctypes.c_uint * len(order))(*order)
+        self._records = torch.empty(capacity, 2, dtype=torch.int64)
+        super().__init__(
+            order=ctypes.addressof(self._order) if self._order else None,
+            races=races,
+            _touched=self._records.data_ptr(),
+            _capacity=capacity,
+        )
+
+    @property
+    def touched(self) -> Tensor | None:
+        """Rows of a block, its kinds of access (1 reads, 2 writes) and two of where; or None.
+
+        None: there were more rows than asked for.
+        """
+        if self._n_touched > self._capacity:
+            return None
+        rows = self._records[: self._n_touched]
+        word = rows[:, 0]
+        return torch.stack([word & 0xFFFFFFFF, word >> 32 & 3, word >> 40, rows[:, 1]], 1)
+
+
 class _Buffer(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -193,6 +252,7 @@ def launch_blocks(
     block: Sequence[int],
     bound: Bound,
     shared: int = 0,
+    watch: Watch | None = None,
 ) -> None:
     """Run one launch to its end; `detmode.cuda.launch_blocks` calls it for CPU tensors.
 
@@ -203,7 +263,8 @@ def launch_blocks(
         CompileError: the file does not compile.
     """
     position = source.position(entry)
-    library = compile(source, Build.RACES if _schedule.races else default_build())
+    races = _schedule.races or watch is not None
+    library = compile(source, Build.RACES if races else default_build())
     kinds = library.kinds(position)
     signature = source.signature(entry)
     words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(bound[0])
@@ -254,12 +315,12 @@ def launch_blocks(
         len(merged),
         seed is not None,
         mixed,
+        None if watch is None else ctypes.byref(watch),
     )
     if status:
-        error = DeviceAssert if status == 2 else LaunchError
         names = [parameter.name for parameter in signature.parameters]
         message = _POSITION.sub(lambda found: repr(names[int(found[1])]), message)
-        raise error(f"{signature.where}: {message}")
+        raise _ERRORS[status](f"{signature.where}: {message}")
 
 
 def _merge(regions: list[tuple[int, int, bool, int]]) -> list[tuple[int, int, bool, int]]:

@@ -109,7 +109,7 @@ void fiber_start() {
 }
 
 // Points the fiber at the beginning of fiber_start, on an empty stack.
-void reset_fiber(Fiber* fiber) {
+DETMODE_UNTRACKED void reset_fiber(Fiber* fiber) {
 #if DETMODE_ASAN
   fiber->fake_stack = nullptr;
   __asan_unpoison_memory_region(fiber->stack, fiber->stack_bytes);

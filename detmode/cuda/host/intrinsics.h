@@ -101,21 +101,61 @@ DETMODE_MATCH(double)
 
 // Atomics, for the types for which CUDA has them. One OS thread runs the whole launch, so a plain
 // read and write is atomic.
+namespace detmode_host {
+// What a certificate names: see AtomicKind in Python.
+enum AtomicKind {
+  INTEGER_ADD = 1,
+  FLOAT_ADD = 2,
+  EXCHANGE = 4,
+  EXTREMUM = 8,
+  BITS = 16,
+  SWAP = 32
+};
+template <typename T>
+constexpr int kind_of_atomicAdd =
+    static_cast<T>(0.5f) == static_cast<T>(0) ? INTEGER_ADD : FLOAT_ADD;
+template <typename T>
+constexpr int kind_of_atomicSub = INTEGER_ADD;
+template <typename T>
+constexpr int kind_of_atomicExch = EXCHANGE;
+template <typename T>
+constexpr int kind_of_atomicMin = EXTREMUM;
+template <typename T>
+constexpr int kind_of_atomicMax = EXTREMUM;
+template <typename T>
+constexpr int kind_of_atomicAnd = BITS;
+template <typename T>
+constexpr int kind_of_atomicOr = BITS;
+template <typename T>
+constexpr int kind_of_atomicXor = BITS;
+template <typename T>
+constexpr int kind_of_atomicInc = INTEGER_ADD;
+template <typename T>
+constexpr int kind_of_atomicDec = INTEGER_ADD;
+}  // namespace detmode_host
+
 #if DETMODE_RACES
-#define DETMODE_ATOMIC_POINT(address)                                                              \
-  detmode_host::note_atomic(address, sizeof(*(address)), true, true, __builtin_return_address(0)); \
-  detmode_host::atomic_point()
+#define DETMODE_ATOMIC_POINT(address) \
+  detmode_host::atomic_point();       \
+  detmode_host::note_atomic(address, sizeof(*(address)), true, true, __builtin_return_address(0))
+#define DETMODE_ATOMIC_DONE(kind, old, address)                                            \
+  if (detmode_host::S.watch != nullptr) {                                                  \
+    detmode_host::S.watch->atomics |= kind;                                                \
+    if (__builtin_memcmp(&old, address, sizeof(old)) != 0) detmode_host::memory_changed(); \
+  }
 #define DETMODE_ATOMIC_FUNCTION static DETMODE_UNTRACKED __attribute__((noinline, unused))
 #else
 #define DETMODE_ATOMIC_POINT(address) detmode_host::atomic_point()
+#define DETMODE_ATOMIC_DONE(kind, old, address)
 #define DETMODE_ATOMIC_FUNCTION inline
 #endif
-#define DETMODE_ATOMIC(name, T, result)                 \
-  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) { \
-    DETMODE_ATOMIC_POINT(address);                      \
-    T old = *address;                                   \
-    *address = static_cast<T>(result);                  \
-    return old;                                         \
+#define DETMODE_ATOMIC(name, T, result)                                \
+  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) {                \
+    DETMODE_ATOMIC_POINT(address);                                     \
+    T old = *address;                                                  \
+    *address = static_cast<T>(result);                                 \
+    DETMODE_ATOMIC_DONE(detmode_host::kind_of_##name<T>, old, address) \
+    return old;                                                        \
   }
 #define DETMODE_ATOMIC_ADD(T) DETMODE_ATOMIC(atomicAdd, T, old + value)
 DETMODE_ATOMIC(atomicAdd, int, static_cast<unsigned int>(old) + static_cast<unsigned int>(value))
@@ -151,15 +191,19 @@ DETMODE_ATOMIC(atomicDec, unsigned int, old == 0 || old > value ? value : old - 
     DETMODE_ATOMIC_POINT(address);                                      \
     T old = *address;                                                   \
     if (old == compare) *address = value;                               \
+    DETMODE_ATOMIC_DONE(detmode_host::SWAP, old, address)               \
     return old;                                                         \
   }
 DETMODE_ATOMIC_CAS(int)
 DETMODE_ATOMIC_CAS(unsigned int)
 DETMODE_ATOMIC_CAS(unsigned long long)
 DETMODE_ATOMIC_CAS(unsigned short)
+#if !DETMODE_FOREIGN  // which has more of them
 #undef DETMODE_ATOMIC
 #undef DETMODE_ATOMIC_POINT
+#undef DETMODE_ATOMIC_DONE
 #undef DETMODE_ATOMIC_FUNCTION
+#endif
 #undef DETMODE_ATOMIC_ADD
 #undef DETMODE_ATOMIC_EXCH
 #undef DETMODE_ATOMIC_ORDER

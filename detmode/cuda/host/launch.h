@@ -43,6 +43,15 @@ DETMODE_ELEMENT(float, 'f')
 DETMODE_ELEMENT(double, 'd')
 #undef DETMODE_ELEMENT
 
+#if DETMODE_FOREIGN
+template <>
+struct Element<char> : Element<signed char> {};
+template <>
+struct Element<long> : Element<long long> {};
+template <>
+struct Element<unsigned long> : Element<unsigned long long> {};
+#endif
+
 template <char kind, char element = ' ', bool is_known = true>
 struct KindOf {
   static constexpr bool known = is_known;
@@ -51,12 +60,34 @@ struct KindOf {
 // Of what is not listed below, a struct may be passed: by value, as the launcher packed it.
 template <typename T>
 struct Kind : KindOf<'s', ' ', __is_class(T) && __is_trivially_copyable(T)> {};
+#if DETMODE_FOREIGN
+// Other people's kernels take numbers of any type.
+#define DETMODE_NUMBER(T) \
+  template <>             \
+  struct Kind<T> : KindOf<'v', Element<T>::code> {};
+DETMODE_NUMBER(bool)
+DETMODE_NUMBER(char)
+DETMODE_NUMBER(signed char)
+DETMODE_NUMBER(unsigned char)
+DETMODE_NUMBER(short)
+DETMODE_NUMBER(unsigned short)
+DETMODE_NUMBER(int)
+DETMODE_NUMBER(unsigned int)
+DETMODE_NUMBER(long)
+DETMODE_NUMBER(unsigned long)
+DETMODE_NUMBER(long long)
+DETMODE_NUMBER(unsigned long long)
+DETMODE_NUMBER(float)
+DETMODE_NUMBER(double)
+#undef DETMODE_NUMBER
+#else
 template <>
 struct Kind<bool> : KindOf<'b'> {};
 template <>
 struct Kind<long long> : KindOf<'i'> {};
 template <>
 struct Kind<double> : KindOf<'d'> {};
+#endif
 template <typename T>
 struct Kind<T*> : KindOf<'p', Element<T>::code> {};
 template <typename T>
@@ -96,6 +127,7 @@ struct Trampoline<kernel> {
     return kinds;
   }
   static constexpr Kinds kinds = make_kinds();
+  static constexpr int sizes[sizeof...(P) + 1] = {static_cast<int>(sizeof(P))..., 0};
 };
 
 template <typename T>
@@ -108,7 +140,7 @@ void shuffle(T* items, u64 n) {
   }
 }
 
-void run_block() {
+void begin_block() {
   S.started = 0;
   S.exited = 0;
   S.ready_head = S.ready_tail = 0;
@@ -118,10 +150,15 @@ void run_block() {
   for (int w = 0; w * 32 < S.n_threads; ++w) S.warps[w].arrived = 0;
   if (S.shared_bytes > 0) fill_poison(S.shared, S.shared_bytes);
 #if DETMODE_RACES
-  begin_block(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  begin_clocks(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+#endif
+}
+
+void run_block(Fiber* first) {
+#if DETMODE_RACES
   R.on = true;
 #endif
-  switch_to(take_fiber());
+  switch_to(first);
 #if DETMODE_RACES
   R.on = false;
 #endif
@@ -134,6 +171,92 @@ void set_block(u64 linear) {
   blockIdx.z = static_cast<u32>(linear / gridDim.y);
 }
 
+#if DETMODE_RACES
+// A block that stopped midway, with what belongs to it.
+struct StoppedBlock {
+  u64 linear;
+  BlockState state;
+  BlockClocks clocks;
+  SharedGranules granules;
+  char* memory;
+};
+constexpr int MAX_STOPPED = 256;
+
+inline void copy_shared(char* memory, bool saves, size_t dynamic) {
+  char* own = reinterpret_cast<char*>(S.dynamic_shared);
+  __builtin_memcpy(saves ? memory : S.shared, saves ? S.shared : memory, S.shared_bytes);
+  memory += S.shared_bytes;
+  __builtin_memcpy(saves ? memory : own, saves ? own : memory, dynamic);
+}
+
+// Each block runs until it ends or stops; which one goes on then is drawn, or, without a seed, the
+// next that has not begun, and after those the one that stopped first.
+void run_watched(const u32* order, u64 n_blocks, size_t dynamic) {
+  StoppedBlock* stopped[MAX_STOPPED];
+  int n_stopped = 0;
+  u64 begun = 0;
+  while (S.status == OK && (begun < n_blocks || n_stopped > 0)) {
+    bool has_room = n_stopped < MAX_STOPPED && S.n_fibers - S.n_free + S.n_threads <= MAX_FIBERS;
+    bool begins = begun < n_blocks && has_room;
+    // Blocks that seem to spin need others: each has its turn then.
+    bool draws = S.shuffled && S.still < PATIENCE;
+    if (!begins && S.still > ENDLESS) {
+      fail(LAUNCH_ERROR,
+           "%d blocks spin, block (%u, %u, %u) among them, and nothing changes any more; %llu "
+           "blocks have not begun: a block may only wait for one that has certainly begun, such as "
+           "the holder of an earlier ticket",
+           n_stopped, blockIdx.x, blockIdx.y, blockIdx.z, n_blocks - begun);
+      break;
+    }
+    if (begins && draws && n_stopped > 0) {
+      begins = random_below(static_cast<u32>(n_stopped) + 1) == 0;
+    }
+    u64 linear;
+    S.idle = 0;
+    if (begins) {
+      linear = order != nullptr ? order[begun] : begun;
+      ++begun;
+      set_block(linear);
+      if (dynamic > 0) fill_poison(reinterpret_cast<char*>(S.dynamic_shared), dynamic);
+      begin_block();
+      run_block(take_fiber());
+    } else {
+      int pick = draws ? static_cast<int>(random_below(static_cast<u32>(n_stopped))) : 0;
+      StoppedBlock* block = stopped[pick];
+      --n_stopped;
+      for (int i = pick; i < n_stopped; ++i) stopped[i] = stopped[i + 1];
+      linear = block->linear;
+      set_block(linear);
+      static_cast<BlockState&>(S) = block->state;
+      take_clocks(block->clocks);
+      take_shared_granules(&block->granules);
+      copy_shared(block->memory, false, dynamic);
+      __builtin_free(block->memory);
+      __builtin_free(block);
+      run_block(pop_ready());
+    }
+    if (!S.stops) continue;
+    S.stops = false;
+    StoppedBlock* block = static_cast<StoppedBlock*>(__builtin_malloc(sizeof(StoppedBlock)));
+    block->linear = linear;
+    block->state = S;
+    block->clocks = R;
+    block->granules = take_shared_granules(nullptr);
+    // The next block's lists are its own.
+    __builtin_memset(static_cast<BlockClocks*>(&R), 0, sizeof(BlockClocks));
+    block->memory = static_cast<char*>(__builtin_malloc(S.shared_bytes + dynamic + 1));
+    copy_shared(block->memory, true, dynamic);
+    stopped[n_stopped++] = block;
+  }
+  while (n_stopped > 0) {
+    take_clocks(stopped[--n_stopped]->clocks);
+    take_shared_granules(&stopped[n_stopped]->granules);
+    __builtin_free(stopped[n_stopped]->memory);
+    __builtin_free(stopped[n_stopped]);
+  }
+}
+#endif
+
 void run_blocks(const Launch& launch) {
   u64 n_blocks = u64(gridDim.x) * gridDim.y * gridDim.z;
   u32* order = nullptr;
@@ -143,10 +266,18 @@ void run_blocks(const Launch& launch) {
     shuffle(order, n_blocks);
   }
   size_t shared = static_cast<size_t>(launch.shared_bytes);
+#if DETMODE_RACES
+  if (S.watch != nullptr) {
+    run_watched(S.watch->order != nullptr ? S.watch->order : order, n_blocks, shared);
+    __builtin_free(order);
+    return;
+  }
+#endif
   for (u64 b = 0; b < n_blocks && S.status == OK; ++b) {
     set_block(order != nullptr ? order[b] : b);
     if (shared > 0) fill_poison(reinterpret_cast<char*>(S.dynamic_shared), shared);
-    run_block();
+    begin_block();
+    run_block(take_fiber());
   }
   __builtin_free(order);
 }
@@ -164,8 +295,9 @@ void on_fault(int number, siginfo_t* info, void*) {
     for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &former_actions[i], nullptr);
     return;
   }
-  fail(LAUNCH_ERROR, "block (%u, %u, %u), thread (%u, %u, %u): %s%p", blockIdx.x, blockIdx.y,
-       blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
+  fail(number == SIGFPE ? LAUNCH_ERROR : OUT_OF_BOUNDS,
+       "block (%u, %u, %u), thread (%u, %u, %u): %s%p", blockIdx.x, blockIdx.y, blockIdx.z,
+       threadIdx.x, threadIdx.y, threadIdx.z,
        number == SIGFPE ? "integer division by zero or overflow at "
                         : "access to memory that is not there, or a stack overflow, at ",
        info->si_addr);
@@ -203,6 +335,10 @@ int run(const Launch& launch) {
   S.shuffled = launch.shuffled != 0;
   S.random = mix(launch.seed) | 1u;
   S.until_switch = 0;
+  S.watch = launch.watch;
+  S.stops = false;
+  S.idle = S.still = 0;
+  if (S.watch != nullptr) S.switch_period = 1u << random_below(5);
   gridDim = dim3(launch.grid[0], launch.grid[1], launch.grid[2]);
   blockDim = dim3(launch.block[0], launch.block[1], launch.block[2]);
   S.n_threads = static_cast<int>(blockDim.x * blockDim.y * blockDim.z);
@@ -236,28 +372,42 @@ int run(const Launch& launch) {
   S.shared = &shared_anchor - anchor_offset;
 #endif
   size_t shared = static_cast<size_t>(launch.shared_bytes);
-  char* shared_memory = static_cast<char*>(__builtin_malloc(shared + 2 * GUARD_BYTES + 16));
-  S.dynamic_shared = reinterpret_cast<unsigned char*>(
-      (reinterpret_cast<size_t>(shared_memory) + GUARD_BYTES + 15) / 16 * 16);
+  if (shared > DYNAMIC_BYTES) {
+    fail(LAUNCH_ERROR, "%zu bytes of dynamic shared memory are asked for; a GPU has at most %zu",
+         shared, DYNAMIC_BYTES);
+    return S.status;
+  }
+  S.dynamic_shared = dynamic_memory;
   __builtin_memcpy(S.dynamic_shared + shared, poison, GUARD_BYTES);
   for (int i = 0; i < launch.n_buffers; ++i) guard_buffer(launch.buffers[i]);
 #if DETMODE_RACES
   begin_launch(launch, shared);
 #endif
 
-  u64 values[256];
-  void* slots[256];
+  // Static, so that they lie in this library, where the check of accesses expects them.
+  alignas(16) static u64 values[1024];
+  static void* slots[256];
+  u64* value = values;
   for (int i = 0; i < launch.n_arguments; ++i) {
     const Argument& argument = launch.arguments[i];
-    values[i] = argument.buffer < 0
-                    ? argument.value
-                    : reinterpret_cast<u64>(launch.buffers[argument.buffer].copy + argument.offset);
-    slots[i] = argument.buffer == STRUCT ? reinterpret_cast<void*>(argument.value) : &values[i];
+    int words = 2;
+    slots[i] = value;
+    if (argument.buffer == STRUCT) {
+      int bytes = launch.entry->sizes[i];
+      words = (bytes + 15) / 16 * 2;
+      __builtin_memcpy(value, reinterpret_cast<void*>(argument.value), static_cast<size_t>(bytes));
+    } else {
+      *value = argument.buffer < 0
+                   ? argument.value
+                   : reinterpret_cast<u64>(launch.buffers[argument.buffer].copy + argument.offset);
+    }
+    value += words;
   }
   S.slots = slots;
   run_guarded(launch);
 #if DETMODE_RACES
   R.on = false;
+  if (S.watch != nullptr && R.unwritten[0] != '\0') fail(LAUNCH_ERROR, "%s", R.unwritten);
   forget_tracked();
 #endif
 
@@ -265,7 +415,7 @@ int run(const Launch& launch) {
     check_buffer(launch.buffers[i], launch.positions[i]);
   }
   if (__builtin_memcmp(S.dynamic_shared + shared, poison, GUARD_BYTES) != 0) {
-    fail(LAUNCH_ERROR, "out-of-bounds write after the %zu bytes of dynamic shared memory", shared);
+    fail(OUT_OF_BOUNDS, "out-of-bounds write after the %zu bytes of dynamic shared memory", shared);
   }
   for (int i = 0; i < launch.n_buffers; ++i) {
     Buffer& buffer = launch.buffers[i];
@@ -275,7 +425,6 @@ int run(const Launch& launch) {
     }
     __builtin_free(buffer.memory);
   }
-  __builtin_free(shared_memory);
   return S.status;
 }
 

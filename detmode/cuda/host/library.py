@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from detmode.cuda.cache import Kept, take
-from detmode.cuda.source import CompileError, Source
+from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 from detmode.cuda.undo import Lock
 
 __all__ = [
@@ -32,8 +32,9 @@ __all__ = [
     "sanitizer_environment",
 ]
 
-HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
+HEADERS = tuple(sorted(Path(__file__).parent.rglob("*.h")))
 _RUNNER = tuple(header.name for header in HEADERS)
+_CONVERSIONS = tuple(INCLUDE_DIRECTORY / name for name in ("dtype.cuh", "types.cuh"))
 
 # -ffp-contract=off: `a * b + c` rounds twice, so that the host's bits match the rounding
 # intrinsics. -fno-strict-aliasing: nvcc does not use the rule either.
@@ -222,28 +223,44 @@ def translation_unit(source: Source) -> str:
     """The C++ text for the host: the runner, the source, a table of its entries, one C function."""
     rows = []
     for entry in source.entries:
-        trampoline = f"detmode_host::Trampoline<&{entry}>"
-        rows.append(f'    {{"{entry}", &{trampoline}::call, {trampoline}::kinds.text}},')
+        made = f"detmode_host::Trampoline<&{entry}>"
+        rows.append(f'    {{"{entry}", &{made}::call, {made}::kinds.text, {made}::sizes}},')
     table = "\n".join(rows)
-    return f"""#include "runtime.h"
-namespace {{
+    variables = "".join(
+        f'    {{"{name}", const_cast<void*>(static_cast<const volatile void*>(&{name})), '
+        f"sizeof({name})}},\n"
+        for name in source.exported
+    )
+    return f"""{source.prelude}#include "runtime.h"
+{source.postlude}namespace {{
 {source.text}
 #line 1 "entries"
 const detmode_host::Entry detmode_entries[] = {{
 {table}
 }};
+const detmode_host::Variable detmode_variables[] = {{
+{variables}    {{nullptr, nullptr, 0}}
+}};
 }}  // namespace
+extern "C" __attribute__((visibility("default"))) int detmode_size(int entry, int parameter) {{
+  return detmode_entries[entry].sizes[parameter];
+}}
+extern "C" __attribute__((visibility("default"))) long long detmode_variable(int i, void** at) {{
+  *at = detmode_variables[i].address;
+  return detmode_variables[i].bytes;
+}}
 extern "C" __attribute__((visibility("default"))) const char* detmode_kinds(int entry) {{
   return detmode_entries[entry].kinds;
 }}
 extern "C" __attribute__((visibility("default"))) int detmode_launch(
     int entry, const unsigned* grid, const unsigned* block, long long shared,
     const detmode_host::Argument* arguments, int n_arguments, detmode_host::Buffer* buffers,
-    const int* positions, int n_buffers, int shuffled, unsigned long long seed, char* message,
-    int message_bytes) {{
+    const int* positions, int n_buffers, int shuffled, unsigned long long seed,
+    detmode_host::Watch* watch, char* message, int message_bytes) {{
   detmode_host::Launch launch = {{&detmode_entries[entry], grid, block, shared, arguments,
                                  n_arguments, buffers, positions, n_buffers, shuffled, seed,
-                                 message, message_bytes}};
+                                 detmode_variables, {len(source.exported)}, watch, message,
+                                 message_bytes}};
   return detmode_host::run(launch);
 }}
 """
@@ -277,9 +294,11 @@ class Library:
             ctypes.c_int,
             ctypes.c_int,
             ctypes.c_ulonglong,
+            ctypes.c_void_p,
             ctypes.c_char_p,
             ctypes.c_int,
         ]
+        self._library.detmode_variable.restype = ctypes.c_longlong
         self._kinds: dict[int, list[tuple[str, str]]] = {}
         self._lock = Lock()
 
@@ -291,6 +310,16 @@ class Library:
             known = list(zip(text[::2], text[1::2], strict=True))
             self._kinds[position] = known
         return known
+
+    def sizes(self, position: int, parameters: int) -> list[int]:
+        """The bytes of each kernel parameter."""
+        return [self._library.detmode_size(position, i) for i in range(parameters)]
+
+    def variable(self, number: int) -> memoryview:
+        """The memory of one of the source's `exported` variables."""
+        address = ctypes.c_void_p()
+        size = self._library.detmode_variable(number, ctypes.byref(address))
+        return memoryview((ctypes.c_ubyte * size).from_address(address.value or 0)).cast("B")
 
     def launch(self, *arguments: object) -> tuple[int, str]:
         """Runs one launch; returns the status of state.h and its message."""
@@ -373,9 +402,11 @@ def _build(source: Source, build: Build) -> Kept:
             "subprocess with the variables of detmode.cuda.host.sanitizer_environment(), "
             "LD_PRELOAD among them"
         )
-    flags = (*FLAGS, *build.compile_flags(compiler), f"-I{HEADERS[0].parent}", "-c")
+    folder = Path(__file__).parent
+    paths = [f"-I{each}" for each in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
+    flags = (*FLAGS, *build.compile_flags(compiler), *paths, "-c")
     text = translation_unit(source)
-    headers = [header.read_text(encoding="utf-8") for header in HEADERS]
+    headers = [header.read_text(encoding="utf-8") for header in (*HEADERS, *_CONVERSIONS)]
     sha = hashlib.sha256()
     for part in (text, *headers, *compiler.command, compiler.macros, *flags):
         sha.update(part.encode() + b"\0")

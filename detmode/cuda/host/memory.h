@@ -43,13 +43,13 @@ void check_buffer(Buffer& buffer, int position) {
   if (__builtin_memcmp(after, poison, GUARD_BYTES) != 0) {
     size_t i = 0;
     while (after[i] == poison[i]) ++i;
-    fail(LAUNCH_ERROR, "argument %d: out-of-bounds write %zu bytes after the end of its %zu bytes",
+    fail(OUT_OF_BOUNDS, "argument %d: out-of-bounds write %zu bytes after the end of its %zu bytes",
          position, i, bytes);
   }
   if (__builtin_memcmp(before, poison, GUARD_BYTES) != 0) {
     size_t i = GUARD_BYTES - 1;
     while (before[i] == poison[i]) --i;
-    fail(LAUNCH_ERROR, "argument %d: out-of-bounds write %zu bytes before its start", position,
+    fail(OUT_OF_BOUNDS, "argument %d: out-of-bounds write %zu bytes before its start", position,
          GUARD_BYTES - i);
   }
   if (!buffer.writable && __builtin_memcmp(buffer.copy, buffer.data, bytes) != 0) {

@@ -10,8 +10,6 @@
 // whatever the order in which the host runner ran the two.
 #pragma once
 
-#define DETMODE_UNTRACKED __attribute__((no_sanitize_thread))
-
 #if defined(__ELF__)
 // Where this library's file is mapped.
 extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));
@@ -35,13 +33,15 @@ struct Granule {
   Access write;
   Access atomic_writes[2];
   Access reads[2];
+  u32 touched_by;  // the last block, counted from 1, ...
+  u32 touched_as;  // ... and the kinds of its accesses
 };
 
 struct Tracked {
   char* begin;
   size_t bytes;
   int granule;   // bytes of each
-  int argument;  // -1: shared memory
+  int argument;  // SHARED, or a variable's number below it
   Granule* granules;
   size_t mapped;
 };
@@ -69,14 +69,14 @@ struct Mark {
   Mark* next;
 };
 
-constexpr int MAX_TRACKED = 258;  // the most arguments, and shared memory of both kinds
+constexpr int SHARED = -1;
+constexpr int MAX_TRACKED =
+    386;  // the most arguments and variables, and shared memory of both kinds
 constexpr int MARK_LISTS = 1024;
 
-struct Races {
-  bool on;
+// The part that belongs to the block that runs.
+struct BlockClocks {
   u32 block;
-  Tracked tracked[MAX_TRACKED];
-  int n_tracked;
   u32 clocks[MAX_THREADS];
   u32 at_barrier[MAX_THREADS];
   u32 at_warp[MAX_THREADS][32];
@@ -84,6 +84,14 @@ struct Races {
   Releases read[MAX_THREADS];
   Releases acquired[MAX_THREADS];
   Releases of_block;
+};
+
+struct Races : BlockClocks {
+  bool on;
+  Tracked tracked[MAX_TRACKED];
+  int n_tracked;
+  Launch const* launch;
+  char unwritten[256];  // the first read of shared memory that nobody had written
   Mark* marks[MARK_LISTS];
   Release* made;
 };
@@ -105,6 +113,12 @@ DETMODE_UNTRACKED inline void add_releases(Releases& to, const Releases& from) {
   for (int i = 0; i < from.n; ++i) add_release(to, from.items[i]);
 }
 
+// Pages that nobody touches cost nothing.
+DETMODE_UNTRACKED inline Granule* map_granules(size_t bytes) {
+  return static_cast<Granule*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+}
+
 DETMODE_UNTRACKED void track(char* begin, size_t bytes, int granule, int argument) {
   if (bytes == 0) return;
   Tracked& tracked = R.tracked[R.n_tracked++];
@@ -112,11 +126,8 @@ DETMODE_UNTRACKED void track(char* begin, size_t bytes, int granule, int argumen
   tracked.bytes = bytes;
   tracked.granule = granule;
   tracked.argument = argument;
-  // Pages that nobody touches cost nothing.
   tracked.mapped = (bytes / static_cast<size_t>(granule) + 2) * sizeof(Granule);
-  tracked.granules =
-      static_cast<Granule*>(mmap(nullptr, tracked.mapped, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  tracked.granules = map_granules(tracked.mapped);
   if (tracked.granules == MAP_FAILED) {
     --R.n_tracked;
     fail(LAUNCH_ERROR, "no memory to look for data races in %zu bytes of argument %d", bytes,
@@ -142,7 +153,35 @@ DETMODE_UNTRACKED void forget_tracked() {
   }
 }
 
-DETMODE_UNTRACKED void begin_block(u32 block) {
+// The lists of the block that runs are replaced by another block's.
+DETMODE_UNTRACKED void take_clocks(const BlockClocks& clocks) {
+  for (int t = 0; t < MAX_THREADS; ++t) {
+    __builtin_free(R.read[t].items);
+    __builtin_free(R.acquired[t].items);
+  }
+  __builtin_free(R.of_block.items);
+  static_cast<BlockClocks&>(R) = clocks;
+}
+
+// What is remembered of shared memory, dynamic and not, goes with the block when it stops.
+struct SharedGranules {
+  Granule* of[2];
+};
+DETMODE_UNTRACKED SharedGranules take_shared_granules(const SharedGranules* next) {
+  SharedGranules taken = {};
+  int n = 0;
+  for (int i = 0; i < R.n_tracked; ++i) {
+    Tracked& tracked = R.tracked[i];
+    if (tracked.argument != SHARED) continue;
+    taken.of[n] = tracked.granules;
+    tracked.granules = next != nullptr ? next->of[n] : map_granules(tracked.mapped);
+    if (next != nullptr) munmap(taken.of[n], tracked.mapped);
+    ++n;
+  }
+  return taken;
+}
+
+DETMODE_UNTRACKED void begin_clocks(u32 block) {
   R.block = block;
   R.of_block.n = 0;
   for (int t = 0; t < S.n_threads; ++t) {
@@ -276,7 +315,7 @@ DETMODE_UNTRACKED inline u32 place_of(const void* code) {
 #endif
 }
 
-enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2 };
+enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2, READS_TOO = 4 };
 
 DETMODE_UNTRACKED void describe(char* text, size_t size, const Access& access) {
   u32 b = access.block;
@@ -285,30 +324,130 @@ DETMODE_UNTRACKED void describe(char* text, size_t size, const Access& access) {
                      b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y);
 }
 
-[[noreturn]] DETMODE_UNTRACKED void report(const Tracked& tracked, size_t offset, size_t bytes,
-                                           const Access& now, bool writes, const Access* earlier,
-                                           bool wrote) {
+DETMODE_UNTRACKED void report(const Tracked& tracked, size_t offset, size_t bytes,
+                              const Access& now, bool writes, const Access* earlier, bool wrote) {
   char where[64], self[96], other[96];
-  if (tracked.argument < 0) {
+  if (tracked.argument == SHARED) {
     __builtin_snprintf(where, sizeof(where), "shared memory");
+  } else if (tracked.argument < SHARED) {
+    __builtin_snprintf(where, sizeof(where), "variable '%s' at byte %zu",
+                       R.launch->variables[SHARED - 1 - tracked.argument].name, offset);
   } else {
     __builtin_snprintf(where, sizeof(where), "argument %d at byte %zu", tracked.argument, offset);
   }
   describe(self, sizeof(self), now);
   const char* atomically = now.atomic ? " atomically" : "";
   if (earlier == nullptr) {
-    fail(LAUNCH_ERROR,
-         "%s reads %zu bytes of %s (at +%#x) that no thread of its block has written "
-         "before",
-         self, bytes, where, now.place);
+    char* message = S.watch != nullptr ? R.unwritten : S.message;
+    int size = S.watch != nullptr ? static_cast<int>(sizeof(R.unwritten)) : S.message_bytes;
+    __builtin_snprintf(message, static_cast<size_t>(size),
+                       "%s reads %zu bytes of %s (at +%#x) that no thread of its block has written "
+                       "before",
+                       self, bytes, where, now.place);
+    // If another thread writes it later, that is a race, and the better message.
+    if (S.watch != nullptr) return;
+    S.status = LAUNCH_ERROR;
   } else {
     describe(other, sizeof(other), *earlier);
-    fail(LAUNCH_ERROR,
+    fail(DATA_RACE,
          "data race: %s %s %zu bytes of %s%s (at +%#x), which %s %s%s (at +%#x), and nothing "
          "orders the two",
          self, writes ? "writes" : "reads", bytes, where, atomically, now.place, other,
          wrote ? "wrote" : "read", earlier->atomic ? " atomically" : "", earlier->place);
   }
+  abandon();
+}
+
+// The variables and constants of this library, where a compiler may read without asking.
+#if defined(__ELF__)
+extern "C" const char _end[] __attribute__((visibility("hidden")));
+DETMODE_UNTRACKED inline bool in_library(const char* from) {
+  const char* shared = reinterpret_cast<const char*>(dynamic_memory);
+  return __ehdr_start <= from && from < _end &&
+         !(shared <= from && from < shared + sizeof(dynamic_memory));
+}
+#else
+DETMODE_UNTRACKED inline bool in_library(const char*) { return true; }
+#endif
+
+// True for the stack that runs. Just before a switch the current fiber is already the next one.
+DETMODE_UNTRACKED inline bool on_stack(const char* from) {
+  auto holds = [](const Fiber& fiber, const char* address) DETMODE_UNTRACKED {
+    return fiber.stack <= address && address < fiber.stack + fiber.stack_bytes;
+  };
+  if (holds(*S.current, from)) return true;
+  const char* frame = static_cast<const char*>(__builtin_frame_address(0));
+  for (int i = 0; i < S.n_fibers; ++i) {
+    if (holds(S.fibers[i], frame)) return holds(S.fibers[i], from);
+  }
+  return true;  // the stack of the OS thread
+}
+
+// An access of a watched launch that lies not wholly in its memory: if not on the thread's stack,
+// it is out of bounds.
+DETMODE_UNTRACKED void require_known(const char* from, size_t bytes, bool writes,
+                                     const void* code) {
+  if (in_library(from) || on_stack(from)) return;
+  char self[96], where[128];
+  Access now = {R.block, 0, place_of(code), static_cast<unsigned short>(S.current->thread), 0, 0};
+  describe(self, sizeof(self), now);
+  __builtin_snprintf(where, sizeof(where), "at %p, which belongs to no argument", from);
+  for (int i = 0; i < R.n_tracked; ++i) {
+    const Tracked& tracked = R.tracked[i];
+    const char* end = tracked.begin + tracked.bytes;
+    const char* name = tracked.argument == SHARED ? "shared memory" : "argument";
+    char number[16] = "";
+    if (tracked.argument < SHARED) continue;
+    if (tracked.argument >= 0) __builtin_snprintf(number, 16, " %d", tracked.argument);
+    if (tracked.begin <= from + bytes && from < end + GUARD_BYTES) {
+      __builtin_snprintf(where, sizeof(where), "%zd bytes after the start of %s%s, which has %zu",
+                         from - tracked.begin, name, number, tracked.bytes);
+      if (from >= tracked.begin) break;
+    } else if (from < tracked.begin && tracked.begin - from <= ptrdiff_t(GUARD_BYTES)) {
+      __builtin_snprintf(where, sizeof(where), "%zd bytes before the start of %s%s",
+                         tracked.begin - from, name, number);
+    }
+  }
+  fail(OUT_OF_BOUNDS, "%s %s %zu bytes out of bounds (at +%#x): %s", self,
+       writes ? "writes" : "reads", bytes, now.place, where);
+  abandon();
+}
+
+inline void memory_changed() { S.idle = S.still = 0; }
+
+// Notes which blocks access what: in pairs of words, the block with the kinds of its accesses so
+// far and the part of memory, and the granule there.
+DETMODE_UNTRACKED void touch(Tracked& tracked, size_t offset, size_t bytes, int kind) {
+  Watch& watch = *S.watch;
+  if (watch.capacity == 0) return;
+  size_t granule = static_cast<size_t>(tracked.granule);
+  for (size_t g = offset / granule; g * granule < offset + bytes; ++g) {
+    Granule& cell = tracked.granules[g];
+    u32 block = R.block + 1;
+    u32 bits = (kind & WRITE) == 0 ? 1u : (kind & READS_TOO) == 0 ? 2u : 3u;
+    if (cell.touched_by == block && (cell.touched_as & bits) == bits) continue;
+    cell.touched_as = (cell.touched_by == block ? cell.touched_as : 0) | bits;
+    cell.touched_by = block;
+    if (watch.n_touched < watch.capacity) {
+      u64* record = watch.touched + 2 * watch.n_touched;
+      record[0] = R.block | u64(bits) << 32 | u64(tracked.argument + 1024) << 40;
+      record[1] = g;
+    }
+    ++watch.n_touched;
+  }
+}
+
+// Before a volatile access: schedule.h.
+DETMODE_UNTRACKED void volatile_point();
+
+// A GPU refuses what is not aligned to its size.
+DETMODE_UNTRACKED inline void require_aligned(const void* address, size_t bytes, const void* code) {
+  if (!R.on || S.watch == nullptr || reinterpret_cast<size_t>(address) % bytes == 0) return;
+  char self[96];
+  Access now = {R.block, 0, place_of(code), static_cast<unsigned short>(S.current->thread), 0, 0};
+  describe(self, sizeof(self), now);
+  fail(LAUNCH_ERROR, "%s accesses %zu bytes at an address that is no multiple of it (at +%#x)",
+       self, bytes, now.place);
   abandon();
 }
 
@@ -320,11 +459,21 @@ DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const v
   while (tracked != end && !(tracked->begin <= from && from < tracked->begin + tracked->bytes)) {
     ++tracked;
   }
-  if (tracked == end) return;
+  if (tracked == end) {
+    if (S.watch != nullptr) require_known(from, bytes, (kind & WRITE) != 0, code);
+    return;
+  }
   int self = S.current->thread;
-  bool writes = (kind & WRITE) != 0, atomic = (kind & ATOMIC) != 0, shared = tracked->argument < 0;
+  bool writes = (kind & WRITE) != 0, atomic = (kind & ATOMIC) != 0;
+  bool shared = tracked->argument == SHARED;
   size_t granule = static_cast<size_t>(tracked->granule);
   size_t offset = static_cast<size_t>(from - tracked->begin);
+  if (S.watch != nullptr) {
+    if (offset + bytes > tracked->bytes) require_known(from, bytes, writes, code);
+    if (writes && (kind & READS_TOO) == 0) memory_changed();
+    if (!shared) touch(*tracked, offset, bytes, kind);
+    if (!S.watch->races) return;
+  }
   Access now = {R.block,
                 R.clocks[self],
                 place_of(code),
@@ -336,19 +485,20 @@ DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const v
     size_t low = g * granule < offset ? offset - g * granule : 0;
     size_t high = (g + 1) * granule < offset + bytes ? granule : offset + bytes - g * granule;
     now.bytes = static_cast<unsigned char>((1u << high) - (1u << low));
-    auto present = [&](const Access& earlier) {
+    auto present = [&](const Access& earlier) DETMODE_UNTRACKED {
       return earlier.clock != 0 && !(shared && earlier.block != R.block);
     };
-    auto check = [&](const Access& earlier, bool wrote) {
+    auto check = [&](const Access& earlier, bool wrote) DETMODE_UNTRACKED {
       if (!present(earlier) || (earlier.bytes & now.bytes) == 0 || ordered(earlier, self)) return;
       report(*tracked, offset, bytes, now, writes, &earlier, wrote);
     };
-    auto remember = [&](Access(&accesses)[2]) {
+    auto remember = [&](Access(&accesses)[2]) DETMODE_UNTRACKED {
       Access& first = accesses[0];
       bool replaces = !present(first) || (first.bytes == now.bytes && ordered(first, self));
       (replaces ? first : accesses[1]) = now;
     };
-    if (shared && !writes && !present(cell.write) && !present(cell.atomic_writes[0])) {
+    if (shared && !writes && R.unwritten[0] == '\0' && !present(cell.write) &&
+        !present(cell.atomic_writes[0])) {
       report(*tracked, offset, bytes, now, false, nullptr, false);
     }
     check(cell.write, true);
@@ -372,8 +522,8 @@ DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const v
 DETMODE_UNTRACKED void note_atomic(const void* address, size_t bytes, bool reads, bool writes,
                                    const void* code) {
   if (!R.on) return;
-  note(address, bytes, ATOMIC | (writes ? WRITE : READ), code);
-  note_mark(address, S.current->thread, reads, writes);
+  note(address, bytes, ATOMIC | (writes ? WRITE : READ) | (reads && writes ? READS_TOO : 0), code);
+  if (S.watch == nullptr || S.watch->races) note_mark(address, S.current->thread, reads, writes);
 }
 
 DETMODE_UNTRACKED int granule_of(const Launch& launch, int buffer) {
@@ -385,13 +535,20 @@ DETMODE_UNTRACKED int granule_of(const Launch& launch, int buffer) {
 }
 
 void begin_launch(const Launch& launch, size_t dynamic_shared) {
+  R.launch = &launch;
+  R.unwritten[0] = '\0';
   for (int i = 0; i < launch.n_buffers; ++i) {
     const Buffer& buffer = launch.buffers[i];
     track(buffer.copy, static_cast<size_t>(buffer.bytes), granule_of(launch, i),
           launch.positions[i]);
   }
-  track(reinterpret_cast<char*>(S.dynamic_shared), dynamic_shared, 1, -1);
-  track(S.shared, S.shared_bytes, 1, -1);
+  for (int i = 0; i < launch.n_variables; ++i) {
+    const Variable& variable = launch.variables[i];
+    track(static_cast<char*>(variable.address), static_cast<size_t>(variable.bytes), 1,
+          SHARED - 1 - i);
+  }
+  track(reinterpret_cast<char*>(S.dynamic_shared), dynamic_shared, 1, SHARED);
+  track(S.shared, S.shared_bytes, 1, SHARED);
 }
 
 }  // namespace detmode_host
@@ -401,9 +558,11 @@ void begin_launch(const Launch& launch, size_t dynamic_shared) {
 #define DETMODE_HOOK extern "C" __attribute__((visibility("hidden"))) DETMODE_UNTRACKED void
 #define DETMODE_HOOKS(n)                                                              \
   DETMODE_HOOK __tsan_read##n(void* address) {                                        \
+    detmode_host::require_aligned(address, n, __builtin_return_address(0));           \
     detmode_host::note(address, n, detmode_host::READ, __builtin_return_address(0));  \
   }                                                                                   \
   DETMODE_HOOK __tsan_write##n(void* address) {                                       \
+    detmode_host::require_aligned(address, n, __builtin_return_address(0));           \
     detmode_host::note(address, n, detmode_host::WRITE, __builtin_return_address(0)); \
   }                                                                                   \
   DETMODE_HOOK __tsan_unaligned_read##n(void* address) {                              \
@@ -413,9 +572,11 @@ void begin_launch(const Launch& launch, size_t dynamic_shared) {
     detmode_host::note(address, n, detmode_host::WRITE, __builtin_return_address(0)); \
   }                                                                                   \
   DETMODE_HOOK __tsan_volatile_read##n(void* address) {                               \
+    detmode_host::volatile_point();                                                   \
     detmode_host::note_atomic(address, n, true, false, __builtin_return_address(0));  \
   }                                                                                   \
   DETMODE_HOOK __tsan_volatile_write##n(void* address) {                              \
+    detmode_host::volatile_point();                                                   \
     detmode_host::note_atomic(address, n, false, true, __builtin_return_address(0));  \
   }
 DETMODE_HOOKS(1)

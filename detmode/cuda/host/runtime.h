@@ -26,6 +26,12 @@
 #ifndef DETMODE_RACES
 #define DETMODE_RACES 0
 #endif
+// Of functions whose own accesses are no kernel's.
+#if DETMODE_RACES
+#define DETMODE_UNTRACKED __attribute__((no_sanitize_thread))
+#else
+#define DETMODE_UNTRACKED
+#endif
 
 #if DETMODE_ASAN
 #include <sanitizer/asan_interface.h>
@@ -42,14 +48,25 @@
 #include <ucontext.h>
 #endif
 
+#ifndef DETMODE_FOREIGN
+#define DETMODE_FOREIGN 0
+#endif
+#if DETMODE_FOREIGN
+#define __global__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __CUDACC__ 1
+#else
 #define __global__ static
+#define __constant__ static
+#endif
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __constant__ static
 // Shared variables are the library's thread-local ones, and nothing else is: one piece of memory,
 // so that each block can start with all of them poisoned. AddressSanitizer would not guard those.
 #if defined(__ELF__) && !DETMODE_ASAN
@@ -72,4 +89,7 @@
 #include "memory.h"
 #include "launch.h"
 #include "intrinsics.h"
+#if DETMODE_FOREIGN
+#include "foreign.h"
+#endif
 // clang-format on

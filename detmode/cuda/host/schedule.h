@@ -4,6 +4,14 @@
 namespace {
 namespace detmode_host {
 
+// Points are a watched launch's atomics and volatile accesses. After so many without a change of
+// memory a thread spins, ...
+constexpr long SPINS = 32;
+// ... blocks stop only for others' sake, ...
+constexpr long PATIENCE = 4096;
+// ... and nothing will ever change.
+constexpr long ENDLESS = 1000000;
+
 inline void push_ready(Fiber* fiber) { S.ready[S.ready_tail++ % MAX_THREADS] = fiber; }
 inline u32 n_ready() { return S.ready_tail - S.ready_head; }
 inline Fiber* pop_ready() {
@@ -19,6 +27,8 @@ inline Fiber* pop_ready() {
 }
 
 inline bool prefer_ready() {
+  // What a thread waits for may come from one that has not begun.
+  if (S.idle >= SPINS && S.started < S.n_threads) return false;
   return n_ready() > 0 && (S.started == S.n_threads || !S.shuffled || (next_random() >> 63) != 0);
 }
 
@@ -98,6 +108,43 @@ inline void yield() {
   set_thread(S.current->thread);
 }
 
+#if DETMODE_RACES
+// The current block goes on later; see run_watched.
+DETMODE_UNTRACKED inline void stop_block() {
+  push_ready(S.current);
+  S.stops = true;
+  ++S.watch->stopped;
+  switch_to(&S.main);
+  set_thread(S.current->thread);
+}
+
+// Before an atomic or a volatile access of a watched launch.
+DETMODE_UNTRACKED __attribute__((noinline)) void watched_point() {
+  ++S.still;
+  if (++S.idle >= SPINS) {
+    long threads = static_cast<long>(n_ready()) + S.n_threads - S.started + 1;
+    if (S.idle >= SPINS * (threads + 1)) {
+      stop_block();
+    } else if (S.idle % SPINS == 0) {
+      yield();
+    }
+  } else if (S.shuffled && S.still < PATIENCE && --S.until_switch <= 0) {
+    S.until_switch = 1 + static_cast<long>(random_below(S.switch_period));
+    // Another thread of the block can go on only if there is one that does not wait.
+    bool others = n_ready() > 0 || S.started < S.n_threads;
+    if (!others || random_below(2) == 0) {
+      stop_block();
+    } else {
+      yield();
+    }
+  }
+}
+
+DETMODE_UNTRACKED void volatile_point() {
+  if (S.watch != nullptr && R.on) watched_point();
+}
+#endif
+
 // An atomic is where another thread's order can show, so with a seed some of them let others run.
 __attribute__((noinline)) void switch_at_atomic() {
   if (!S.shuffled) {
@@ -108,6 +155,12 @@ __attribute__((noinline)) void switch_at_atomic() {
   yield();
 }
 inline void atomic_point() {
+#if DETMODE_RACES
+  if (S.watch != nullptr) {
+    watched_point();
+    return;
+  }
+#endif
   if (__builtin_expect(--S.until_switch <= 0, 0)) switch_at_atomic();
 }
 

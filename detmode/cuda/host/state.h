@@ -23,12 +23,17 @@ typedef unsigned long long u64;
 typedef unsigned int u32;
 
 constexpr int MAX_THREADS = 1024;
+// Those of all blocks that are under way at a time; each has a stack of its own.
+constexpr int MAX_FIBERS = 8192;
 constexpr size_t STACK_BYTES = DETMODE_ASAN ? size_t(512) << 10 : size_t(128) << 10;
 constexpr size_t GUARD_BYTES = 4096;
+// The most that a block can have on any GPU.
+constexpr size_t DYNAMIC_BYTES = 232448;
+alignas(1024) unsigned char dynamic_memory[DYNAMIC_BYTES + GUARD_BYTES];
 // A NaN as half, bfloat16, float and double; an absurd integer; not a likely thing to write.
 constexpr unsigned short POISON = 0xfff5;
 
-enum Status { OK = 0, LAUNCH_ERROR = 1, DEVICE_ASSERT = 2 };
+enum Status { OK = 0, LAUNCH_ERROR = 1, DEVICE_ASSERT = 2, OUT_OF_BOUNDS = 3, DATA_RACE = 4 };
 
 struct Fiber {
 #if DETMODE_UCONTEXT
@@ -69,6 +74,14 @@ struct Entry {
   const char* name;
   Call call;
   const char* kinds;
+  const int* sizes;
+};
+
+// A __device__ or __constant__ variable of the source.
+struct Variable {
+  const char* name;
+  void* address;
+  long long bytes;
 };
 
 struct Buffer {
@@ -85,6 +98,17 @@ struct Argument {
   int buffer;
   long long offset;
 };
+// A launch that is watched closely: blocks may stop midway, and what they touch is noted.
+struct Watch {
+  const u32* order;  // of the blocks, or null: by the seed
+  int races;         // clocks are compared
+  u64* touched;      // see touch() in races.h
+  long long capacity;
+  long long n_touched;  // more than the capacity: there was not enough
+  int stopped;          // how often a block stopped midway
+  u32 atomics;          // a bit for each AtomicKind that ran
+};
+
 struct Launch {
   const Entry* entry;
   const u32* grid;
@@ -97,30 +121,21 @@ struct Launch {
   int n_buffers;
   int shuffled;
   u64 seed;
+  const Variable* variables;
+  int n_variables;
+  Watch* watch;  // or null
   char* message;
   int message_bytes;
 };
 
-struct State {
-  Call call;
-  void** slots;
-  Fiber* current;
-  Fiber main;
-  Fiber fibers[MAX_THREADS];
-  int n_fibers;
-  Fiber* free[MAX_THREADS];
-  int n_free;
-  int n_threads;
+// The part of the state that belongs to the block that runs.
+struct BlockState {
   int started;
   int exited;
   int order[MAX_THREADS];
-  uint3 index[MAX_THREADS];
   Fiber* ready[MAX_THREADS];
   u32 ready_head;
   u32 ready_tail;
-  bool shuffled;
-  u64 random;
-  long until_switch;
   Fiber* barrier[MAX_THREADS];
   int barrier_arrived;
   int barrier_kind;
@@ -129,6 +144,27 @@ struct State {
   int barrier_result;
   Warp warps[MAX_THREADS / 32];
   bool uses_warps;
+};
+
+struct State : BlockState {
+  Call call;
+  void** slots;
+  Fiber* current;
+  Fiber main;
+  Fiber fibers[MAX_FIBERS];
+  int n_fibers;
+  Fiber* free[MAX_FIBERS];
+  int n_free;
+  int n_threads;
+  uint3 index[MAX_THREADS];
+  bool shuffled;
+  u64 random;
+  long until_switch;
+  Watch* watch;
+  u32 switch_period;  // at most so many atomics lie between two switches
+  bool stops;         // the block that runs stops midway, and goes on later
+  long idle;          // points of the block since it went on, or since memory changed
+  long still;         // those of all blocks since then
   unsigned char* dynamic_shared;
   char* shared;
   size_t shared_bytes;

@@ -1,0 +1,4 @@
+// Reductions of a group.
+#pragma once
+
+#include "../cooperative_groups.h"

@@ -1,0 +1,35 @@
+// CUDA's half-precision floats.
+#pragma once
+
+#include "detmode_float16.h"
+
+namespace {
+
+typedef detmode_float16<detmode_floats::half> __half;
+typedef detmode_float16_pair<detmode_floats::half> __half2;
+typedef __half half;
+typedef __half2 half2;
+DETMODE_FLOAT16(__half, __half2)
+
+inline __half __float2half(float x) { return __half(x); }
+inline __half __float2half_rn(float x) { return __half(x); }
+inline __half __double2half(double x) { return __half(static_cast<float>(x)); }
+inline __half __int2half_rn(int x) { return __half(static_cast<float>(x)); }
+inline float __half2float(__half x) { return x; }
+inline __half2 __float2half2_rn(float x) { return {__half(x), __half(x)}; }
+inline __half2 __floats2half2_rn(float x, float y) { return {__half(x), __half(y)}; }
+inline __half2 __float22half2_rn(float2 x) { return {__half(x.x), __half(x.y)}; }
+inline float2 __half22float2(__half2 x) { return make_float2(x.x, x.y); }
+inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
+inline __half2 __half2half2(__half x) { return {x, x}; }
+inline __half2 make_half2(__half x, __half y) { return {x, y}; }
+inline __half __low2half(__half2 x) { return x.x; }
+inline __half __high2half(__half2 x) { return x.y; }
+inline unsigned short __half_as_ushort(__half x) { return x.bits; }
+inline __half __ushort_as_half(unsigned short bits) {
+  __half x;
+  x.bits = bits;
+  return x;
+}
+
+}  // namespace

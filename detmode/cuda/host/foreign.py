@@ -1,0 +1,409 @@
+"""Other people's CUDA C++, made ready for the host runner.
+
+Sources of detmode's own include its own headers and keep to a few types of parameters. What others
+write includes CUDA's headers and the C++ library's, declares variables on the device, and takes
+numbers of any type.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.cuda.host.library import Build, Library, compile
+from detmode.cuda.signature import Bound, Parameter, kernels_of
+from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
+
+__all__ = ["BUILD", "ForeignSource"]
+
+BUILD = Build.RACES
+"""The build of such sources, which sees every access."""
+
+HEADERS = Path(__file__).parent / "cuda_headers"
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")[^\n]*', re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_EMPTY = frozenset(
+    (
+        "cuda.h",
+        "cuda_runtime.h",
+        "cuda_runtime_api.h",
+        "device_functions.h",
+        "device_launch_parameters.h",
+        "driver_types.h",
+        "math_functions.h",
+        "sm_20_atomic_functions.h",
+        "vector_functions.h",
+        "vector_types.h",
+    )
+)
+"""Headers of CUDA's for what every source has here anyway."""
+_LIBRARY = frozenset(
+    f"{prefix}{name}{suffix}"
+    for prefix, suffix, names in (
+        ("", ".h", "assert float inttypes limits math stddef stdint stdio stdlib string"),
+        (
+            "c",
+            "",
+            "assert float inttypes limits math stddef stdint stdio stdlib string",
+        ),
+        ("", "", "algorithm array functional initializer_list limits numeric tuple type_traits"),
+        ("", "", "utility"),
+    )
+    for name in names.split()
+)
+"""Headers of C++'s library that kernels may use."""
+_ALWAYS = ("math.h", "stdint.h", "stdio.h")
+"""Headers that nvcc includes by itself."""
+
+_DYNAMIC = re.compile(
+    r"\bextern\s+__shared__\s+([^;()]*?(?:\([^()]*\)[^;()]*?)*)(\w+)\s*\[\s*\]\s*;"
+)
+_ALIGNMENT = re.compile(
+    r"(?:__align__|alignas|__attribute__)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))"
+)
+_VARIABLE = re.compile(
+    r"(?:\b(?:static|inline)\s+)?__(?:device|constant|managed)__\s+"
+    r"(?P<type>[\w:\s*<>,]*?)\b(?!operator\b)(?P<name>\w+)\s*(?:\[[^\];]*\]\s*)*(?:=|;|\{[^;{}]*\}\s*;)"
+)
+_BOUNDS = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)"
+_TEMPLATE = re.compile(
+    rf"\btemplate\s*<[^;{{}}]*>\s*(?:__global__|static|inline|\s|{_BOUNDS})*void\s+"
+    rf"(?:{_BOUNDS}\s*)?(\w+)\s*\("
+)
+_BARRIERS_OF_THE_GRID = (
+    "cooperative_groups::detail::arrived",
+    "cooperative_groups::detail::generation",
+)
+_QUOTES = {0x2018: "'", 0x2019: "'"}
+"""A compiler may quote names as its language does."""
+_UNKNOWN = re.compile(
+    r"^(?P<place>[^\s:]+:\d+):.*?error: (?:"
+    r"'(?P<a>[^']+)' (?:was not declared|does not name|has not been declared|is not a member)"
+    r"|use of undeclared identifier '(?P<b>[^']+)'|unknown type name '(?P<c>[^']+)'"
+    r"|no matching function for call to '(?P<d>[^'(]+))",
+    re.MULTILINE,
+)
+
+_TYPES = {
+    "?": "bool",
+    "b": "char",
+    "B": "unsigned char",
+    "h": "short",
+    "H": "unsigned short",
+    "i": "int",
+    "I": "unsigned int",
+    "q": "long long",
+    "Q": "unsigned long long",
+    "f": "float",
+    "d": "double",
+}
+
+
+class ForeignSignature:
+    """The parameters of an entry, as the compiled library has them.
+
+    It packs a launch's arguments as :class:`~detmode.cuda.signature.KernelSignature` does: each
+    number in a word of 8 bytes, each struct in as many as it needs.
+    """
+
+    def __init__(self, where: str, names: Sequence[str], kinds: Sequence[tuple[str, str, int]]):
+        self.where = where
+        self._kinds = kinds
+        self.parameters = tuple(
+            Parameter(
+                name, "pointer" if kind in "pc" else _TYPES.get(code, f"a struct of {size} bytes")
+            )
+            for name, (kind, code, size) in zip(names, kinds, strict=True)
+        )
+        self.offsets: list[int] = []
+        self.n_words = 0
+        for kind, _, size in kinds:
+            self.offsets.append(self.n_words)
+            self.n_words += -(-size // 8) if kind == "s" else 1
+        self.pointers = [i for i, (kind, _, _) in enumerate(kinds) if kind in "pc"]
+        self.constant = [i for i, (kind, _, _) in enumerate(kinds) if kind == "c"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names, in their order."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    def in_order(self, arguments: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        """Return the arguments in the parameters' order.
+
+        Raises:
+            ValueError: a parameter has no argument, or an argument no parameter.
+        """
+        names = self.names
+        if isinstance(arguments, Mapping):
+            unknown = [name for name in arguments if name not in names]
+            missing = [name for name in names if name not in arguments]
+            if not unknown and not missing:
+                return [arguments[name] for name in names]
+            wrong = f"{', '.join(map(repr, unknown))} is no parameter" if unknown else ""
+            lacks = f"nothing is given for {', '.join(map(repr, missing))}" if missing else ""
+            problem = "; ".join(filter(None, (wrong, lacks)))
+        else:
+            if len(arguments) == len(names):
+                return list(arguments)
+            problem = f"{len(arguments)} arguments are given for {len(names)} parameters"
+        raise ValueError(f"{self.where}: {problem}. The kernel's parameters are {', '.join(names)}")
+
+    def bind(self, arguments: Mapping[str, Any] | Sequence[Any]) -> Bound:
+        """Check all arguments, and put them into the order of the parameters.
+
+        Raises:
+            ValueError: as :meth:`in_order`; or a number that its parameter cannot hold.
+            TypeError: an argument of another kind than its parameter.
+        """
+        words = bytearray()
+        tensors: list[Tensor | None] = []
+        for parameter, (kind, code, size), value in zip(
+            self.parameters, self._kinds, self.in_order(arguments), strict=True
+        ):
+            where = f"{self.where}: {parameter.name} is {parameter.kind}"
+            if kind in "pc":
+                if value is not None and not isinstance(value, Tensor):
+                    raise TypeError(
+                        f"{where}, so it takes a Tensor or None, but got {type(value).__name__}"
+                    )
+                tensors.append(value)
+                words += bytes(8)
+            elif kind == "s":
+                words += _struct_bytes(where, value, size)
+            else:
+                words += _number_bytes(where, value, code)
+        return bytes(words), tuple(tensors)
+
+
+def _number_bytes(where: str, value: Any, code: str) -> bytes:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    # Numbers of NumPy's are such, too.
+    wanted = float if code in "fd" else int
+    try:
+        number = wanted(value)
+        if isinstance(value, (str, bytes)) or (number != value and number == number):
+            raise TypeError
+    except (TypeError, ValueError):
+        raise TypeError(f"{where}, so it takes a number of that type, but got {value!r}") from None
+    try:
+        return struct.pack(f"={code}", number).ljust(8, b"\0")
+    except (struct.error, OverflowError):
+        raise ValueError(f"{where}, which cannot hold {value!r}") from None
+
+
+def _struct_bytes(where: str, value: Any, size: int) -> bytes:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().flatten().view(torch.uint8).numpy()
+    try:
+        packed = bytes(memoryview(value))
+    except TypeError:
+        packed = b""
+    if len(packed) != size:
+        raise TypeError(
+            f"{where}, so it takes as many bytes (or a ctypes.Structure, a NumPy value or a "
+            f"tensor), but got {type(value).__name__}"
+            + (f" of {len(packed)} bytes" if packed else "")
+        )
+    return packed.ljust(-(-size // 8) * 8, b"\0")
+
+
+class ForeignSource(Source):
+    """CUDA C++ text with one chosen kernel, for the host runner alone.
+
+    Args:
+        text: the source; what it includes by ``"..."`` is looked for beside ``path``.
+        entry: the kernel's name expression; None where the text has one kernel.
+        path: the file that the text comes from, or a name for messages.
+        defines: options of a compiler, of which ``-DNAME=VALUE`` counts.
+
+    Raises:
+        ValueError: there is no such kernel, several, or a template without arguments.
+        CompileError: an included header is not there.
+    """
+
+    def __init__(
+        self, text: str, entry: str | None, path: Path, defines: Sequence[str] = ()
+    ) -> None:
+        self.path = path
+        self.original = text
+        self._includes: list[str] = []
+        self._includes_own = False
+        self._defines = [each[2:].strip() for each in defines if each.startswith("-D")]
+        expanded = self._expanded(text, path, set())
+        bare = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), expanded)
+        self.text = _DYNAMIC.sub(_dynamic_pointer, bare)
+        self._names = kernels_of(self.text)
+        self._templates = frozenset(_TEMPLATE.findall(self.text))
+        self.entry = self._chosen(entry)
+        plain = [name for name in self._names if name not in self._templates]
+        # One library serves all kernels of a file.
+        self._set_entries(plain if self.entry in plain else [self.entry])
+        self._signatures: dict[str, ForeignSignature] = {}
+        self.variables = self._variables()
+
+    def _set_entries(self, entries: Sequence[str]) -> None:
+        self.entries = tuple(entries)
+        self.positions = {entry: i for i, entry in enumerate(self.entries)}
+
+    def _expanded(self, text: str, path: Path, seen: set[Path]) -> str:
+        def replaced(found: re.Match[str]) -> str:
+            name = found[1] or found[2]
+            line = text.count("\n", 0, found.start()) + 1
+            for folder in (path.parent, INCLUDE_DIRECTORY):
+                file = folder / name
+                if found[2] and file.is_file():
+                    if file.resolve() in seen:
+                        return ""
+                    seen.add(file.resolve())
+                    self._includes_own |= folder == INCLUDE_DIRECTORY
+                    inner = self._expanded(file.read_text(encoding="utf-8"), file, seen)
+                    return f'{inner}\n#line {line + 1} "{path.name}"'
+            if (HEADERS / name).is_file() or name in _LIBRARY:
+                self._includes.append(name)
+            elif name not in _EMPTY:
+                known = ", ".join(sorted(each.name for each in HEADERS.glob("c*.h")))
+                raise CompileError(
+                    f"{path.name}:{line}: the host runner has no {name!r}; it has {known}, and of "
+                    "the C++ library what kernels use. Leave out what needs other headers, or give "
+                    "the kernel alone as text"
+                )
+            return ""
+
+        text = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*", "", text, flags=re.MULTILINE)
+        return f'#line 1 "{path.name}"\n{_INCLUDE.sub(replaced, text)}'
+
+    def _chosen(self, entry: str | None) -> str:
+        known = ", ".join(self._names)
+        if entry is None:
+            if len(self._names) != 1:
+                raise ValueError(
+                    f"{self.path.name} has {len(self._names)} kernels; choose one with entry="
+                    + (f": {known}" if known else ", a __global__ function")
+                )
+            entry = next(iter(self._names))
+        name = entry.partition("<")[0].rpartition("::")[2]
+        if name not in self._names:
+            raise ValueError(f"{self.path.name} has no kernel {name!r}; it has {known or 'none'}")
+        if "<" not in entry and name in self._templates:
+            raise ValueError(
+                f"{self.path.name}: {name} is a template; give its arguments, such as "
+                f"entry='{name}<float>'"
+            )
+        return entry
+
+    def _variables(self) -> dict[str, bool]:
+        found = {}
+        for match in _VARIABLE.finditer(self.text):
+            declared = match["type"].split()
+            if not declared:
+                continue
+            if "," in match["type"] and "<" not in match["type"]:
+                raise CompileError(
+                    f"{self.path.name}: {match[0].strip()!r} declares several variables; declare "
+                    "each by itself, so that every run can begin with its first value"
+                )
+            found[match["name"]] = "__constant__" in match[0] or "const" in declared
+        return found
+
+    @property
+    def prelude(self) -> str:
+        """The text before the runner: headers of the C++ library."""
+        names = dict.fromkeys((*_ALWAYS, *(each for each in self._includes if each in _LIBRARY)))
+        lines = [f"#include <{name}>\n" for name in names]
+        return "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
+
+    @property
+    def postlude(self) -> str:
+        """The text after it: the headers of CUDA's that it supplies."""
+        names = dict.fromkeys(each for each in self._includes if each not in _LIBRARY)
+        # detmode's own headers take the host's branch where the architecture is not defined.
+        architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
+        lines = [f'#include "{name}"\n' for name in names]
+        for define in self._defines:
+            name, _, value = define.partition("=")
+            lines.append(f"#define {name} {value or 1}\n")
+        return "".join((*lines, architecture))
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """The variables that a launch starts anew: its own, and those of barriers of the grid."""
+        groups = any(name.startswith("cooperative_groups") for name in self._includes)
+        return (*self.variables, *(_BARRIERS_OF_THE_GRID if groups else ()))
+
+    @functools.cached_property
+    def library(self) -> Library:
+        """The compiled source.
+
+        Raises:
+            CompileError: it does not compile; if it uses something that the runner does not have,
+                one line names it.
+        """
+        if len(self.entries) > 1:
+            try:
+                return compile(self, BUILD)
+            except CompileError:
+                # Perhaps another of the kernels does not compile.
+                self._set_entries([self.entry])
+        try:
+            return compile(self, BUILD)
+        except CompileError as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: CompileError) -> CompileError:
+        message = str(error)
+        if re.search(r"\basm\b|instruction|constraint", message):
+            return CompileError(
+                f"{self.path.name}: the host runner has no PTX; give C++ in place of asm, under "
+                f"'#ifdef DETMODE_HOST'\n{message}"
+            )
+        unknown = _UNKNOWN.search(message.translate(_QUOTES))
+        if unknown is None:
+            return error
+        name = next(filter(None, unknown.groups()[1:]))
+        return CompileError(
+            f"{unknown['place']}: the host runner has no {name!r}, which {self.entry} "
+            f"uses\n{message}"
+        )
+
+    @functools.cached_property
+    def initial(self) -> dict[str, bytes]:
+        """The first values of the exported variables; asked before the first launch."""
+        return {name: bytes(self.library.variable(i)) for i, name in enumerate(self.exported)}
+
+    # The two signatures pack alike, and a launch on the host asks for no more.
+    def signature(self, entry: str) -> ForeignSignature:  # type: ignore[override]
+        """The parameters of `entry`, as compiled."""
+        known = self._signatures.get(entry)
+        if known is None:
+            library = self.library
+            kinds = library.kinds(self.position(entry))
+            sizes = library.sizes(self.position(entry), len(kinds))
+            name = entry.partition("<")[0].rpartition("::")[2]
+            declared = [each.name.partition("[")[0] for each in self._names[name]]
+            if len(declared) != len(kinds):
+                declared = [f"argument {i}" for i in range(len(kinds))]
+            where = f"{self.path.name}: {entry}"
+            known = ForeignSignature(
+                where, declared, [(*kind, size) for kind, size in zip(kinds, sizes, strict=True)]
+            )
+            self._signatures[entry] = known
+        return known
+
+
+def _dynamic_pointer(found: re.Match[str]) -> str:
+    """A pointer in place of an array without a size."""
+    declared = _ALIGNMENT.sub("", found[1]).strip()
+    return (
+        f"{declared}* const {found[2]} = "
+        f"reinterpret_cast<{declared}*>(detmode_host::dynamic_memory);"
+    )

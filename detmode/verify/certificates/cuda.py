@@ -1,0 +1,352 @@
+"""Certificates of CUDA C++: compiled for the host, and run by the host runner in many schedules."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import host
+from detmode.cuda.host.foreign import ForeignSource
+from detmode.cuda.launch import checked_sizes
+from detmode.verify.certificates.certificate import (
+    Certificate,
+    KernelVerdict,
+    Variation,
+    first_variation,
+)
+from detmode.verify.certificates.orders import Conflicts
+
+__all__ = ["certify"]
+
+CHECKED = 5
+"""The schedules, the first ones, in which data races are looked for."""
+TOUCHED = 1 << 17
+"""The most accesses of blocks that are noted to find conflicting blocks; 2 MiB."""
+
+_ATOMICS = (
+    "integer add",
+    "float add",
+    "exchange",
+    "minimum or maximum",
+    "bitwise",
+    "compare-and-swap",
+)
+"""By the bits of AtomicKind in intrinsics.h."""
+
+NOT_SHOWN = (
+    "other inputs, shapes and launch sizes than these",
+    "reorderings of memory accesses that only a GPU makes; data races, which they need, are found "
+    "by clocks",
+    "the order of additions inside tensor cores, and the last bits of a GPU's own functions",
+    "libraries that the kernel's program calls, such as cuBLAS and CUB",
+)
+
+_FILLS = (0xFF, 0x5A)
+
+
+def certify(
+    kernel: str | Path | object,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    entry: str | None,
+    shared_memory: int,
+    constants: Mapping[str, Any],
+    outputs: Sequence[str],
+    seed: int,
+) -> Certificate:
+    """Certify a kernel of CUDA C++; the arguments are those of :func:`detmode.certify`."""
+    sizes = checked_sizes("certify", grid, block)
+    launch = _Launch(_source(kernel, entry), arguments, sizes, shared_memory, constants, outputs)
+    search = _Search(launch, repeats, seed)
+    verdict, variation, reason = search.verdict()
+    kinds = tuple(name for bit, name in enumerate(_ATOMICS) if launch.atomics >> bit & 1)
+    return Certificate(
+        kernel=launch.source.entry,
+        language="CUDA C++",
+        sha256=hashlib.sha256(launch.source.original.encode()).hexdigest(),
+        arguments=launch.described(),
+        grid=sizes[0],
+        block=sizes[1],
+        schedules=search.runs,
+        all_orders=search.all_orders and verdict is KernelVerdict.ORDER_INDEPENDENT,
+        races_checked=True,
+        verdict=verdict,
+        variation=variation,
+        reason=reason,
+        atomics=kinds,
+        notes=tuple(_notes(verdict, kinds)),
+        not_shown=NOT_SHOWN,
+    )
+
+
+def _notes(verdict: KernelVerdict, atomics: Sequence[str]) -> Iterator[str]:
+    if "float add" in atomics and verdict is KernelVerdict.ORDER_INDEPENDENT:
+        yield (
+            "atomic additions of floats ran: they round, so other values may give other bits in "
+            "another order"
+        )
+    if "compare-and-swap" in atomics and verdict is KernelVerdict.ORDER_INDEPENDENT:
+        yield "compare-and-swap ran: a loop of it may add floats, which round"
+
+
+@functools.lru_cache(maxsize=256)
+def _foreign(text: str, entry: str | None, path: Path, defines: tuple[str, ...]) -> ForeignSource:
+    return ForeignSource(text, entry, path, defines)
+
+
+def _source(kernel: object, entry: str | None) -> ForeignSource:
+    defines: tuple[str, ...] = ()
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(kernel, (cupy.RawKernel, cupy.RawModule)):
+        defines = tuple(kernel.options)
+        entry = entry or getattr(kernel, "name", None)
+        kernel = kernel.code if kernel.code is not None else Path(kernel.file_path)
+    if isinstance(kernel, str):
+        if "__global__" in kernel:
+            return _foreign(kernel, entry, Path("kernel.cu"), defines)
+        kernel = Path(kernel)
+    if not isinstance(kernel, Path):
+        raise TypeError(
+            "certify(): kernel must be CUDA C++ as text, the path of a .cu file, a cupy.RawKernel "
+            f"or RawModule, or a kernel of triton.jit, but got {type(kernel).__name__}"
+        )
+    try:
+        text = kernel.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"certify(): {str(kernel)!r} is no text with a __global__ function, and as a file it "
+            f"cannot be read: {error.strerror}"
+        ) from None
+    return _foreign(text, entry, kernel.absolute(), defines)
+
+
+class _Launch:
+    """One launch, which can be made again and again from the same state."""
+
+    def __init__(
+        self,
+        source: ForeignSource,
+        arguments: Mapping[str, Any] | Sequence[Any],
+        sizes: tuple[tuple[int, int, int], tuple[int, int, int]],
+        shared_memory: int,
+        constants: Mapping[str, Any],
+        outputs: Sequence[str],
+    ) -> None:
+        self.source = source
+        self.blocks = sizes[0][0] * sizes[0][1] * sizes[0][2]
+        self.atomics = 0
+        self._sizes = sizes
+        self._shared_memory = shared_memory
+        self._signature = source.signature(source.entry)
+        self._values = self._signature.in_order(arguments)
+        self._words, tensors = self._signature.bind(self._values)
+        names = self._signature.names
+        pointers = [names[i] for i in self._signature.pointers]
+        self._tensors = dict(zip(pointers, tensors, strict=True))
+        self._constant = {names[i] for i in self._signature.constant}
+        for name in outputs:
+            if not isinstance(self._tensors.get(name), Tensor):
+                raise ValueError(f"certify(): outputs: {name!r} is no tensor among the arguments")
+        self._outputs = tuple(outputs)
+        self._variables = {
+            name: source.library.variable(i) for i, name in enumerate(source.exported)
+        }
+        self._first = {name: bytes(memory) for name, memory in source.initial.items()}
+        for name, value in constants.items():
+            self._first[name] = self._constant_bytes(name, value)
+
+    def _constant_bytes(self, name: str, value: Any) -> bytes:
+        if name not in self.source.variables:
+            known = ", ".join(self.source.variables) or "none"
+            raise ValueError(f"certify(): constants: no variable {name!r}; the source has {known}")
+        given = torch.as_tensor(value).detach().cpu().contiguous().flatten().view(torch.uint8)
+        packed = bytes(given.tolist())
+        size = len(self._variables[name])
+        if len(packed) > size:
+            raise ValueError(
+                f"certify(): constants: {name!r} has {size} bytes, but {len(packed)} are given; "
+                "give a tensor of the variable's dtype"
+            )
+        return packed + self._first[name][len(packed) :]
+
+    def described(self) -> tuple[str, ...]:
+        """Return the arguments as a certificate shows them."""
+        return tuple(
+            f"{name}: {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+            if isinstance(value, Tensor)
+            else f"{name}: {value!r}"
+            for name, value in zip(self._signature.names, self._values, strict=True)
+        )
+
+    def run(self, watch: host.Watch, seed: int | None = None, fill: int = 0) -> dict[str, Tensor]:
+        """Launch once and return what was written, by name.
+
+        Args:
+            watch: the way in which the launch is watched.
+            seed: of the schedule; None is program order, or that of `watch`.
+            fill: which bytes the outputs begin with.
+
+        Raises:
+            detmode.cuda.host.LaunchError: a fault.
+        """
+        tensors = self._copies()
+        for name in self._outputs:
+            _fill(tensors[name], fill)
+        for name, memory in self._variables.items():
+            memory[:] = self._first[name]
+        try:
+            with host.schedule(seed):
+                host.launch_blocks(
+                    self.source,
+                    self.source.entry,
+                    *self._sizes,
+                    (self._words, tuple(tensors.values())),
+                    self._shared_memory,
+                    watch,
+                )
+        finally:
+            self.atomics |= watch.atomics
+        results = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if tensor is not None and name not in self._constant
+        }
+        for name, is_constant in self.source.variables.items():
+            if not is_constant:
+                results[name] = torch.frombuffer(
+                    bytearray(self._variables[name]), dtype=torch.uint8
+                )
+        return results
+
+    def _copies(self) -> dict[str, Any]:
+        """Return copies of the tensors on the CPU; what shares memory does so in the copies."""
+        storages: dict[int, Any] = {}
+        copies: dict[str, Any] = {}
+        for name, tensor in self._tensors.items():
+            if tensor is None:
+                copies[name] = None
+                continue
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in storages:
+                storages[key] = storage.cpu().clone()
+            copies[name] = torch.empty(0, dtype=tensor.dtype).set_(
+                storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()
+            )
+        return copies
+
+    def unwritten(self) -> str | None:
+        """Return what is wrong with the outputs: an element that is not written, say."""
+        if not self._outputs:
+            return None
+        found = [self.run(host.Watch(races=False), fill=fill) for fill in range(len(_FILLS))]
+        difference = first_variation(("", ""), *found)
+        if difference is None:
+            return None
+        place = f"{difference.argument}{list(difference.element)}"
+        before = torch.empty_like(found[0][difference.argument])
+        _fill(before, 0)
+        kept = first_variation(
+            ("", ""),
+            {"": before[difference.element]},
+            {"": found[0][difference.argument][difference.element]},
+        )
+        if kept is None and difference.argument in self._outputs:
+            return f"output {place} is never written"
+        return f"{place} depends on what the outputs held before the launch"
+
+
+def _fill(tensor: Tensor, fill: int) -> None:
+    byte = _FILLS[fill] if tensor.dtype is not torch.bool else 1 - fill
+    like = torch.full((tensor.itemsize,), byte, dtype=torch.uint8).view(tensor.dtype)
+    tensor.copy_(like[0].expand(tensor.shape))
+
+
+class _Search:
+    """The schedules of one launch, one after another, until one differs or all have been run."""
+
+    def __init__(self, launch: _Launch, repeats: int, seed: int) -> None:
+        self._launch = launch
+        self._repeats = repeats
+        self._seed = seed
+        self.runs = 0
+        self.all_orders = False
+
+    def verdict(self) -> tuple[KernelVerdict, Variation | None, str | None]:
+        """Run, and return the verdict, and where the bits differ or what else was found."""
+        try:
+            variation = self._variation()
+            reason = None if variation else self._launch.unwritten()
+        except host.DataRace as error:
+            return KernelVerdict.RACE, None, str(error)
+        except host.OutOfBounds as error:
+            return KernelVerdict.OUT_OF_BOUNDS, None, str(error)
+        except host.LaunchError as error:
+            return KernelVerdict.FAULT, None, str(error)
+        if variation is not None:
+            return KernelVerdict.VARIES, variation, None
+        if reason is not None:
+            return KernelVerdict.FAULT, None, reason
+        return KernelVerdict.ORDER_INDEPENDENT, None, None
+
+    def _variation(self) -> Variation | None:
+        name = "program order"
+        watch = host.Watch(races=True, capacity=TOUCHED)
+        first = self._launch.run(watch)
+        self.runs += 1
+        touched = None if watch.stopped else watch.touched
+        for number in range(1, self._repeats):
+            seed = self._seed + number
+            found = self._launch.run(host.Watch(races=number < CHECKED), seed)
+            self.runs += 1
+            variation = first_variation((name, f"seed {seed}"), first, found)
+            if variation is not None:
+                return variation
+        return self._variation_of_orders(first, touched)
+
+    def _variation_of_orders(
+        self, first: dict[str, Tensor], touched: Tensor | None
+    ) -> Variation | None:
+        """Run all orders of blocks, as far as they can be told apart and are few."""
+        if touched is None:
+            return None
+        conflicts = Conflicts(self._launch.blocks)
+        conflicts.add(touched)
+        orders = conflicts.orders()
+        done = {tuple(range(self._launch.blocks))}
+        while orders:
+            order = orders.pop()
+            if order in done:
+                continue
+            done.add(order)
+            watch = host.Watch(races=False, order=order, capacity=TOUCHED)
+            found = self._launch.run(watch)
+            self.runs += 1
+            names = "program order", f"blocks {_shown(order)}"
+            variation = first_variation(names, first, found)
+            if variation is not None:
+                return variation
+            touched = watch.touched
+            if touched is None or watch.stopped:
+                return None
+            if conflicts.add(touched):
+                orders = conflicts.orders()
+        self.all_orders = orders is not None
+        return None
+
+
+def _shown(order: Sequence[int]) -> str:
+    """An order of blocks; runs of consecutive ones are shortened."""
+    text = " ".join(map(str, order))
+    return text if len(text) <= 60 else re.sub(r" \S*$", " ...", text[:60])

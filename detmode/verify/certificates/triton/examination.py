@@ -1,0 +1,290 @@
+"""The examination of a kernel or operator: many runs, compared with the first."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils._pytree import tree_leaves
+
+from detmode.verify.certificates.certificate import (
+    Certificate,
+    KernelVerdict,
+    Variation,
+    first_variation,
+)
+from detmode.verify.certificates.triton.copies import Copies, NewMemory, as_bytes
+from detmode.verify.certificates.triton.interpreter import interpreted
+from detmode.verify.certificates.triton.launch import InterpretedLaunch
+from detmode.verify.certificates.triton.memory import OutOfBoundsError, RaceError
+from detmode.verify.certificates.triton.orders import TooManyError, all_orders
+from detmode.verify.certificates.triton.schedules import (
+    Replayed,
+    Schedule,
+    Shuffled,
+    Step,
+    StuckError,
+)
+
+CONFLICTING = 6
+"""Programs that may conflict for all their orders to be run."""
+
+ORDERS = 720
+"""Orders of one launch that are run at most: those of six programs that meet once."""
+
+ATOMICS = {
+    "ADD": "integer add",
+    "FADD": "float add",
+    **dict.fromkeys(("AND", "OR", "XOR"), "bitwise"),
+    **dict.fromkeys(("MAX", "MIN", "UMAX", "UMIN"), "minimum or maximum"),
+    "XCHG": "exchange",
+    "CAS": "compare-and-swap",
+    "LOAD": "load",
+    "STORE": "store",
+}
+FILLS = (0xFF, 0x5A)
+"""Bytes of memory that is not initialised: NaN or -1, and a large number."""
+
+VERDICTS = {
+    RaceError: KernelVerdict.RACE,
+    OutOfBoundsError: KernelVerdict.OUT_OF_BOUNDS,
+    StuckError: KernelVerdict.FAULT,
+    AssertionError: KernelVerdict.FAULT,
+}
+NOT_SHOWN = (
+    "other inputs, shapes and grids than these",
+    "the order inside one operation of a program, such as tl.sum or tl.dot, which the compiler "
+    "chooses for a GPU and a number of warps",
+    "races between the threads of one program, which tl.debug_barrier prevents",
+    "the last bits of a GPU's arithmetic: the interpreter's is NumPy's",
+)
+
+
+@dataclass
+class Subject:
+    """A kernel or operator, its name and arguments, and how it is called."""
+
+    name: str
+    arguments: dict[str, Any]
+    call: Callable[[dict[str, Any]], Any]
+
+
+@dataclass
+class _Run:
+    """The results of one schedule of all launches."""
+
+    tensors: dict[str, torch.Tensor]
+    launches: list[InterpretedLaunch]
+    overwritten: dict[int, NDArray[np.bool_]]
+    """For each storage among the arguments, the bytes that were stored to before anything read
+    them; empty if there were several launches."""
+
+
+class _Found(Exception):  # noqa: N818
+    """A verdict other than order-independent."""
+
+    def __init__(self, verdict: KernelVerdict, reason: Variation | str) -> None:
+        self.verdict = verdict
+        self.variation = reason if isinstance(reason, Variation) else None
+        self.reason = reason if isinstance(reason, str) else None
+
+
+class Examination:
+    """The runs of one kernel or operator."""
+
+    def __init__(self, subject: Subject, repeats: int, seed: int) -> None:
+        self.subject, self.repeats, self.seed = subject, repeats, seed
+        self.launches: list[InterpretedLaunch] = []
+        self.schedules = 0
+        self.all_orders = True
+        self.atomics: set[str] = set()
+        self.notes: list[str] = []
+        self.tuners: dict[int, tuple[Any, list[Any]]] = {}
+        self.chosen: dict[int, int] = {}
+        self.overwritten: dict[int, NDArray[np.bool_]] = {}
+
+    def certificate(self) -> Certificate:
+        """Make all runs and writes the certificate."""
+        found = None
+        try:
+            self.all_configs()
+        except _Found as error:
+            found = error
+        sources = dict.fromkeys(inspect.getsource(each.function) for each in self.launches)
+        arguments = self.subject.arguments.items()
+        return Certificate(
+            kernel=self.subject.name,
+            language="Triton",
+            sha256=hashlib.sha256("".join(sources).encode()).hexdigest(),
+            arguments=tuple(f"{name}: {_described(value)}" for name, value in arguments),
+            grid=_sizes(self.launches[0].grid),
+            schedules=self.schedules,
+            all_orders=found is None and self.all_orders,
+            races_checked=True,
+            verdict=KernelVerdict.ORDER_INDEPENDENT if found is None else found.verdict,
+            variation=None if found is None else found.variation,
+            reason=None if found is None else found.reason,
+            atomics=tuple(sorted(self.atomics)),
+            notes=tuple(self.notes),
+            not_shown=NOT_SHOWN,
+        )
+
+    def all_configs(self) -> None:
+        """Run every schedule with the first config of each autotuner, then with each other one.
+
+        Raises:
+            _Found: something is wrong.
+        """
+        first = self.all_schedules()
+        for key, (tuner, configs) in list(self.tuners.items()):
+            for number, config in enumerate(configs[1:], start=1):
+                self.chosen = {key: number}
+                try:
+                    other = self.all_schedules()
+                except _Found:
+                    self.notes.append(f"found with the config {config}")
+                    raise
+                names = f"config {configs[0].kwargs}", f"config {config.kwargs}"
+                self.compare(names, first, other)
+            self.chosen = {}
+            if len(configs) > 1:
+                self.notes.append(
+                    f"all {len(configs)} configs of {tuner.base_fn.__name__} give the same bits in "
+                    "the interpreter, which ignores num_warps and num_stages"
+                )
+
+    def all_schedules(self) -> _Run:
+        """Run every schedule with the chosen config; returns the run in program order."""
+        self.overwritten = {}
+        name = "program order"
+        first = self.run(name, lambda launch: Shuffled(None), fill=0)
+        self.overwritten = first.overwritten
+        other = self.run(name, lambda launch: Shuffled(None), fill=1)
+        self.compare((name, f"{name}, other values in new memory"), first, other)
+        conflicts = any(launch.conflicts for launch in first.launches)
+        for number in range(1, self.repeats if conflicts else 2):
+            self.compare_shuffled(name, first, number)
+        self.all_orders = self.all_orders and self.every_order(first)
+        return first
+
+    def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
+        """Make a shuffled run and compares it with the first, whose schedule has this name."""
+        seed = f"seed {self.seed + number - 1}"
+        other = self.run(seed, lambda launch: Shuffled(f"{seed}, {launch}"), fill=number % 2)
+        self.compare((name, seed), first, other)
+
+    def every_order(self, first: _Run) -> bool:
+        """Run all orders of each launch, the other launches in program order; false if too many.
+
+        Every launch must leave the same memory, so that orders of the next one need not be
+        combined with those of this.
+        """
+        for index, launch in enumerate(first.launches):
+            if any(touch.lanes_meet for touch in launch.touches):
+                return False
+            if not (programs := launch.conflicts):
+                continue
+            if len(programs) > CONFLICTING:
+                return False
+
+            def run(
+                choices: list[int], index: int = index, launch: InterpretedLaunch = launch
+            ) -> list[Step]:
+                name = f"programs in the order {', '.join(map(str, choices))}"
+                again = self.run(
+                    name, lambda n: Replayed(choices) if n == index else Shuffled(None), fill=0
+                )
+                self.compare(("program order", name), first, again)
+                if again.launches[index].left != launch.left and launch is not first.launches[-1]:
+                    raise TooManyError
+                return again.launches[index].steps
+
+            try:
+                all_orders(run, ORDERS)
+            except TooManyError:
+                return False
+        return True
+
+    def run(self, name: str, schedule: Callable[[int], Schedule], fill: int) -> _Run:
+        """Make one run.
+
+        Args:
+            name: of the schedule, for messages.
+            schedule: gives that of each launch.
+            fill: chooses between two values of memory that is not initialised.
+
+        Raises:
+            _Found: a race, an access out of bounds or another fault.
+        """
+        self.launches = []
+        copies = Copies(self.subject.arguments)
+        storages = list(copies.storages.values())
+        for index, chosen in self.overwritten.items():
+            as_bytes(storages[index]).numpy()[chosen] = FILLS[fill]
+
+        def start(
+            function: Any, bound: Mapping[str, Any], grid: tuple[int, int, int]
+        ) -> InterpretedLaunch:
+            self.launches.append(InterpretedLaunch(function, grid, schedule(len(self.launches))))
+            return self.launches[-1]
+
+        def tune(tuner: Any, configs: list[Any]) -> Any:
+            self.tuners[id(tuner)] = tuner, configs
+            return configs[self.chosen.get(id(tuner), 0)]
+
+        self.schedules += 1
+        try:
+            with interpreted(start, tune), NewMemory(FILLS[fill]):
+                result = self.subject.call(copies.arguments)
+        except tuple(VERDICTS) as error:
+            if not self.launches:
+                raise
+            place = f"{self.launches[-1].name}: {error} (schedule '{name}')"
+            raise _Found(VERDICTS[type(error)], place) from error
+        finally:
+            touches = [touch for launch in self.launches for touch in launch.touches]
+            self.atomics |= {ATOMICS[touch.operation] for touch in touches if touch.is_atomic}
+        if not self.launches:
+            raise ValueError(
+                f"certify(): {self.subject.name} launched no kernel of Triton's with these "
+                "arguments"
+            )
+        overwritten = {}
+        if len(self.launches) == 1:
+            numbers = {storage.data_ptr(): i for i, storage in enumerate(storages)}
+            for buffer in self.launches[0].memory.buffers:
+                if buffer.real in numbers:
+                    overwritten[numbers[buffer.real]] = buffer.overwritten
+        results = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        names = [f"result[{i}]" if len(results) > 1 else "result" for i in range(len(results))]
+        tensors = copies.tensors | dict(zip(names, results))
+        return _Run(tensors, self.launches, overwritten)
+
+    def compare(self, names: tuple[str, str], first: _Run, second: _Run) -> None:
+        """Compare the results of two runs.
+
+        Raises:
+            _Found: they differ.
+        """
+        if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
+            raise _Found(KernelVerdict.VARIES, variation)
+
+
+def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
+    """A grid without its last sizes of one."""
+    while len(grid) > 1 and grid[-1] == 1:
+        grid = grid[:-1]
+    return grid
+
+
+def _described(value: Any) -> str:
+    """A tensor by dtype and shape; anything else by what it prints."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)

@@ -1,0 +1,340 @@
+"""Triton's interpreter, made to run what a launch decides.
+
+All private names of Triton that this package uses are here, and `PRIVATE` lists them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+from unittest import mock
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime import autotuner, interpreter, jit
+
+from detmode.verify.certificates.triton.launch import InterpretedLaunch
+
+__all__ = ["InterpreterChangedError", "interpreted"]
+
+PRIVATE = [
+    "knobs.runtime.interpret",
+    "runtime.jit.JITFunction.run",
+    "runtime.jit.JITFunction.__call__",
+    "runtime.autotuner.Autotuner.run",
+    "runtime.interpreter.FunctionRewriter.rewrite_ast",
+    "runtime.interpreter.InterpretedFunction.run",
+    "runtime.interpreter.InterpretedFunction.__call__",
+    "runtime.interpreter.TensorHandle",
+    "runtime.interpreter._implicit_cvt",
+    "runtime.interpreter._patch_lang",
+    "runtime.interpreter.interpreter_builder.create_masked_load",
+    "runtime.interpreter.interpreter_builder.create_masked_store",
+    "runtime.interpreter.interpreter_builder.create_atomic_cas",
+    "runtime.interpreter.interpreter_builder.create_atomic_rmw",
+    "runtime.interpreter.interpreter_builder.set_grid_dim",
+    "runtime.interpreter.interpreter_builder.set_grid_idx",
+]
+"""The names below ``triton`` that must be there."""
+
+LANGUAGE = ("", "core", "core.dtype", "core.tensor", "core.condition", "math")
+"""The namespaces of `triton.language` that the interpreter changes."""
+
+Start = Callable[[Any, Mapping[str, Any], tuple[int, int, int]], InterpretedLaunch]
+Tune = Callable[[Any, list[Any]], Any]
+
+
+class InterpreterChangedError(RuntimeError):
+    """The installed Triton lacks something of the interpreter that is needed."""
+
+
+def check() -> None:
+    """Check that the installed Triton has what `PRIVATE` lists.
+
+    Raises:
+        InterpreterChangedError: it does not; the message names what is missing.
+    """
+    missing = []
+    for name in PRIVATE:
+        try:
+            operator.attrgetter(name)(triton)
+        except AttributeError:
+            missing.append(f"triton.{name}")
+    if missing:
+        raise InterpreterChangedError(
+            f"Triton {triton.__version__} has no {', '.join(missing)}, which kernels are "
+            "interpreted with; use another version of Triton, such as 3.9"
+        )
+
+
+@contextmanager
+def interpreted(start: Start, tune: Tune) -> Iterator[None]:
+    """Run launches of Triton's kernels in the interpreter, in this block.
+
+    Args:
+        start: is called for each launch with the kernel's Python function, its arguments by name,
+            and the grid; the launch that it returns is run.
+        tune: is called for each launch of an autotuned kernel with the tuner and its configs;
+            returns the config.
+    """
+    check()
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+        if not warmup:
+            _run(self, args, kwargs, grid, start)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _rewritten(self.fn)(*args, **kwargs)
+
+    def tuned(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args))
+        try:
+            configs = self.configs
+            if self.early_config_prune:
+                configs = self.early_config_prune(configs, self.nargs, **kwargs)
+            config = tune(self, configs)
+            if config.pre_hook is not None:
+                config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+            return self.fn.run(*args, **kwargs, **config.all_kwargs())
+        finally:
+            self.nargs = None
+
+    with ExitStack() as stack:
+        for kind in (jit.JITFunction, interpreter.InterpretedFunction):
+            stack.enter_context(mock.patch.object(kind, "run", run))
+            stack.enter_context(mock.patch.object(kind, "__call__", call))
+        stack.enter_context(mock.patch.object(autotuner.Autotuner, "run", tuned))
+        stack.enter_context(mock.patch.object(triton.knobs.runtime, "interpret", True))
+        builder = interpreter.interpreter_builder
+        options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)
+        # `tl.device_assert` does something under `debug` alone.
+        stack.enter_context(mock.patch.object(builder, "options", options))
+        for name in LANGUAGE:
+            stack.enter_context(_kept(operator.attrgetter(name)(tl) if name else tl))
+        if hasattr(tl.core, "tensor_descriptor_base"):
+            stack.enter_context(_kept(tl.core.tensor_descriptor_base))
+        language = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+        interpreter._patch_lang(language)
+        stack.callback(_rewritten.cache_clear)
+        yield
+
+
+@contextmanager
+def _kept(namespace: Any) -> Iterator[None]:
+    """Restore all attributes of a module or class."""
+    before = dict(vars(namespace))
+    try:
+        yield
+    finally:
+        for name, value in list(vars(namespace).items()):
+            if name not in before:
+                delattr(namespace, name)
+            elif before[name] is not value:
+                setattr(namespace, name, before[name])
+
+
+@functools.cache
+def _rewritten(function: types.FunctionType) -> Callable[..., Any]:
+    """Make what the interpreter calls; the rewriting adds names to the globals of a copy."""
+    names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+    return cast(Callable[..., Any], interpreter.FunctionRewriter(copy).rewrite_ast())
+
+
+def _run(
+    kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, start: Start
+) -> None:
+    """Make one launch, as ``kernel[grid](*args, **kwargs)`` does."""
+    signature = inspect.signature(kernel.fn)
+    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    bound = signature.bind(*args, **known)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    for hook in kernel.pre_run_hooks:
+        hook(*args, **kwargs)
+    sizes = grid(arguments) if callable(grid) else grid
+    sizes = tuple(int(size) for size in ((sizes,) if isinstance(sizes, int) else sizes))
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
+        raise ValueError(f"a grid has one to three sizes, none of them negative, but got {sizes}")
+    sizes += (1,) * (3 - len(sizes))
+    launch = start(kernel.fn, arguments, cast(tuple[int, int, int], sizes))
+    if 0 in sizes:
+        return
+    constants = {param.name for param in jit.JITFunction(kernel.fn).params if param.is_constexpr}
+    converted = {
+        name: value if name in constants else _convert(name, value, launch)
+        for name, value in arguments.items()
+    }
+    body = functools.partial(_rewritten(kernel.fn), **converted)
+    with _hooked(launch):
+        interpreter.interpreter_builder.set_grid_dim(*sizes)
+        launch.run(body, lambda place: interpreter.interpreter_builder.set_grid_idx(*place))
+
+
+def _convert(name: str, value: Any, launch: InterpretedLaunch) -> Any:
+    """Convert an argument for the interpreter; pointers get the addresses of the launch."""
+    if isinstance(value, tuple):
+        each = [_convert(f"{name}[{i}]", one, launch) for i, one in enumerate(value)]
+        return type(value)(*each) if hasattr(value, "_fields") else tuple(each)
+    converted = interpreter._implicit_cvt(value)
+    base = getattr(value, "base", value)  # of a tensor descriptor or of `triton.reinterpret`
+    if isinstance(base, torch.Tensor):
+        handle = converted.handle
+        handle = getattr(handle, "base", handle)
+        handle.data = np.array([launch.memory.address(name, base)], np.uint64)
+    return converted
+
+
+@contextmanager
+def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
+    """Make the interpreter's accesses go through a launch."""
+    builder = interpreter.interpreter_builder
+    load, store = builder.create_masked_load, builder.create_masked_store
+    cas, rmw = builder.create_atomic_cas, builder.create_atomic_rmw
+    handle = interpreter.TensorHandle
+
+    class Result(handle):  # type: ignore[misc, valid-type]
+        """The result of an atomic; knows whether anything has read it."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.was_read = False
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "data":
+                object.__setattr__(self, "was_read", True)
+            return super().__getattribute__(name)
+
+    order: list[str] = []  # of the atomic load, store or poll that runs
+
+    def masked_load(ptrs: Any, mask: Any, other: Any, *policy: Any) -> Any:
+        kept = _kept_lanes(ptrs, mask)
+        pointers = ptrs.data[kept]
+        if not pointers.size:
+            return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, *policy)
+
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
+            ones = handle(np.ones(real.size, bool), tl.int1)
+            return load(handle(real, ptrs.dtype), ones, None, *policy).data
+
+        def finish(loaded: NDArray[Any]) -> Any:
+            data = np.zeros(ptrs.data.shape, loaded.dtype)
+            if other is not None:
+                data[...] = other.data
+            data[kept] = loaded
+            return handle(data, ptrs.get_element_ty())
+
+        *_, is_volatile = policy
+        if order or is_volatile:
+            kind = order[-1] if order else "RELAXED"
+            return launch.atomic("LOAD", pointers, _width(ptrs), kind, perform, finish)
+        return finish(launch.load(pointers, _width(ptrs), perform))
+
+    def masked_store(ptrs: Any, value: Any, mask: Any, *policy: Any) -> None:
+        kept = _kept_lanes(ptrs, mask)
+        pointers = ptrs.data[kept]
+        values = np.broadcast_to(value.data, ptrs.data.shape)[kept]
+        if not pointers.size:
+            return
+
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
+            ones = handle(np.ones(real.size, bool), tl.int1)
+            store(handle(real, ptrs.dtype), handle(values[lanes], value.dtype), ones, *policy)
+            return values[lanes]
+
+        if order:
+            launch.atomic("STORE", pointers, _width(ptrs), order[-1], perform, lambda _: None)
+        else:
+            launch.store(pointers, values, perform)
+
+    def atomic(
+        operation: str, ptrs: Any, val: Any, mask: Any, sem: Any, scope: Any, make: Any
+    ) -> Any:
+        """Make an atomic whose lanes ``make`` performs, given real pointers and a selection."""
+        places = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
+
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
+            return make(handle(real, ptrs.dtype), places[lanes]).data
+
+        def finish(got: NDArray[Any]) -> Any:
+            data = np.zeros(ptrs.data.size, val.data.dtype)
+            data[places] = got
+            return Result(data.reshape(ptrs.data.shape), val.dtype.scalar)
+
+        pointers = ptrs.data.ravel()[places]
+        return launch.atomic(operation, pointers, _width(ptrs), _order(sem, scope), perform, finish)
+
+    def flat(value: Any, ptrs: Any, lanes: NDArray[np.intp]) -> Any:
+        return handle(np.broadcast_to(value.data, ptrs.data.shape).ravel()[lanes], value.dtype)
+
+    def atomic_cas(ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+        def make(real: Any, lanes: NDArray[np.intp]) -> Any:
+            return cas(real, flat(cmp, ptr, lanes), flat(val, ptr, lanes), sem, scope)
+
+        return atomic("CAS", ptr, val, True, sem, scope, make)
+
+    def atomic_rmw(op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        if op.name == "FADD" and ptr.get_element_ty() == tl.bfloat16:
+            raise NotImplementedError(
+                "Triton's interpreter keeps bfloat16 as integers and cannot add it atomically; "
+                "certify the kernel with float32 or float16"
+            )
+
+        def make(real: Any, lanes: NDArray[np.intp]) -> Any:
+            ones = handle(np.ones(lanes.size, bool), tl.int1)
+            return rmw(op, real, flat(val, ptr, lanes), ones, sem, scope)
+
+        return atomic(op.name, ptr, val, mask.data, sem, scope, make)
+
+    def ordered(create: Callable[..., Any]) -> Callable[..., Any]:
+        """Make the loads and stores inside an atomic operation atomic."""
+        parameters = inspect.signature(create)
+
+        def created(*args: Any, **kwargs: Any) -> Any:
+            given = parameters.bind(*args, **kwargs).arguments
+            order.append(_order(given["sem"], given["scope"]))
+            try:
+                return create(*args, **kwargs)
+            finally:
+                order.pop()
+
+        return created
+
+    with ExitStack() as stack:
+        hooks = {
+            "create_masked_load": masked_load,
+            "create_masked_store": masked_store,
+            "create_atomic_cas": atomic_cas,
+            "create_atomic_rmw": atomic_rmw,
+        }
+        for name in ("create_atomic_load", "create_atomic_store", "create_atomic_poll"):
+            if hasattr(builder, name):  # they are newer than the others
+                hooks[name] = ordered(getattr(builder, name))
+        for name, hook in hooks.items():
+            stack.enter_context(mock.patch.object(builder, name, hook))
+        yield
+
+
+def _kept_lanes(ptrs: Any, mask: Any) -> Any:
+    return np.broadcast_to(mask.data, ptrs.data.shape)
+
+
+def _width(ptrs: Any) -> int:
+    return max(1, int(ptrs.get_element_ty().primitive_bitwidth) // 8)
+
+
+def _order(sem: Any, scope: Any) -> str:
+    return "PROGRAM" if scope.name == "CTA" else str(sem.name)

@@ -1,0 +1,140 @@
+"""One launch under a schedule: every access of its programs checked, then made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detmode.verify.certificates.triton.memory import GuardedMemory, Touch
+from detmode.verify.certificates.triton.orders import conflicting
+from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
+
+Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], Any]
+"""Make an access, given the real addresses of some lanes and their numbers; returns an array."""
+
+
+class InterpretedLaunch:
+    """The memory and the programs of a launch, and what the interpreter asks of them.
+
+    Args:
+        function: the kernel's Python function.
+        grid: its programs.
+        schedule: their order.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], grid: tuple[int, int, int], schedule: Schedule
+    ) -> None:
+        self.function, self.name, self.grid = function, function.__name__, grid
+        self.memory, self.schedule = GuardedMemory(grid), schedule
+        self.steps: list[Step] = []
+        self.left: list[bytes] = []
+        """The content of each buffer after the launch."""
+
+    def run(self, body: Callable[[], object], enter: Callable[[tuple[int, ...]], None]) -> None:
+        """Run ``body`` once for each program; ``enter`` is called with the place of each."""
+
+        def place(program: int) -> None:
+            enter(tuple(int(i) for i in np.unravel_index(program, self.grid)))
+
+        count = int(np.prod(self.grid))
+        self.programs = Programs(count, body, place, self.schedule, self.steps)
+        self.programs.run()
+        self.left = [buffer.bytes.tobytes() for buffer in self.memory.buffers]
+
+    @property
+    def touches(self) -> list[Touch]:
+        """The operations of all programs."""
+        return [touch for step in self.steps for touch in step.touches]
+
+    @functools.cached_property
+    def conflicts(self) -> set[int]:
+        """After the run: the programs whose order can matter, or lanes' order within them."""
+        meet = {s.program for s in self.steps if any(touch.lanes_meet for touch in s.touches)}
+        return meet | conflicting(self.steps)
+
+    def load(self, pointers: NDArray[np.uint64], width: int, perform: Perform) -> NDArray[Any]:
+        """Make a plain load of all lanes."""
+        if weary := self.programs.weary:
+            self.programs.switch()
+        real, touch = self._use("load", "LOAD", pointers, width)
+        loaded: NDArray[Any] = perform(real, np.arange(pointers.size))
+        if weary:
+            self.programs.polled(touch, loaded.tobytes())
+        return loaded
+
+    def store(self, pointers: NDArray[np.uint64], values: NDArray[Any], perform: Perform) -> None:
+        """Make a plain store of all lanes."""
+        real, touch = self._use("store", "STORE", pointers, values.dtype.itemsize, values)
+        perform(real, np.arange(pointers.size))
+        self.programs.changed(touch)
+
+    def atomic(
+        self,
+        operation: str,
+        pointers: NDArray[np.uint64],
+        width: int,
+        order: str,
+        perform: Perform,
+        finish: Callable[[NDArray[Any]], Any],
+    ) -> Any:
+        """Make an atomic operation, whose lanes run as the schedule says.
+
+        Args:
+            operation: ``"LOAD"``, ``"STORE"``, ``"CAS"``, or the name of what reads, modifies and
+                writes.
+            pointers: one address for each lane.
+            width: bytes of an element.
+            order: ``"RELAXED"``, ``"ACQUIRE"``, ``"RELEASE"`` or ``"ACQUIRE_RELEASE"``;
+                ``"PROGRAM"`` where it is atomic only among the threads of its program.
+            perform: makes the access for some lanes; returns what it returns for them.
+            finish: makes the handle of all lanes' results, which is returned.
+        """
+        kind = "atomic load" if operation == "LOAD" else "atomic"
+        if order == "PROGRAM":
+            kind = "load" if operation == "LOAD" else "store"
+        results: NDArray[Any] = np.zeros(0)
+        touches = []
+        for lanes in self.schedule.lanes(pointers.size) if pointers.size else ():
+            self.programs.switch()
+            chosen, program = pointers[lanes], self.programs.current
+            real, touch = self._use(kind, operation, chosen, width)
+            before = self.memory.peek(chosen, width)
+            got = perform(real, lanes)
+            changed = (self.memory.peek(chosen, width) != before).any(axis=1)
+            if changed.any():
+                self.programs.changed(touch)
+            else:
+                self.programs.polled(touch, got.tobytes())
+            results = results if results.size else np.zeros(pointers.size, got.dtype)
+            results[lanes] = got
+            touches.append(touch)
+            releases = changed if operation == "CAS" else np.ones_like(changed)
+            self.memory.order(
+                program,
+                chosen,
+                acquires="ACQUIRE" in order,
+                releases=releases & ("RELEASE" in order),
+                replaces=operation == "STORE",
+            )
+        handle = finish(results)
+        for touch in touches:
+            touch.result = handle
+        return handle
+
+    def _use(
+        self,
+        kind: str,
+        operation: str,
+        pointers: NDArray[np.uint64],
+        width: int,
+        values: NDArray[Any] | None = None,
+    ) -> tuple[NDArray[np.uint64], Touch]:
+        real, addresses = self.memory.use(self.programs.current, kind, pointers, width, values)
+        touch = Touch(kind, operation, addresses, width, pointers.size)
+        self.programs.access(touch)
+        return real, touch

@@ -1,0 +1,229 @@
+"""Schedules of a launch: which program runs next, and in which order the lanes of an atomic run."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detmode.verify.certificates.triton.memory import Touch
+
+PATIENCE = 1000
+"""Rounds in which all programs wait and none changes memory, before the launch is given up."""
+
+LONG = 10_000
+"""Accesses of a program without an atomic, after which another may run: it may be waiting."""
+
+
+class StuckError(Exception):
+    """Every program waits for memory that none of them changes."""
+
+
+@dataclass
+class Step:
+    """A program's accesses from one atomic to the next, and which programs could have run."""
+
+    program: int
+    ready: frozenset[int]
+    touches: list[Touch] = field(default_factory=list)
+
+
+class Schedule(Protocol):
+    """Decide the order of a launch."""
+
+    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
+        """Return the program to go on, and all that could; none of them if nobody asks."""
+
+    def lanes(self, count: int) -> list[NDArray[np.intp]]:
+        """Split an atomic's lanes into operations, in their order."""
+
+
+class Shuffled:
+    """A schedule by a seed: programs start in another order, up to eight run at once.
+
+    Another program may go on before each atomic, and an atomic's lanes run in another order, in
+    several groups. Without a seed, programs run one after another in program order.
+    """
+
+    def __init__(self, seed: str | None) -> None:
+        self.random = None if seed is None else random.Random(seed)
+        self.window = 1 if self.random is None else self.random.choice((1, 2, 4, 8))
+        self.waiting: list[int] | None = None
+        self.started: list[int] = []
+
+    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
+        """Return one of the programs that have started, or starts another."""
+        if self.waiting is None:
+            self.waiting = list(range(programs.count))
+            if self.random is not None:
+                self.random.shuffle(self.waiting)
+            self.waiting.reverse()
+        self.started = [each for each in self.started if each not in programs.finished]
+        ready = [each for each in self.started if each not in programs.blocked]
+        while self.waiting and len(ready) < self.window:
+            ready.append(self.waiting.pop())
+            self.started.append(ready[-1])
+        chosen = ready[0] if self.random is None else self.random.choice(ready)
+        return chosen, frozenset()
+
+    def lanes(self, count: int) -> list[NDArray[np.intp]]:
+        """Return the lanes in one group, or shuffled in up to three."""
+        if self.random is None:
+            return [np.arange(count)]
+        order = np.array(self.random.sample(range(count), count), np.intp)
+        cuts = sorted(self.random.choices(range(count + 1), k=2))
+        return [group for group in np.split(order, cuts) if group.size]
+
+
+class Replayed:
+    """A schedule that makes given choices, and then stays with a program as long as it can."""
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self.choices = iter(choices)
+
+    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
+        """Return the next given choice."""
+        ready = programs.ready()
+        chosen = next(self.choices, programs.current)
+        return chosen if chosen in ready else min(ready), ready
+
+    def lanes(self, count: int) -> list[NDArray[np.intp]]:
+        """Return the lanes in one group."""
+        return [np.arange(count)]
+
+
+class Programs:
+    """The programs of one launch, each a thread of its own, of which one runs at a time."""
+
+    def __init__(
+        self,
+        count: int,
+        body: Callable[[], object],
+        enter: Callable[[int], None],
+        schedule: Schedule,
+        steps: list[Step],
+    ) -> None:
+        self.count, self.body, self.enter, self.schedule = count, body, enter, schedule
+        self.steps = steps
+        self.current = -1
+        self.finished: set[int] = set()
+        self.blocked: dict[int, set[int]] = {}
+        """Programs that poll, and the addresses whose change they wait for."""
+
+        self._turns: dict[int, threading.Semaphore] = {}
+        self._threads: list[threading.Thread] = []
+        self._done = threading.Event()
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._polled: dict[int, object] = {}
+        self._rounds = 0
+        self._accesses = 0
+
+    def ready(self) -> frozenset[int]:
+        """Return the programs that can go on."""
+        return frozenset(range(self.count)) - self.finished - self.blocked.keys()
+
+    def run(self) -> None:
+        """Run all programs to their ends; raises what the first one to fail raises."""
+        try:
+            self._go_on()
+            while not self._done.wait(1.0):
+                pass
+        finally:
+            self._stopped = True
+            for turn in self._turns.values():
+                turn.release()
+            for thread in self._threads:
+                thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def access(self, touch: Touch) -> None:
+        """Record what the running program used."""
+        if self._stopped:
+            raise _StoppedError
+        self.steps[-1].touches.append(touch)
+        self._accesses += 1
+
+    def changed(self, touch: Touch) -> None:
+        """Free the programs that wait for memory which the running program changed."""
+        self._rounds = 0
+        self._polled.pop(self.current, None)
+        if self.blocked:
+            changed = set(touch.addresses.tolist())
+            for program, awaited in list(self.blocked.items()):
+                if not awaited.isdisjoint(changed):
+                    del self.blocked[program]
+
+    def polled(self, touch: Touch, seen: bytes) -> None:
+        """Block a program which sees for the second time in a row what it saw before.
+
+        It goes on when another program changes the memory, or when all programs wait.
+        """
+        look = (touch.addresses.tobytes(), seen)
+        if self._polled.get(self.current) == look:
+            self.blocked[self.current] = set(touch.addresses.tolist())
+        else:
+            self._rounds = 0
+        self._polled[self.current] = look
+
+    @property
+    def weary(self) -> bool:
+        """True if the running program made many accesses without an atomic."""
+        return self._accesses >= LONG
+
+    def switch(self) -> None:
+        """End a step of the running program; others may run before it returns."""
+        turn = self._turns[self.current]
+        if self._go_on():
+            turn.acquire()
+        if self._stopped:
+            raise _StoppedError
+
+    def _go_on(self) -> bool:
+        """Give the turn to the program that the schedule chooses; false if it has the turn."""
+        if len(self.finished) == self.count:
+            self._done.set()
+            return True
+        if len(self.finished) + len(self.blocked) == self.count:
+            self._rounds += 1
+            if self._rounds > PATIENCE:
+                raise StuckError("all programs wait for memory that none of them changes")
+            self.blocked.clear()
+        before = self.current
+        chosen, ready = self.schedule.choose(self)
+        self.steps.append(Step(chosen, ready))
+        self.current, self._accesses = chosen, 0
+        self.enter(chosen)
+        if chosen == before:
+            return False
+        if chosen in self._turns:
+            self._turns[chosen].release()
+        else:
+            self._turns[chosen] = threading.Semaphore(0)
+            thread = threading.Thread(target=self._program, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return True
+
+    def _program(self) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                self.body()
+            self.finished.add(self.current)
+            self._go_on()
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            if not self._stopped:
+                self._failure = error
+                self._done.set()
+
+
+class _StoppedError(BaseException):
+    """End the threads of a launch that is given up."""
