@@ -220,15 +220,15 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
 
     order: list[str] = []  # of the atomic load, store or poll that runs
 
-    def masked_load(ptrs: Any, mask: Any, other: Any, cache_policy: Any, is_volatile: Any) -> Any:
+    def masked_load(ptrs: Any, mask: Any, other: Any, *policy: Any) -> Any:
         kept = _kept_lanes(ptrs, mask)
         pointers = ptrs.data[kept]
         if not pointers.size:
-            return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, None, False)
+            return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, *policy)
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             ones = handle(np.ones(real.size, bool), tl.int1)
-            return load(handle(real, ptrs.dtype), ones, None, None, False).data
+            return load(handle(real, ptrs.dtype), ones, None, *policy).data
 
         def finish(loaded: NDArray[Any]) -> Any:
             data = np.zeros(ptrs.data.shape, loaded.dtype)
@@ -237,12 +237,13 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
             data[kept] = loaded
             return handle(data, ptrs.get_element_ty())
 
+        *_, is_volatile = policy
         if order or is_volatile:
             kind = order[-1] if order else "RELAXED"
             return launch.atomic("LOAD", pointers, _width(ptrs), kind, perform, finish)
         return finish(launch.load(pointers, _width(ptrs), perform))
 
-    def masked_store(ptrs: Any, value: Any, mask: Any, cache_policy: Any) -> None:
+    def masked_store(ptrs: Any, value: Any, mask: Any, *policy: Any) -> None:
         kept = _kept_lanes(ptrs, mask)
         pointers = ptrs.data[kept]
         values = np.broadcast_to(value.data, ptrs.data.shape)[kept]
@@ -251,7 +252,7 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             ones = handle(np.ones(real.size, bool), tl.int1)
-            store(handle(real, ptrs.dtype), handle(values[lanes], value.dtype), ones, None)
+            store(handle(real, ptrs.dtype), handle(values[lanes], value.dtype), ones, *policy)
             return values[lanes]
 
         if order:
