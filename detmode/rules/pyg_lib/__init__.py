@@ -32,12 +32,15 @@ above the dispatch mode, and no mode sees their CUDA kernels. ``torch_scatter.sc
 or "mean" calls PyTorch's ``scatter_add_``, which the family ``scatter`` has.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from detmode.rules.pyg_lib import launch
 from detmode.table.chain import chain, on_cuda
 from detmode.table.conditions import dtype_in
 from detmode.table.rule import Refuse
 
-SUMS = {
+SUMS: dict[str, Callable[..., Any]] = {
     "pyg::scatter_sum": launch.scatter_sum,
     "pyg::scatter_mul": launch.scatter_mul,
     "pyg::segment_sum_coo": launch.segment_sum_coo,

@@ -72,7 +72,8 @@ def _reference(arguments: Arguments, dim: int, reduce: str) -> Tensor:
         sizes = list(src.shape)
         sizes[dim] = arguments["dim_size"]
         out = src.new_full(sizes, reduce == "prod")
-    return out.scatter_reduce(dim, index, src, reduce, include_self=True)
+    result: Tensor = out.scatter_reduce(dim, index, src, reduce, include_self=True)
+    return result
 
 
 def scatter_reference(
