@@ -22,6 +22,7 @@ from detmode.table import conditions
 from detmode.table.call import Call, Signature
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import resolve
+from detmode.table.twins import twin_of
 from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_bits, check_races, check_truth
 
@@ -149,6 +150,14 @@ def test_attention_is_asked_to_be_deterministic(op: str, intercept: Any) -> None
     last = results[-1] if isinstance(results, tuple) else results
     assert torch.equal(last, given["softmax_lse"] + 1)
     assert [record.action for record in mode.records] == ["substitute"]
+
+
+def test_attention_returns_in_compiled_code() -> None:
+    """What stands for it in compiled graphs returns its results, beside what it writes."""
+    for op in ATTENTION:
+        func = resolve(op)
+        assert func is not None
+        assert len(twin_of(func)._schema.returns) == len(func._schema.returns), op
 
 
 def test_attention_without_substitutes_warns() -> None:
