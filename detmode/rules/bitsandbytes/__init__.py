@@ -18,7 +18,8 @@ None: no other kernel runs.
 
 ## Limits
 
-Checked against bitsandbytes 0.50.2. Percentile clipping adds a norm by ``atomicAdd`` as well, in a
+The operator's schema is checked against bitsandbytes 0.50.2; the atomics were found in its
+sources. Percentile clipping adds a norm by ``atomicAdd`` as well, in a
 library that is called past the dispatcher: no mode sees it. Leave ``percentile_clipping`` at 100.
 Its quantization, and its products of quantized matrices, have one owner for each result, and have
 no rows.

@@ -21,8 +21,8 @@ Since 1.6: a buffer of partial sums for each block, and their sum.
 
 The operator's name is taken from the sources of 1.5 and 1.6; the tests define one of its schema,
 since the package needs a GPU to be built. Before 1.5 the extension is called past the dispatcher,
-and no mode sees it. So it is with the kernels of mamba-ssm itself, which read PyTorch's flag since
-2.3 unless ``MAMBA_DETERMINISTIC=0`` is set.
+and no mode sees it. So it is with the kernels of mamba-ssm itself, whose newer releases read
+PyTorch's flag unless ``MAMBA_DETERMINISTIC=0`` is set.
 """
 
 from detmode.table.chain import Row, chain

@@ -20,8 +20,8 @@ None: no other kernel runs.
 
 ## Limits
 
-Names are taken from the sources of vLLM 0.8 to 0.11 and of sgl-kernel; the tests check the rows
-against these names, without the packages. For fewer than 1024 assignments to at most 64 experts
+Names are taken from the sources of vLLM and sgl-kernel of 2025; the tests check the rows against
+these names, without the packages. For fewer than 1024 assignments to at most 64 experts
 ``moe_align_block_size`` orders tokens by threads, without a counter; a call does not say so. A
 product that treats its rows alike gives a token the same bits in any place: where that is so, use
 ``detmode.allow("_moe_C::moe_align_block_size")``. The Triton kernels of ``fused_moe`` have one

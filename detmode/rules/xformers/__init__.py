@@ -18,8 +18,8 @@ None: no other kernel runs.
 
 ## Limits
 
-Names are taken from the sources of xFormers 0.0.20 to 0.0.32; the tests check the rows against
-these names, without the package. Its newer builds with flash-attn-3 read PyTorch's flag in
+Names are taken from xFormers' sources of 2023 to 2025; the tests check the rows against these
+names, without the package. Its newer builds with flash-attn-3 read PyTorch's flag in
 ``xformers_flash3::flash_bwd``; a call does not say whether the build does, and detmode warns.
 ``F.scaled_dot_product_attention`` has a deterministic backward.
 """
