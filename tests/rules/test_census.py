@@ -27,7 +27,7 @@ def test_atomics_on_floats_have_rows() -> None:
 
 
 def test_operators_without_atomics_have_none() -> None:
-    """What has no atomics is not refused: its results do not vary."""
+    """An operator without atomics is not refused: its results do not vary."""
     ops = {op for fact in CENSUS["none"] for op in fact["operators"]}
     wrong = sorted(op for op in ops if acts(op))
     assert not wrong, f"the census says that {wrong[0]} does not vary, and a family has a row"

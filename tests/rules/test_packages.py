@@ -99,6 +99,11 @@ def _attention(op: str, *args: Any, **kwargs: Any) -> Any:
     return (*written, softmax_d, softmax_d.clone()) if op.endswith("::bwd") else softmax_d
 
 
+def _asks_for_the_gpu(*args: Any, **kwargs: Any) -> Any:
+    """As flash-attn-3 does, by ``torch.cuda.get_device_capability(q.device)``."""
+    raise ValueError("Expected a cuda device, but got: meta")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def defined() -> Iterator[None]:
     """Inside, ``torch.ops`` has the operators."""
@@ -116,6 +121,7 @@ def defined() -> Iterator[None]:
             library.impl(name, partial(_by_name, op, references[op]), "CPU")
         elif op in ATTENTION:
             library.impl(name, partial(_attention, op), "CPU")
+            torch.library.register_fake(op, _asks_for_the_gpu, lib=library)
         else:
             library.impl(name, lambda *args, **kwargs: None, "CPU")
     yield
@@ -153,7 +159,7 @@ def test_attention_is_asked_to_be_deterministic(op: str, intercept: Any) -> None
 
 
 def test_attention_returns_in_compiled_code() -> None:
-    """What stands for it in compiled graphs returns its results, beside what it writes."""
+    """Its twin in compiled graphs returns its results, beside what it writes."""
     for op in ATTENTION:
         func = resolve(op)
         assert func is not None

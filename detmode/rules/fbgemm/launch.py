@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import checks_all
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows
@@ -13,7 +12,6 @@ from detmode.cuda.rows.sums import add_rows
 DTYPES = FLOATING
 
 
-@checks_all
 def jagged_index_add(
     values: Tensor,
     indices: Tensor,
@@ -30,7 +28,7 @@ def jagged_index_add(
         input_offsets: of each sequence, the row behind its last; int64, as ``output_offsets``.
         output_offsets: the same for the sequences of the result.
         num_output_rows: the rows of the result.
-        num_dense_input_rows: how many rows of ``values`` take part; all of them if ``None``.
+        num_dense_input_rows: the number of rows of ``values`` that are added; ``None`` for all.
 
     Raises:
         RuntimeError: sizes or dtypes that do not go together.

@@ -1,4 +1,4 @@
-"""Backward of the packages flash-attn and flash-attn-3: ``flash_attn_func`` and its kin.
+"""Backward of the packages flash-attn and flash-attn-3: ``flash_attn_func`` and its variants.
 
 The rows have no effect until one of the packages is imported. PyTorch's own copy of the kernels is
 in the family ``attention``.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import checks_all
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows, multiply_rows
@@ -15,7 +14,6 @@ from detmode.cuda.rows.sums import add_rows, multiply_rows
 DTYPES = FLOATING
 
 
-@checks_all
 def scatter_sum(
     src: Tensor,
     index: Tensor,
@@ -38,7 +36,6 @@ def scatter_sum(
     return _scattered(src, index, dim, out, dim_size, 0, add_rows)
 
 
-@checks_all
 def scatter_mul(
     src: Tensor,
     index: Tensor,
@@ -50,7 +47,6 @@ def scatter_mul(
     return _scattered(src, index, dim, out, dim_size, 1, multiply_rows)
 
 
-@checks_all
 def segment_sum_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> Tensor:
@@ -65,7 +61,6 @@ def segment_sum_coo(
     return scatter_sum(src, _expanded(index, src), index.dim() - 1, out, dim_size)
 
 
-@checks_all
 def segment_mean_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> Tensor:
