@@ -371,3 +371,12 @@ def test_precision_before_pytorch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
     expected = {"matmul": "bf16", "convolution": "float32", "RNN": "float32"}
     assert numerics._float32_precisions() == expected
+
+
+def test_packages_that_no_mode_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package whose kernels pass by the dispatcher is a note with its remedy."""
+    (tmp_path / "transformer_engine.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = software.LOOKS[3]()
+    assert (found.subject, found.severity) == ("transformer_engine", "note")
+    assert "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0" in str(found.remedy)

@@ -33,6 +33,9 @@ _ABOUT_INDICES = (
     "index_copy_(): Number of indices",
     "index_copy_(): When source and destination are not scalars",
 )
+_ABOUT_META_FUNCTIONS = ("values to unpack", "Expected a cuda device")
+"""A Python meta function unpacks a list of a wrong length, or asks for the GPU of a tensor: the
+launcher checks it."""
 
 
 def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
@@ -58,8 +61,7 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
             kind = IndexError if "out of bounds" in str(error) else RuntimeError
             raise kind(str(error)) from error
         except ValueError as error:
-            # A Python meta function that unpacks a list of a wrong length: the launcher checks it.
-            if "values to unpack" not in str(error):
+            if not any(text in str(error) for text in _ABOUT_META_FUNCTIONS):
                 raise
             return
         except RuntimeError as error:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ParamSpec
 
 import torch
@@ -17,6 +18,7 @@ from detmode.cuda.dtypes import INTEGRAL as INTEGRAL
 from detmode.cuda.dtypes import REDUCED as REDUCED
 from detmode.environment import nccl
 from detmode.environment.process_setting import FILL, FLAG
+from detmode.environment.versions import parse_version
 from detmode.table.call import Call
 from detmode.table.reductions import has_an_order
 from detmode.table.values import Value, check_name
@@ -31,6 +33,7 @@ __all__ = [
     "argument",
     "argument_given",
     "bias_of",
+    "causal_conv1d_adds_by_atomics",
     "cublas_workspace_unset",
     "decided",
     "deterministic_flag",
@@ -346,6 +349,23 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
     """``CUBLAS_WORKSPACE_CONFIG`` is not in ``accepted``: by default ``:4096:8`` and ``:16:8``."""
     values = accepted or (":4096:8", ":16:8")
     return _unnamed(lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values)
+
+
+@_by_name
+def causal_conv1d_adds_by_atomics() -> Condition:
+    """causal-conv1d is older than 1.6, or ``CAUSAL_CONV1D_DETERMINISTIC`` begins with ``0``."""
+    installed = _version_of("causal-conv1d")
+    is_older = installed is not None and installed < (1, 6)
+    return _unnamed(
+        lambda call: is_older or os.environ.get("CAUSAL_CONV1D_DETERMINISTIC", "")[:1] == "0"
+    )
+
+
+def _version_of(package: str) -> tuple[int, int] | None:
+    try:
+        return parse_version(version(package))
+    except PackageNotFoundError:
+        return None
 
 
 @_by_name

@@ -9,11 +9,15 @@ import torch
 
 @cache
 def variant_of(func: torch._ops.OpOverload) -> str:
-    """Return ``"functional"``, ``"inplace"`` or ``"out"`` (also for ``grad_input`` variants)."""
+    """Return ``"functional"``, ``"inplace"`` or ``"out"`` (also for ``grad_input`` variants).
+
+    An operator that writes to its arguments and returns new tensors is functional here: its results
+    are delivered as they are.
+    """
     schema = func._schema
     if any(argument.is_out for argument in schema.arguments):
         return "out"
-    if schema.is_mutable:
+    if schema.is_mutable and all(result.alias_info for result in schema.returns):
         return "inplace"
     return "functional"
 

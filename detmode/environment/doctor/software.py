@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import sys
 from collections.abc import Iterator
 
@@ -95,4 +96,26 @@ def _launch_by(device: str, subject: str, fine: str, effect: str, severity: str)
     return Finding.either(subject, state, reason is None, fine, effect, reason, severity)
 
 
-LOOKS: tuple[Look, ...] = (_pytorch, _devices, _launches)
+_UNSEEN = {
+    "mamba_ssm": "releases that do not read PyTorch's flag add by atomics; update it, and leave "
+    "MAMBA_DETERMINISTIC unset",
+    "torch_scatter": "use torch_geometric.utils.scatter, or pyg-lib, for products and segments",
+    "transformer_engine": "export NVTE_ALLOW_NONDETERMINISTIC_ALGO=0",
+}
+"""Packages whose CUDA kernels are called past the dispatcher, and the remedy of each."""
+
+
+def _packages() -> Iterator[Finding]:
+    for name, remedy in _UNSEEN.items():
+        if importlib.util.find_spec(name) is not None:
+            yield Finding(
+                name,
+                "installed",
+                "it calls CUDA kernels past PyTorch's dispatcher, where no mode sees them; some "
+                "add by atomics",
+                remedy,
+                "note",
+            )
+
+
+LOOKS: tuple[Look, ...] = (_pytorch, _devices, _launches, _packages)
