@@ -58,7 +58,7 @@ class NewMemory(TorchDispatchMode):
     """Fill every byte of new memory, also inside operators that are written in Python."""
 
     def __init__(self, byte: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         self.byte = byte
 
     def __torch_dispatch__(

@@ -86,7 +86,7 @@ class _Run:
     them; empty if there were several launches."""
 
 
-class _Found(Exception):  # noqa: N818
+class _Found(Exception):  # noqa: N818 -- a verdict, no error
     """A verdict other than order-independent."""
 
     def __init__(self, verdict: KernelVerdict, reason: Variation | str) -> None:

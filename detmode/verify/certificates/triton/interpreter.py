@@ -206,6 +206,7 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
     cas, rmw = builder.create_atomic_cas, builder.create_atomic_rmw
     handle = interpreter.TensorHandle
 
+    # Triton is untyped, and imported late.
     class Result(handle):  # type: ignore[misc, valid-type]
         """The result of an atomic; knows whether anything has read it."""
 
