@@ -221,15 +221,15 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
 
     order: list[str] = []  # of the atomic load, store or poll that runs
 
-    def masked_load(ptrs: Any, mask: Any, other: Any, *policy: Any) -> Any:
+    def masked_load(ptrs: Any, mask: Any, other: Any, *policy: Any, **named: Any) -> Any:
         kept = _kept_lanes(ptrs, mask)
         pointers = ptrs.data[kept]
         if not pointers.size:
-            return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, *policy)
+            return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, *policy, **named)
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             ones = handle(np.ones(real.size, bool), tl.int1)
-            return load(handle(real, ptrs.dtype), ones, None, *policy).data
+            return load(handle(real, ptrs.dtype), ones, None, *policy, **named).data
 
         def finish(loaded: NDArray[Any]) -> Any:
             data = np.zeros(ptrs.data.shape, loaded.dtype)
@@ -238,7 +238,7 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
             data[kept] = loaded
             return handle(data, ptrs.get_element_ty())
 
-        *_, is_volatile = policy
+        *_, is_volatile = *policy, *named.values()
         if order or is_volatile:
             kind = order[-1] if order else "RELAXED"
             return launch.atomic("LOAD", pointers, _width(ptrs), kind, perform, finish)
