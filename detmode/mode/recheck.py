@@ -86,6 +86,10 @@ class VaryingCall:
     rule: str | None
 
 
+_lock = Lock()
+"""One for all modes: a lock that dies with its mode would lose an interrupt that comes then."""
+
+
 class RecheckError(RuntimeError):
     """Calls gave other bits when they were made again on the same inputs.
 
@@ -130,7 +134,6 @@ class Recheck:
     def __init__(self, rate: float, logger: logging.Logger) -> None:
         self._rate = rate
         self._logger = logger
-        self._lock = Lock()
         self._process = os.getpid()
         self._digests: Digests | None = None
         self._waiting: list[_MadeTwice] = []
@@ -174,7 +177,7 @@ class Recheck:
         Raises:
             RecheckError: two digests of a call differ.
         """
-        calls = self._lock.run(self._take)
+        calls = _lock.run(self._take)
         if not calls:
             return
         message = _message(calls)
@@ -278,7 +281,7 @@ class Recheck:
             if not _KNOWN_TO_VARY.isdisjoint(actions):
                 return "allowed"
             with without_modes():
-                self._lock.run(self._add, call, number, first, data_of(func, args, kwargs, result))
+                _lock.run(self._add, call, number, first, data_of(func, args, kwargs, result))
         except Exception as error:
             return f"not made again: {error!r}"
         return None

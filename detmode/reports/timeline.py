@@ -19,6 +19,11 @@ _Cells = defaultdict[str, defaultdict[int, Counter[int]]]
 """For each module: of each bin how many calls of each group, by the group's rank."""
 
 
+# One for all: of a lock that dies with its course the end would run Python code, in which an
+# interrupt would be lost.
+_lock = Lock()
+
+
 class Course:
     """The order of a run's calls, in memory that does not grow with their number.
 
@@ -27,7 +32,6 @@ class Course:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._latest: list[tuple[int, str | None]] = []
         self._counts: Counter[tuple[int, int, str | None]] = Counter()
         self._length = 1
@@ -42,11 +46,11 @@ class Course:
         """
         self._latest.append((row, module))
         if len(self._latest) >= _RECENT:
-            self._lock.run(self._count)
+            _lock.run(self._count)
 
     def calls(self) -> list[tuple[int, str | None, int]]:
         """Return the row, the module and the number of calls of each part, in order."""
-        return self._lock.run(self._parts)
+        return _lock.run(self._parts)
 
     def _parts(self) -> list[tuple[int, str | None, int]]:
         counted = [(row, module, count) for (_, row, module), count in self._counts.items()]
