@@ -36,7 +36,7 @@ def steps(page: str) -> Iterator[tuple[str, str]]:
 
 
 def run(command: str, folder: Path) -> str:
-    """What a command prints, on both streams, in a terminal of 80 columns."""
+    """The output of a command, on both streams, in a terminal of 80 columns."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -36,7 +36,8 @@ from detmode.cli.parser import main
 
 before = len(sys.modules)
 for found in pkgutil.walk_packages(detmode.__path__, "detmode."):
-    if not found.name.endswith("__main__"):  # the command itself
+    # The command itself, and what needs packages that are optional.
+    if not found.name.endswith("__main__") and "detmode.integrations." not in found.name:
         importlib.import_module(found.name)
 assert len(sys.modules) > before + 100
 for name in dir(detmode):

@@ -13,7 +13,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import detmode
-from detmode.cli.parser import _parser
+from detmode.cli.parser import _parsers
 from detmode.testing import pytest_plugin
 
 if sys.version_info >= (3, 11):
@@ -26,7 +26,7 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*-*.yml"))
-COMMANDS = next(each.choices for each in _parser()._actions if each.choices)
+_, COMMANDS = _parsers()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FIELDS = {
     "checkboxes": {"label", "description", "options"},

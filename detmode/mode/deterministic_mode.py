@@ -149,11 +149,14 @@ class DeterministicMode(Interception):
         self.rechecked: Recheck | None = None
 
     def as_locked(self) -> dict[str, Value]:
-        """Return the section that the mode has in a lock."""
-        return {"mode": repr(self), "rules": self._table.fingerprint}
+        """Return the section that the mode has in a lock; no bit depends on the schedule."""
+        return {"mode": self._as_call("schedule_seed"), "rules": self._table.fingerprint}
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as a call has them."""
+        return self._as_call()
+
+    def _as_call(self, *left_out: str) -> str:
         defaults = inspect.signature(DeterministicMode).parameters
         values = {
             **asdict(self._policy),
@@ -166,7 +169,11 @@ class DeterministicMode(Interception):
             "compile": self.compiles,
             "recheck": self._recheck,
         }
-        given = [f"{k}={v!r}" for k, v in values.items() if v != defaults[k].default]
+        given = [
+            f"{name}={value!r}"
+            for name, value in values.items()
+            if value != defaults[name].default and name not in left_out
+        ]
         return f"{type(self).__name__}({', '.join(given)})"
 
     def __dir__(self) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from detmode.cuda.undo import Lock
 from detmode.environment.process_setting import FLAG
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
-from detmode.reports.timeline import Course
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition
@@ -21,6 +22,63 @@ from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
 """Calls of a row that are logged."""
+_RECENT = 8192
+"""The latest calls, which are kept one by one."""
+_STRETCHES = 2048
+"""The most parts of a run in which earlier calls are counted."""
+
+
+# One for all: of a lock that dies with its course the end would run Python code, in which an
+# interrupt would be lost.
+_lock = Lock()
+
+
+class Course:
+    """The order of a run's calls, in memory that does not grow with their number.
+
+    The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
+    become twice as long whenever there are too many. Several threads may add calls.
+    """
+
+    def __init__(self) -> None:
+        self._latest: list[tuple[int, str | None]] = []
+        self._counts: Counter[tuple[int, int, str | None]] = Counter()
+        self._length = 1
+        self._counted = 0
+
+    def add(self, row: int, module: str | None) -> None:
+        """Add a call.
+
+        Args:
+            row: a number for its row.
+            module: the path of its module.
+        """
+        self._latest.append((row, module))
+        if len(self._latest) >= _RECENT:
+            _lock.run(self._count)
+
+    def calls(self) -> list[tuple[int, str | None, int]]:
+        """Return the row, the module and the number of calls of each part, in order."""
+        return _lock.run(self._parts)
+
+    def _parts(self) -> list[tuple[int, str | None, int]]:
+        counted = [(row, module, count) for (_, row, module), count in self._counts.items()]
+        return counted + [(row, module, 1) for row, module in list(self._latest)]
+
+    def _count(self) -> None:
+        latest = self._latest[:_RECENT]
+        if len(latest) < _RECENT:
+            return  # another thread has counted them
+        while (self._counted + _RECENT) // self._length >= _STRETCHES:
+            halved: Counter[tuple[int, int, str | None]] = Counter()
+            for (stretch, row, module), count in self._counts.items():
+                halved[stretch // 2, row, module] += count
+            self._counts, self._length = halved, self._length * 2
+        for place, (row, module) in enumerate(latest, start=self._counted):
+            self._counts[place // self._length, row, module] += 1
+        self._counted += _RECENT
+        # Other threads may have added calls behind them.
+        del self._latest[:_RECENT]
 
 
 class RowCounter:

@@ -73,7 +73,7 @@ def to_html(page: Page) -> str:
 
 
 def to_fragment(page: Page) -> str:
-    """What a notebook shows of the page: the verdict, opened calls, and the first rows."""
+    """The part of the page that a notebook shows: the verdict, opened calls, and the first rows."""
     more = len(page.table.rows) - _ROWS
     return _environment.get_template("fragment.html").render(
         page=page,

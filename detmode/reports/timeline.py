@@ -7,69 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from detmode.cuda.undo import Lock
-
 _BINS = 240
 _LANES = 40
-_STRETCHES = 2048
-_RECENT = 8192
 NO_MODULE = "(no module)"
 
 _Cells = defaultdict[str, defaultdict[int, Counter[int]]]
 """For each module: of each bin how many calls of each group, by the group's rank."""
-
-
-# One for all: of a lock that dies with its course the end would run Python code, in which an
-# interrupt would be lost.
-_lock = Lock()
-
-
-class Course:
-    """The order of a run's calls, in memory that does not grow with their number.
-
-    The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
-    become twice as long whenever there are too many. Several threads may add calls.
-    """
-
-    def __init__(self) -> None:
-        self._latest: list[tuple[int, str | None]] = []
-        self._counts: Counter[tuple[int, int, str | None]] = Counter()
-        self._length = 1
-        self._counted = 0
-
-    def add(self, row: int, module: str | None) -> None:
-        """Add a call.
-
-        Args:
-            row: a number for its row.
-            module: the path of its module.
-        """
-        self._latest.append((row, module))
-        if len(self._latest) >= _RECENT:
-            _lock.run(self._count)
-
-    def calls(self) -> list[tuple[int, str | None, int]]:
-        """Return the row, the module and the number of calls of each part, in order."""
-        return _lock.run(self._parts)
-
-    def _parts(self) -> list[tuple[int, str | None, int]]:
-        counted = [(row, module, count) for (_, row, module), count in self._counts.items()]
-        return counted + [(row, module, 1) for row, module in list(self._latest)]
-
-    def _count(self) -> None:
-        latest = self._latest[:_RECENT]
-        if len(latest) < _RECENT:
-            return  # another thread has counted them
-        while (self._counted + _RECENT) // self._length >= _STRETCHES:
-            halved: Counter[tuple[int, int, str | None]] = Counter()
-            for (stretch, row, module), count in self._counts.items():
-                halved[stretch // 2, row, module] += count
-            self._counts, self._length = halved, self._length * 2
-        for place, (row, module) in enumerate(latest, start=self._counted):
-            self._counts[place // self._length, row, module] += 1
-        self._counted += _RECENT
-        # Other threads may have added calls behind them.
-        del self._latest[:_RECENT]
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,15 @@ def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
 def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
     """Return the origin of both runs: the folder, the program's arguments, PyTorch's version."""
     return tuple(
-        (name, f"{run.path}: {_text(run.about.get('arguments'))}, PyTorch {run.about.get('torch')}")
+        (name, f"{run.path}: {_text(run.about.get('arguments'))}, PyTorch {_torch(run)}")
         for name, run in (("first run", one), ("second run", other))
     )
+
+
+def _torch(run: Reader) -> object:
+    """Return PyTorch's version, from the lock or, of an earlier detmode, from the trace."""
+    lock = run.lock()
+    return run.about.get("torch") if lock is None else lock.sections["versions"].get("torch")
 
 
 def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, ...]:

@@ -292,7 +292,7 @@ def test_commands_are_understood(tmp_path: Path) -> None:
             assert "{" not in "".join(command)
             words = command[command.index(sys.executable) + 1 :]
             if words[:2] == ["-m", "detmode"]:
-                cli._parser().parse_args(words[2:])
+                cli._parsers()[0].parse_args(words[2:])
             elif words[:2] == ["-m", "pytest"]:
                 files = [word for word in words if word.endswith(".py")]
                 assert files

@@ -72,7 +72,7 @@ json.dump(found, sys.stdout)
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each cell gave."""
+    """The result of each cell."""
     folder = tmp_path_factory.mktemp("notebook")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -50,7 +50,7 @@ class Weighed(Shown):
 
 
 def asked(tmp_path: Path, shown: Shown, script: str, *options: str, scheme: str = "light") -> Any:
-    """What a script returns that uses the page."""
+    """The result of a script that uses the page."""
     result = f"document.body.dataset.result = JSON.stringify((() => {{{script}}})())"
     file = tmp_path / "page.html"
     file.write_text(shown.to_html().replace("</body>", f"<script>{result}</script></body>"))

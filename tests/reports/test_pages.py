@@ -14,9 +14,10 @@ from training import Fault, Training
 import detmode
 from detmode import DeterministicMode, Report, ReportRow
 from detmode.cli.commands.output import show, write_files
+from detmode.mode.row_counter import Course
 from detmode.reports.page import Fact, shortened
 from detmode.reports.shown import Shown
-from detmode.reports.timeline import NO_MODULE, Course, TimelineBuilder, timeline_of
+from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 
 ACTIONS = ("substitute", "error", "native", "allow", "warn")

@@ -140,8 +140,9 @@ def test_digest_of_a_run(level: str, tmp_path: Path) -> None:
         detmode.run_digest()
 
 
-# It is meant for many ranks, and says so; PyTorch 2.8 calls what is deprecated.
+# PyTorch 2.8 calls what is deprecated.
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+# It is meant for many ranks, and says so.
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("settings", [{}, {"flatten_state_dict": False}])
 def test_digest_in_a_checkpoint(settings: dict[str, bool], tmp_path: Path) -> None:

@@ -39,9 +39,8 @@ def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     rows = [{"family": row.family, **row.rule.as_text()} for row in found]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
     widths = (None, 50, None, None, 50, None, None)
-    text = rows_as_asked(
-        options, rows, columns, widths, more=("because", "certificate"), long=options.long
-    )
+    more = ("because", *(["certificate"] if any(row["certificate"] for row in rows) else ()))
+    text = rows_as_asked(options, rows, columns, widths, more=more, long=options.long)
     give(options, text)
     say_next(
         options, "`detmode explain OPERATOR` says why it varies, what to do, and what it costs"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, TracebackType
@@ -54,7 +53,6 @@ class Choices:
         self._locked = locked
         self._warn = warn
         self._process = os.getpid()
-        self._lock = threading.Lock()
         self._at_start: dict[str, Value] = {}
         self._tuned: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._undo = ExitStack()
@@ -108,11 +106,10 @@ class Choices:
         """
         if os.getpid() != self._process:
             return  # a worker, which its parent seeds
-        with self._lock:
-            if name in self.sections[section]:
-                return
-            if value is not None:
-                self.sections[section][name] = value
+        # Another thread may note the same one.
+        noted = self.sections[section]
+        if name in noted or (value is not None and noted.setdefault(name, value) is not value):
+            return
         if self._locked is None or section not in self._locked.sections:
             return
         wanted = self.locked(section, name)
