@@ -162,7 +162,7 @@ def time_comparison(calls: int) -> None:
         recorded = (time.perf_counter() - begin) / sum(counts)
         on_disk = sum(file.stat().st_size for file in paths[0].iterdir())
         seconds, peak, printed = compare(*paths)
-    print(printed.partition("\n")[0])
+    print(next(line for line in printed.splitlines() if "calls are the same" in line))
     print(
         f"{counts[0]:,} and {counts[1]:,} calls: recorded in {recorded * 1e6:.0f} us a call, the "
         f"training itself included, to {on_disk / counts[0]:.0f} bytes a call; compared in "

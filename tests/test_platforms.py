@@ -10,7 +10,7 @@ HIDE = """
 import os, signal, sys, warnings
 # What other packages need of this system, they have by now.
 import filelock, jinja2, multiprocessing.pool, numpy, tabulate, tqdm, wrapt
-import torch, torch._dynamo, torch._inductor.compile_fx, torch.distributed
+import torch, torch._dynamo, torch._inductor.compile_fx, torch.distributed.checkpoint
 
 NOT_ON_WINDOWS = (
     "O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_PATH WNOHANG chown fork forkpty getegid geteuid "
@@ -30,14 +30,14 @@ os.environ["PATH"] = ""  # nor is there a compiler
 os.environ.pop("CXX", None)
 """
 RUN = """
-import importlib, pkgutil
+import importlib, pkgutil, re
 import detmode
 from detmode.cli.parser import main
 
 before = len(sys.modules)
 for found in pkgutil.walk_packages(detmode.__path__, "detmode."):
     # The command itself, and what needs packages that are optional.
-    if not found.name.endswith("__main__") and "detmode.integrations." not in found.name:
+    if not re.search("__main__|integrations[.]|certificates[.]triton", found.name):
         importlib.import_module(found.name)
 assert len(sys.modules) > before + 100
 for name in dir(detmode):

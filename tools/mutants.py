@@ -456,7 +456,7 @@ REPORTS = (
     *_of(
         "detmode/cli/program.py",
         "tests/test_cli.py",
-        ('"DETMODE_LOG", "").lower() == "debug"', '"DETMODE_LOG", "").lower() == "debug"'),
+        ('"DETMODE_LOG", "").lower() == "debug"', '"DETMODE_LOG", "").lower() != "debug"'),
         ("print(error.code, file=sys.stderr)", "pass"),
     ),
     *_of(

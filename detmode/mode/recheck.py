@@ -156,10 +156,12 @@ class Recheck:
 
     def begin(self, level: DeterministicMode) -> None:
         """Count the calls that a level receives, and make the sampled ones twice."""
-        # In the object alone, so that a mode without recheck pays nothing. PyTorch wants a method.
+        # In the object alone, so that a mode without recheck pays nothing.
         if level.lists:
+            # The class's own stays for other modes.
             level._intercept = MethodType(_intercepting(self, level), level)  # type: ignore[method-assign]
         else:
+            # PyTorch wants a method.
             level.__torch_dispatch__ = MethodType(_dispatching(self, level), level)  # type: ignore[method-assign]
 
     @staticmethod

@@ -17,9 +17,11 @@ import detmode
 from detmode import DeterminismWarning, DeterministicMode
 from detmode.integrations.transformers import DeterministicCallback
 
-# Of transformers and accelerate, on settings that a machine without a GPU has not.
+# Warnings of transformers and accelerate.
 pytestmark = [
+    # Of settings that need a GPU.
     pytest.mark.filterwarnings("ignore::UserWarning"),
+    # Of what they call in each other.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
 ]

@@ -22,6 +22,7 @@ def test_generated_code(mode, table, looking, monkeypatch):
     """Code that is generated for each call is freed after its use."""
     # These have bounds, which are too far away for a test.
     monkeypatch.setattr("detmode.mode.row_counter._RECENT", 8)
+    monkeypatch.setattr("detmode.mode.row_counter._STRETCHES", 8)
     monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
     monkeypatch.setattr(audit_mode, "_NODES", 8)
     x = torch.ones(2, requires_grad=True)
