@@ -125,7 +125,7 @@ def test_the_program_is_as_without(rate: float) -> None:
     assert [row.count for row in mode.records] == [row.count for row in plain.records]
     seen = counts(mode)
     assert seen["sampled"] / seen["calls"] == pytest.approx(rate, abs=0.05)
-    assert 0.5 * seen["sampled"] < seen["made_twice"] < seen["sampled"]
+    assert 0.4 * seen["sampled"] < seen["made_twice"] < seen["sampled"]
     assert seen["differing"] == 0
     assert f"made twice (recheck={rate}): none differed" in str(mode.report())
 
