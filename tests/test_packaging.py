@@ -1,6 +1,7 @@
 """The wheel, the README's commands and the types, as they are shipped."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import detmode
 
 ROOT = Path(__file__).parent.parent
 
@@ -84,6 +87,8 @@ def test_users_have_our_types(cache: pytest.Cache, tmp_path: Path) -> None:
     Without our settings and from another folder: `tox -e types` checks the program with them.
     """
     pytest.importorskip("mypy", reason="mypy is not installed")
+    program = (ROOT / "tests" / "typed_program.py").read_text(encoding="utf-8")
+    assert [name for name in dir(detmode) if not re.search(rf"\b{name}\b", program)] == []
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir"]
     command += [str(cache.mkdir("mypy")), str(ROOT / "tests" / "typed_program.py")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -58,6 +58,42 @@ with detmode.check_ranks(torch.nn.ReLU(), every=100, also={"step": lambda: 1}) a
     assert_type(check.compare(), None)
 assert_type(detmode.seed_everything(0), torch.Generator)
 assert_type(detmode.rng_state(), dict[str, Any])
+detmode.set_rng_state(detmode.rng_state())
+assert_type(detmode.dataloader_kwargs(0), dict[str, Any])
+assert_type(detmode.seed_worker(0), None)
+assert_type(detmode.use_deterministic_algorithms(True, warn_only=True), None)
+assert_type(detmode.is_deterministic_algorithms_warn_only_enabled(), bool)
+assert_type(detmode.set_deterministic_debug_mode("warn"), None)
+assert_type(detmode.get_deterministic_debug_mode(), int)
+with detmode.record("run", level="step") as recording:
+    assert_type(recording, detmode.record)
+    detmode.end_step(loss=torch.ones(1))
+    assert_type(detmode.run_digest(), str)
+    detmode.RecordedSavePlanner(flatten_state_dict=False)
+try:
+    comparison = detmode.diff("first", "second")
+    assert_type(comparison, detmode.Comparison)
+except detmode.TraceError as error:
+    assert_type(error, detmode.TraceError)
+try:
+    with DeterministicMode(recheck=0.001):
+        step(torch.nn.ReLU(), torch.ones(1))
+except detmode.RecheckError as varying:
+    assert_type(varying.calls[0].overload, str)
+except detmode.RankError as different:
+    assert_type(different.ranks, tuple[int, ...])
+certificate = detmode.certify("kernel.cu", {"n": 1}, entry="histogram", grid=2, block=64)
+assert_type(certificate, detmode.Certificate)
+assert_type(certificate.is_order_independent, bool)
+assert_type(detmode.probe(decorated, 1), detmode.ProbeReport)
+assert_type(detmode.doctor.findings()[0].severity, str)
+assert_type(str(detmode.conditions.on("cuda")), str)
+assert_type(detmode.GPU_TO_GPU, Guarantee)
+for action in (detmode.Allow(), detmode.Refuse()):
+    Rule(op="mine::scale", action=action, because="it raises in the kernel")
+assert issubclass(detmode.DeterminismWarning, UserWarning)
+assert detmode.Record is ReportRow
+detmode.warm("aten::index_add", dtypes=[torch.float32], device="cpu")
 reducer = detmode.distributed.MicrobatchReducer(torch.nn.Linear(1, 1), microbatches=8)
 assert_type(next(reducer.microbatches(0)), int)
 assert_type(reducer.mean([torch.ones(1)]), torch.Tensor)
