@@ -52,7 +52,8 @@ def test_generated_code(mode, table, looking, monkeypatch):
         return (after - before) / CALLS
 
     # A new thread remembers no calls of other tests, which would make room for these.
-    assert in_another_thread(growth) < 500
+    # Other threads of the process allocate too.
+    assert in_another_thread(growth) < 1000
 
 
 def test_substitutes_are_freed(mode):

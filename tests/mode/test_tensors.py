@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import actions, enlarged, image
+from programs import actions, enlarged, image, in_another_thread
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import create_block_mask
@@ -233,13 +233,18 @@ def test_dtensor(mode, process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (1,))
-    x = distribute_tensor(torch.ones(3), mesh, [Replicate()])
-    with mode() as made:
-        y = x.cumsum(0)
-    assert y.to_local().tolist() == [1, 2, 3]
-    # DTensor also runs it on a fake tensor, to learn the shape.
-    assert {record[:2] for record in actions(made)} == {("aten::cumsum.default", "native")}
+    def run():
+        mesh = init_device_mesh("cpu", (1,))
+        x = distribute_tensor(torch.ones(3), mesh, [Replicate()])
+        with mode() as made:
+            y = x.cumsum(0)
+        assert y.to_local().tolist() == [1, 2, 3]
+        # DTensor also runs it on a fake tensor, to learn the shape.
+        assert {record[:2] for record in actions(made)} == {("aten::cumsum.default", "native")}
+
+    # PyTorch keeps the process group for the thread, and a child that another thread forks later
+    # would wait for it without end.
+    in_another_thread(run)
 
 
 def test_sparse_quantized_and_jagged_tensors_pass(mode):
