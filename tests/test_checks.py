@@ -5,17 +5,17 @@ import torch
 
 from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
 
-FLOAT, LONG = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
-META = torch.zeros(1, device="meta")
+F32, I64 = torch.float32, torch.int64
+FLOAT, META = torch.zeros(1), torch.zeros(1, device="meta")
 SAME = r"op\(\): Expected all tensors .* (cpu|meta) and"
 
 
 @pytest.mark.parametrize(
     ("check", "passes", "fails", "text"),
     [
-        (check_implemented, ("op", FLOAT, [FLOAT.dtype]), ("op", LONG, [FLOAT.dtype]), '"op" not'),
-        (check_scalar_type, (FLOAT.dtype, FLOAT, None), (FLOAT.dtype, None, LONG), "but found"),
-        (check_devices, ("op", FLOAT, LONG), ("op", META, FLOAT), SAME),
+        (check_implemented, ("op", F32, [F32]), ("op", I64, [F32]), '"op" not'),
+        (check_scalar_type, (F32, F32), (F32, F32, I64), "but found"),
+        (check_devices, ("op", FLOAT, FLOAT), ("op", META, FLOAT), SAME),
         (check_devices, ("op", META), ("op", FLOAT, META, FLOAT), SAME),
     ],
 )

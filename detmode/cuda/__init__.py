@@ -16,6 +16,7 @@ from detmode.cuda.launch import (
     launch_blocks,
     load,
     magic_numbers,
+    new_empty,
     planned,
     unavailable,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "launch_blocks",
     "load",
     "magic_numbers",
+    "new_empty",
     "planned",
     "sources_of",
     "sum_to_zeros",

@@ -22,23 +22,23 @@ def checks_all(launcher: F) -> F:
     return launcher
 
 
-def check_implemented(name: str, tensor: Tensor, dtypes: Collection[torch.dtype]) -> None:
-    """Raise NotImplementedError unless ATen's CUDA kernel ``name`` takes the dtype of ``tensor``.
+def check_implemented(name: str, dtype: torch.dtype, dtypes: Collection[torch.dtype]) -> None:
+    """Raise NotImplementedError unless ATen's CUDA kernel ``name`` takes a dtype.
 
     Args:
         name: the kernel's name in the message.
-        tensor: the tensor to check.
+        dtype: the dtype to check.
         dtypes: the dtypes that the kernel takes.
     """
-    if tensor.dtype not in dtypes:
-        raise NotImplementedError(f'"{name}" not implemented for {tensor.dtype}')
+    if dtype not in dtypes:
+        raise NotImplementedError(f'"{name}" not implemented for {dtype}')
 
 
-def check_scalar_type(dtype: torch.dtype, *tensors: Tensor | None) -> None:
-    """Raise RuntimeError unless all tensors that are given have ``dtype``."""
-    for tensor in tensors:
-        if tensor is not None and tensor.dtype != dtype:
-            raise RuntimeError(f"expected scalar type {dtype} but found {tensor.dtype}")
+def check_scalar_type(expected: torch.dtype, *found: torch.dtype) -> None:
+    """Raise RuntimeError unless all dtypes that are found are the expected one."""
+    for dtype in found:
+        if dtype != expected:
+            raise RuntimeError(f"expected scalar type {expected} but found {dtype}")
 
 
 def check_devices(name: str, *tensors: Tensor) -> None:

@@ -110,12 +110,12 @@ class _Slots(threading.local):
 
     def __init__(self, signature: KernelSignature) -> None:
         values = (ctypes.c_ulonglong * signature.n_words)()
-        self.bytes = memoryview(values).cast("B")
-        self.words = self.bytes.cast("Q")
+        as_bytes = memoryview(values).cast("B")
         first = ctypes.addressof(values)
         addresses = [first + 8 * offset for offset in signature.offsets]
-        self.pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
-        self.address = ctypes.addressof(self.pointers)
+        self._pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+        # One look into the thread's own attributes gives all that a launch needs.
+        self.all = as_bytes, as_bytes.cast("Q"), ctypes.addressof(self._pointers)
 
 
 class _Kernel:
@@ -178,16 +178,15 @@ def launch_blocks(
     kernel = known[1]
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
-    slots = kernel.slots
-    slots.bytes[:], tensors = bound
-    words = slots.words
+    as_bytes, words, address = kernel.slots.all
+    as_bytes[:], tensors = bound
     for place, tensor in zip(kernel.signature.pointer_words, tensors):
         if tensor is not None:
             words[place] = tensor.data_ptr()
     if shared > kernel.shared:
         _lock.run(kernel.raise_limit, shared)
     stream = torch._C._cuda_getCurrentRawStream(index)
-    kernel.launch_kernel(kernel.function, *grid, *block, shared, stream, slots.address, 0)
+    kernel.launch_kernel(kernel.function, *grid, *block, shared, stream, address, 0)
 
 
 def lasting_stream(index: int) -> int | None:

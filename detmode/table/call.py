@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,34 @@ if TYPE_CHECKING:
     from detmode.table.rule_table import FamilyRule
 
 
-class Signature:
-    """The names and defaults of an ``OpOverload``'s arguments, read from its schema once."""
+_TYPE = re.compile(r"\w+")
+_WITHOUT_TENSORS = frozenset(
+    {"bool", "complex", "float", "int", "number", "str", "Device", "Generator", "List", "Optional"}
+)
+"""The words in a schema's types that say nothing of a tensor."""
 
-    __slots__ = ("defaults", "names")
+
+class Signature:
+    """The names and defaults of an ``OpOverload``'s arguments, read from its schema once.
+
+    Attributes:
+        names: in order.
+        defaults: by name; ``None`` for an argument without one.
+        tensors: the names of those that may be or hold tensors.
+    """
+
+    __slots__ = ("defaults", "names", "tensors")
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
         arguments = func._schema.arguments
         self.names = tuple(argument.name for argument in arguments)
         # An argument without a default is None until the call gives it.
         self.defaults = {argument.name: argument.default_value for argument in arguments}
+        self.tensors = tuple(
+            argument.name
+            for argument in arguments
+            if not _WITHOUT_TENSORS.issuperset(_TYPE.findall(str(argument.type)))
+        )
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """``args`` and ``kwargs`` as one dict by schema name, defaults filled, in schema order."""
@@ -40,6 +59,7 @@ class Call:
         func: the overload that was called.
         arguments: by schema name, defaults filled.
         pretend: a device type; CPU and meta tensors then count as tensors on that device.
+        holders: the names of the arguments that may be or hold tensors; all if not given.
 
     Attributes:
         tensors: all tensor arguments, those in lists too.
@@ -50,21 +70,21 @@ class Call:
     __slots__ = ("arguments", "device_types", "func", "launches_on", "tensors")
 
     def __init__(
-        self, func: torch._ops.OpOverload, arguments: dict[str, Any], pretend: str | None = None
+        self,
+        func: torch._ops.OpOverload,
+        arguments: dict[str, Any],
+        pretend: str | None = None,
+        holders: Iterable[str] | None = None,
     ) -> None:
         self.func = func
         self.arguments = arguments
         tensors: list[torch.Tensor] = []
         self.tensors = tensors
-        for value in arguments.values():
-            kind = type(value)
-            if kind is torch.Tensor:
+        for name in arguments if holders is None else holders:
+            value = arguments[name]
+            if type(value) is torch.Tensor:
                 tensors.append(value)
-            elif kind is list:
-                # A list of an operator is of one type: sizes need no second look.
-                if value and type(value[0]) is not int:
-                    tensors += tensors_in(value)
-            elif kind not in SCALARS:
+            elif value is not None:
                 tensors += tensors_in((value,))
         device_types: set[str] = set()
         self.device_types = device_types
@@ -119,7 +139,9 @@ class InterceptedCall(Call):
         *,
         traced: bool = False,
     ) -> None:
-        Call.__init__(self, overload.func, overload.signature.bind(args, kwargs), pretend)
+        signature = overload.signature
+        arguments = signature.bind(args, kwargs)
+        Call.__init__(self, overload.func, arguments, pretend, signature.tensors)
         self.overload = overload
         self.name = overload.name
         self.args = args

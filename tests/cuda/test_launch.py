@@ -106,13 +106,13 @@ class OnAnotherGpu(torch.Tensor):
 def test_devices() -> None:
     """Tensors of two devices, no tensor at all, and meta tensors are refused."""
     meta = X.to("meta")
-    for input, output, message in (
-        (X, X.as_subclass(OnAnotherGpu), "on one device, but got cpu and "),
-        (X, meta, "but got meta tensors"),
-        (None, None, "needs at least one tensor"),
-        (meta, meta, "but got meta tensors"),
+    for input, output, error, message in (
+        (X, X.as_subclass(OnAnotherGpu), RuntimeError, "on the same device, but got cpu and "),
+        (X, meta, ValueError, "but got meta tensors"),
+        (None, None, ValueError, "needs at least one tensor"),
+        (meta, meta, ValueError, "but got meta tensors"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(error, match=message):
             launch(KERNELS, "scale<float>", 1, input=input, output=output, n=1, factor=1.0)
 
 

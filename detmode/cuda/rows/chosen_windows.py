@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers
-from detmode.cuda.checks import check_devices, check_scalar_type
+from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 
 PER_THREAD = 8
@@ -121,11 +121,10 @@ def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial
     """Check the tensors of these operators, except for conditions with other messages in ATen.
 
     Raises:
-        RuntimeError: shapes, the dtype of ``indices`` or devices that do not go together.
+        RuntimeError: shapes, or a dtype of ``indices``, that do not go together.
     """
     check_shapes(name, grad_output.shape, self.shape, indices.shape, spatial)
-    check_scalar_type(torch.int64, indices)
-    check_devices(name, grad_output, self, indices)
+    check_scalar_type(torch.int64, indices.dtype)
 
 
 def check_shapes(

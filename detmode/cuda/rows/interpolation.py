@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, ctype, empty, planned
+from detmode.cuda import Launch, ctype, empty, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
     PACKED,
@@ -67,7 +67,10 @@ def gather_backward(
         *(tuple(output_size), tuple(input_size), align_corners, tuple(scales)),
         grad_output.data_ptr() % 16 == 0,
     )
-    grad_input = empty(input_size, grad_output.dtype, grad_output.device, memory_format)
+    if memory_format is torch.contiguous_format:
+        grad_input = new_empty(grad_output, input_size)
+    else:
+        grad_input = empty(input_size, grad_output.dtype, grad_output.device, memory_format)
     if plan is None:
         return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
     positions, weights = plan.tables.beside(grad_output)
@@ -76,7 +79,7 @@ def gather_backward(
             grad_output=grad_output, positions=positions, weights=weights, grad_input=grad_input
         )
         return grad_input
-    sums = empty(plan.sums, weights.dtype, weights.device)
+    sums = new_empty(weights, plan.sums)
     plan.gather(
         grad_output=grad_output,
         positions=positions[plan.skipped[0] :],

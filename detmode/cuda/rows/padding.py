@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, planned
-from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
 DTYPES = FLOATING + COMPLEX
@@ -59,11 +59,10 @@ def gather_backward(
         NotImplementedError: a dtype that is neither floating point nor complex.
     """
     where = f"{name}{spatial}d_backward"
-    check_scalar_type(self.dtype, grad_output)
-    check_devices(where, grad_output, self)
-    check_implemented(where, self, DTYPES)
-    shapes = grad_output.shape, self.shape
-    launch = _plan(where, spatial, *shapes, tuple(padding), self.dtype)
+    launch = _plan(
+        *(where, spatial, grad_output.shape, self.shape),
+        *(tuple(padding), grad_output.dtype, self.dtype),
+    )
     grad_input = empty_like(self, memory_format=torch.contiguous_format)
     launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
     return grad_input
@@ -76,9 +75,12 @@ def _plan(
     out_shape: torch.Size,
     shape: torch.Size,
     padding: tuple[int, ...],
+    out_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> Launch:
     """The launch that still needs its tensors."""
+    check_scalar_type(dtype, out_dtype)
+    check_implemented(where, dtype, DTYPES)
     reflect = where.startswith("reflection")
     _check(where, out_shape, shape, padding, spatial, reflect)
     axes = map(PaddedAxis, shape[::-1], out_shape[::-1], map(int, padding[::2]))

@@ -92,4 +92,4 @@ def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatia
             f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
             f"{grad_output.dtype}"
         )
-    check_implemented(f"{name}_cuda", self, FLOATING)
+    check_implemented(f"{name}_cuda", self.dtype, FLOATING)

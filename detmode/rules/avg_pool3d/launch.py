@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
-from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
 from detmode.cuda.rows.pooling import pooled_size, pooling, triple
 from detmode.table.conditions import FLOATING
@@ -50,11 +50,8 @@ def avg_pool3d_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    check_scalar_type(self.dtype, grad_output)
-    check_devices("avg_pool3d_backward", grad_output, self)
-    check_implemented("avg_pool3d_backward_out_frame", self, FLOATING)
     launch = _plan(
-        *(grad_output.shape, self.shape, self.dtype),
+        *(grad_output.shape, self.shape, grad_output.dtype, self.dtype),
         *(tuple(kernel_size), tuple(stride), tuple(padding)),
         *(ceil_mode, count_include_pad, divisor_override),
     )
@@ -67,6 +64,7 @@ def avg_pool3d_backward(
 def _plan(
     out_shape: torch.Size,
     shape: torch.Size,
+    out_dtype: torch.dtype,
     dtype: torch.dtype,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
@@ -76,6 +74,8 @@ def _plan(
     divisor_override: int | None,
 ) -> Launch:
     """The launch that still needs its tensors."""
+    check_scalar_type(dtype, out_dtype)
+    check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)

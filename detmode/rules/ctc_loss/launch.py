@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch, launch_blocks
+from detmode.cuda import ctype, empty, launch, launch_blocks, new_empty
 from detmode.cuda.checks import checks_all
 from detmode.rules.ctc_loss.arguments import SOURCE, check, lengths_of
 
@@ -64,7 +64,7 @@ def ctc_loss_backward(
     longest = log_alpha.shape[2] // 2
     concatenated = targets.dim() == 1
     total = targets.numel() if concatenated else None
-    grad_input = empty(log_probs.shape, log_probs.dtype, log_probs.device)
+    grad_input = new_empty(log_probs, log_probs.shape)
     inputs = lengths_of("input_lengths", input_lengths, log_probs, times)
     labels = lengths_of("target_lengths", target_lengths, log_probs, longest, total)
     if grad_input.numel() == 0:
@@ -75,9 +75,9 @@ def ctc_loss_backward(
     stride = ProbsStride(*log_probs.stride())
     if targets.numel() == 0:
         # Never read, but a kernel's argument.
-        targets = empty((1,), targets.dtype, targets.device)
+        targets = new_empty(targets, (1,))
     order, ordered, runs = _sorted(targets, labels, samples, longest, classes, where)
-    posteriors = empty(log_alpha.shape, log_alpha.dtype, log_alpha.device)
+    posteriors = new_empty(log_alpha, log_alpha.shape)
     threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
     edges = (samples, 2, times, 2)
     launch_blocks(
@@ -85,7 +85,7 @@ def ctc_loss_backward(
         threads,
         log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, log_alpha=log_alpha.contiguous(), posteriors=posteriors,
-        edge_mantissas=empty(edges, log_probs.dtype, log_probs.device),
+        edge_mantissas=new_empty(log_probs, edges),
         edge_exponents=empty(edges, torch.int64, log_probs.device), times=times, longest=longest,
         blank=blank, labels=where, stride=stride,
     )  # fmt: skip

@@ -137,4 +137,4 @@ def _check(
             raise RuntimeError(f"{name}: {argument} should have the dtype and device of input")
     if weight.shape[0] % groups or input.shape[1] % groups:
         raise RuntimeError(f"{name}: weight's channels do not fall into {groups} groups")
-    check_implemented(name, input, DTYPES)
+    check_implemented(name, input.dtype, DTYPES)

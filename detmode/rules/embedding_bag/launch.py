@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch, sum_to_zeros
+from detmode.cuda import Source, ctype, empty, launch, new_empty, sum_to_zeros
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows, flat, sorts_rows
@@ -126,14 +126,14 @@ def _gradient(
     if sorts_rows(shape, grad.dtype, by_row=False):
         grad_weight = grad.new_zeros(num_weights, columns)
         positions = empty((n,), torch.int64, grad.device)
-        addends = empty((n,), grad.dtype, grad.device)
+        addends = new_empty(grad, (n,))
         launch(
             SOURCE, f"embedding_bag_addends{types}", n,
             positions=positions, addends=addends, **inputs, **sizes,
         )  # fmt: skip
         add_rows(grad_weight, positions, addends, flat(shape), include_self=False)
     else:
-        grad_weight = empty((num_weights, columns), grad.dtype, grad.device)
+        grad_weight = new_empty(grad, (num_weights, columns))
         # The zero that a sum begins with counts.
         sum_to_zeros(
             SOURCE, f"embedding_bag_sums{types}", n,
@@ -161,4 +161,4 @@ def _check(
     if per_sample_weights is not None:
         raise RuntimeError(f"{name}(): per_sample_weights only go with mode='sum'")
     check_devices(name, grad, maximum_indices, bag_size)
-    check_implemented("embedding_bag_backward_cuda_max", grad, FLOATING)
+    check_implemented("embedding_bag_backward_cuda_max", grad.dtype, FLOATING)

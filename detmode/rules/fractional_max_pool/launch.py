@@ -135,5 +135,5 @@ def _check(
             f"{list(self.shape)} and output_size {list(output_size)}"
         )
     check(name, grad_output, self, indices, n)
-    check_scalar_type(self.dtype, grad_output)
-    check_implemented(f"{name}_out_frame", self, FLOATING)
+    check_scalar_type(self.dtype, grad_output.dtype)
+    check_implemented(f"{name}_out_frame", self.dtype, FLOATING)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch_blocks, sum_to_zeros
+from detmode.cuda import Source, ctype, launch_blocks, new_empty, sum_to_zeros
 from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
@@ -91,7 +91,7 @@ def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
         grad_output: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
     """
     input, grid = call.input, call.grid
-    result = empty(input.shape, input.dtype, input.device)
+    result = new_empty(input, input.shape)
     n, channels = input.shape[:2]
     per_thread = min(max(grad_output.numel() // MANY, 1), MOST_CHANNELS)
     groups = -(-channels // per_thread)
@@ -113,7 +113,7 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
     input, grid = call.input, call.grid
     if call.interpolation == NEAREST or grad_output.numel() == 0:
         return torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
-    result = empty(grid.shape, grid.dtype, grid.device)
+    result = new_empty(grid, grid.shape)
     n, channels = input.shape[:2]
     samples = n * call.samples
     runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1

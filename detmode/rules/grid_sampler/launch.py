@@ -142,5 +142,5 @@ def _check(name: str, dims: int, call: Sampling, grad_output: Tensor) -> None:
             "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
             f"got {call.interpolation} and {call.padding}"
         )
-    check_implemented(name, input, FLOATING)
-    check_scalar_type(input.dtype, grid, grad_output)
+    check_implemented(name, input.dtype, FLOATING)
+    check_scalar_type(input.dtype, grid.dtype, grad_output.dtype)

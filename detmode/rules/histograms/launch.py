@@ -95,7 +95,7 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         RuntimeError: ``self``, ``weights`` or ``minlength`` is not possible.
         NotImplementedError: ``self`` is bool or not integral.
     """
-    check_implemented("bincount_cuda", self, INTEGRAL)
+    check_implemented("bincount_cuda", self.dtype, INTEGRAL)
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if self.dim() == 1 and self.numel() == 0:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, Source, planned
-from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type, checks_all
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
 from detmode.cuda.rows.pooling import pooling, triple
 from detmode.table.conditions import FLOATING
@@ -48,13 +48,10 @@ def max_pool3d_with_indices_backward(
         NotImplementedError: a dtype that is not floating point.
     """
     name = "max_pool3d_with_indices_backward"
-    check_scalar_type(self.dtype, grad_output)
-    check_scalar_type(torch.int64, indices)
-    check_devices(name, grad_output, self, indices)
-    check_implemented(f"{name}_out_frame", self, FLOATING)
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
     launch = _plan(
-        *(name, self.dtype, self.shape, grad_output.shape, indices.shape, last),
+        *(name, self.dtype, grad_output.dtype, indices.dtype),
+        *(self.shape, grad_output.shape, indices.shape, last),
         *(tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation)),
     )
     memory_format = torch.channels_last_3d if last else torch.contiguous_format
@@ -65,6 +62,8 @@ def max_pool3d_with_indices_backward(
 def _plan(
     name: str,
     dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    indices_dtype: torch.dtype,
     shape: torch.Size,
     out_shape: torch.Size,
     indices_shape: torch.Size,
@@ -75,6 +74,9 @@ def _plan(
     dilation: tuple[int, ...],
 ) -> Launch:
     """The launch that still needs its tensors."""
+    check_scalar_type(dtype, out_dtype)
+    check_scalar_type(torch.int64, indices_dtype)
+    check_implemented(f"{name}_out_frame", dtype, FLOATING)
     check_shapes(name, out_shape, shape, indices_shape, 3)
     kernel = triple("max_pool3d", "kernel_size", kernel_size)
     strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel

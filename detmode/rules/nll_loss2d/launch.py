@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.cuda import Source, ctype, empty, launch_blocks, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
@@ -52,8 +52,8 @@ def nll_loss2d_forward(
     name = ctype(self.dtype)
     blocks = min(-(-n // (THREADS * PER_THREAD)), MAX_BLOCKS)
     partials = empty((max(blocks, 1), 4), torch.float64, self.device)
-    output = empty((), self.dtype, self.device)
-    total_weight = empty((), self.dtype, self.device)
+    output = new_empty(self, ())
+    total_weight = new_empty(self, ())
     launch_blocks(
         SOURCE, f"nll_loss2d_sum<{name}>", blocks, THREADS,
         self=self if classes else None, target=target,
@@ -87,9 +87,10 @@ def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
             "input and target batch or spatial sizes don't match: target "
             f"{list(target.shape)}, input {list(self.shape)}"
         )
-    check_implemented("nll_loss2d_forward_kernel", self, FLOATING)
-    check_scalar_type(torch.int64, target)
-    check_scalar_type(self.dtype, weight)
+    check_implemented("nll_loss2d_forward_kernel", self.dtype, FLOATING)
+    check_scalar_type(torch.int64, target.dtype)
+    if weight is not None:
+        check_scalar_type(self.dtype, weight.dtype)
     for other in (target, weight):
         if other is not None and other.device != self.device:
             raise RuntimeError(

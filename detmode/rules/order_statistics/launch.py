@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch, launch_blocks
+from detmode.cuda import Source, ctype, empty, launch, launch_blocks, new_empty
 from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.positions import axis_of
 from detmode.table.conditions import FLOATING, INTEGRAL
@@ -84,12 +84,12 @@ def _select(
     n = self.shape[axis] if self.dim() else 1
     if kind == KTH and not 1 <= k <= n:
         raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {axis}")
-    check_implemented(name, self, DTYPES)
+    check_implemented(name, self.dtype, DTYPES)
     grown = self if self.dim() else self.view(1)
     before, behind = grown.shape[:axis], grown.shape[axis + 1 :]
     kept = (1,) if keepdim and self.dim() else ()
     shape = (*before, *kept, *behind)
-    values = empty(shape, self.dtype, self.device)
+    values = new_empty(self, shape)
     indices = empty(shape, torch.int64, self.device)
     if values.numel() == 0:
         return values, indices

@@ -69,7 +69,7 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Te
     """
     axis = axis_of(self, dim)
     refuse_size_0("mode", self, axis)
-    check_implemented("mode", self, (*FLOATING, *INTEGRAL, torch.bool))
+    check_implemented("mode", self.dtype, (*FLOATING, *INTEGRAL, torch.bool))
     if self.dim() == 0:
         return self.clone(), torch.zeros((), dtype=torch.int64, device=self.device)
     ordered, order = torch.sort(self.movedim(axis, -1), dim=-1, stable=True)

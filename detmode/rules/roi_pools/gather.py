@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch, launch_blocks
+from detmode.cuda import Source, ctype, launch, launch_blocks, new_empty
 from detmode.cuda.checks import check_implemented
 from detmode.cuda.rows.extents import Extents
 
@@ -65,7 +65,7 @@ def check(name: str, grad: Tensor, rois: Tensor, bins: Sequence[int], **like_gra
             )
     if any(tensor.device != grad.device for tensor in (rois, *like_grad.values())):
         raise RuntimeError(f"{name}: all tensors should be on the same device")
-    check_implemented(name, grad, DTYPES)
+    check_implemented(name, grad.dtype, DTYPES)
 
 
 def check_mapped(
@@ -101,7 +101,7 @@ def gather(
     if grad.numel() == 0:
         return torch.zeros(shape, dtype=grad.dtype, device=grad.device)
     images, channels, height, width = shape
-    grad_input = empty(shape, grad.dtype, grad.device)
+    grad_input = new_empty(grad, shape)
     tiles = -(-height // TILE[0]) * -(-width // TILE[1])
     blocks = min(images * -(-channels // per_thread) * tiles, MAX_GRID)
     launch_blocks(

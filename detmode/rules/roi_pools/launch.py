@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, sum_to_zeros
+from detmode.cuda import ctype, new_empty, sum_to_zeros
 from detmode.cuda.rows.extents import Extents
 from detmode.rules.roi_pools.gather import ALIGN, CHANNELS, POOL, check, check_mapped, gather
 
@@ -99,7 +99,7 @@ def roi_pool_backward(
     """
     bins = (channels, pooled_height, pooled_width)
     check("roi_pool_backward_kernel", grad, rois, bins, argmax=argmax)
-    grad_input = empty((batch_size, channels, height, width), grad.dtype, grad.device)
+    grad_input = new_empty(grad, (batch_size, channels, height, width))
     pooled = pooled_height * pooled_width
     # Every bin may have chosen the same pixel of its image and channel.
     sum_to_zeros(
