@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,14 @@ def run_program(program: Path, arguments: Sequence[Sequence[object]], *, timeout
         for process in processes:
             process.kill()
             process.wait()
+
+
+def launched(ranks: int) -> dict[str, str]:
+    """What a launcher sets in the environment of all ranks, with a port that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
 
 
 def run_ranks(program: Path, ranks: int, folder: Path) -> dict[str, list[Any]]:

@@ -1,7 +1,6 @@
 """Lightning's ``Trainer`` with the callback: resumed bit by bit, settings put back, one report."""
 
 import csv
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from lightning_training import Net, train
-from processes import run_ranks
+from processes import launched, run_ranks
 
 import detmode
 from detmode import DeterminismWarning, DeterministicMode
@@ -169,12 +168,8 @@ def test_three_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     Without the callback they do not.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 3}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("NODE_RANK", "0")
+    for name, value in {**launched(3), "NODE_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
     results = run_ranks(Path(__file__).with_name("lightning_training.py"), 3, tmp_path)
     assert results["with"] == [True] * 3
     assert results["without"] == [False] * 3

@@ -1,17 +1,16 @@
 """transformers' ``Trainer`` with the callback, and a loop of accelerate's under the mode."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from torch.utils.data import DataLoader, Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from processes import launched, run_ranks
+from torch.utils.data import DataLoader
+from transformers_training import is_resumed, trainer
 
 import detmode
 from detmode import DeterminismWarning, DeterministicMode
@@ -36,58 +35,6 @@ def generators_are_put_back() -> Iterator[None]:
     detmode.set_rng_state(state)
 
 
-class Noisy(Dataset[dict[str, torch.Tensor]]):
-    """Sentences of which some are reversed, by every kind of random number."""
-
-    def __len__(self) -> int:
-        return 22
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        words = torch.arange(index, index + 8) % 16
-        if random.random() + float(numpy.random.rand()) + torch.rand(()).item() > 1.5:
-            words = words.flip(0)
-        return {"input_ids": words, "labels": words}
-
-
-class Failing(Trainer):
-    """Raises an error at a step; notes PyTorch's flag at each."""
-
-    fails_at: int | None = None
-    error: type[BaseException] = KeyError
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.flags = [*getattr(self, "flags", ()), torch.are_deterministic_algorithms_enabled()]
-        if self.state.global_step == self.fails_at:
-            raise self.error("the training stops")
-        return super().training_step(*args, **kwargs)
-
-
-def trainer(folder: Path, *callbacks: Any, seed: int = 5, **arguments: Any) -> Failing:
-    """A trainer of an epoch of six steps, with random weights."""
-    detmode.seed_everything(seed)
-    config = GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2)
-    options = {
-        "per_device_train_batch_size": 4,
-        "num_train_epochs": 1,
-        "save_steps": 4,
-        "logging_steps": 100,
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "seed": seed,
-    }
-    return Failing(
-        GPT2LMHeadModel(config),
-        TrainingArguments(str(folder), **{**options, **arguments}),
-        train_dataset=Noisy(),
-        callbacks=list(callbacks),
-    )
-
-
-def same(first: Trainer, second: Trainer) -> bool:
-    return all(map(torch.equal, first.model.parameters(), second.model.parameters()))
-
-
 @pytest.mark.parametrize(
     ("options", "step"),
     [
@@ -107,26 +54,26 @@ def same(first: Trainer, second: Trainer) -> bool:
 )
 def test_interrupted_and_resumed(options: dict[str, Any], step: int, tmp_path: Path) -> None:
     """A training that fails and is resumed ends with the weights of one without a stop."""
-    whole = trainer(tmp_path / "whole", DeterministicCallback(), **options)
-    whole.train()
-    stopped = trainer(tmp_path, DeterministicCallback(), **options)
-    stopped.fails_at = step + 1
-    with pytest.raises(KeyError, match="the training stops"):
-        stopped.train()
-    resumed = trainer(tmp_path, DeterministicCallback(), **options)
-    resumed.train(resume_from_checkpoint=True)
-    assert resumed.state.global_step == whole.state.global_step
-    assert same(whole, resumed)
+    assert is_resumed(tmp_path, callback=True, stops_after=step, **options)
 
 
 @pytest.mark.thorough
 def test_without_the_callback(tmp_path: Path) -> None:
     """The same training resumes to other weights without it: the comparison can tell."""
-    whole = trainer(tmp_path)
-    whole.train()
-    resumed = trainer(tmp_path)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert not same(whole, resumed)
+    assert not is_resumed(tmp_path, callback=False, stops_after=4)
+
+
+@pytest.mark.thorough
+def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks over gloo, both stopped, resume bit by bit, each with its own generators.
+
+    Without the callback they do not.
+    """
+    for name, value in launched(2).items():
+        monkeypatch.setenv(name, value)
+    results = run_ranks(Path(__file__).with_name("transformers_training.py"), 2, tmp_path)
+    assert results["with"] == [True] * 2
+    assert results["without"] == [False] * 2
 
 
 @pytest.mark.parametrize(
