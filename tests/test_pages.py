@@ -5,12 +5,18 @@ import re
 from pathlib import Path
 
 import pytest
+import take_pictures
 
 from detmode.cli.parser import _parsers
 
 ROOT = Path(__file__).parents[1]
 # The list of changes names files that were.
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+# In MyST, and in HTML where GitHub shows the page; each with a text for who does not see it.
+PICTURE = re.compile(
+    r"\{image\} _static/(\S+\.png)\n:alt: .+\n:class: only-|"
+    r'(?:srcset|<img src)="docs/_static/(\S+\.png)"(?=>\n  <img| alt=".+">)'
+)
 FILE = re.compile(r"(?<![\w/.-])(?:detmode|tests|tools|docs|benchmarks|examples)/[\w./-]*\w\.\w+")
 _, COMMANDS = _parsers()
 
@@ -46,3 +52,15 @@ def test_environments():
     names = {re.split("[:-]", each)[1] for each in tox.sections() if ":" in each}
     listed = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert names == set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE))
+
+
+def test_pictures():
+    """The tool takes each picture, and a page shows it, in both schemes; all are small."""
+    files = {path.name: path.stat().st_size for path in take_pictures.STATIC.iterdir()}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    shown = {"".join(names) for names in PICTURE.findall(text)}
+    taken = {f"{name}-{scheme}.png" for name in take_pictures.NAMES for scheme in ("light", "dark")}
+    assert {name for name in files if name.endswith(".png")} == taken == shown
+    assert len(re.findall(r"_static/\S+\.png", text)) == len(PICTURE.findall(text))
+    assert max(files.values()) < 60_000
+    assert sum(files.values()) < 1_000_000

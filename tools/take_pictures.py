@@ -1,34 +1,83 @@
-"""Take the pictures of reports in ``docs/_static``: their pages in Chromium, light and dark.
+"""Take the pictures in ``docs/_static``, light and dark: reports, terminals, and these pages.
 
-The runs behind them are small and are made here: a training under the mode, with the CUDA kernels
-on the host, and two recordings of it, one with another number of PyTorch's threads.
+Everything in them is real: the commands below run here, in a folder with the programs of
+``tools/pictured``, and what they print or write is shown in Chromium. Pictures of the documentation
+need its pages: ``tox -e docs`` builds them.
 """
 
 import argparse
+import io
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-from PIL import Image
-from torch import nn
-
-import detmode
-from detmode import DeterministicMode
-from detmode.reports.shown import Shown
+from PIL import Image, ImageChops, ImageOps
+from rich.console import Console
+from rich.terminal_theme import MONOKAI, TerminalTheme
+from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 STATIC = ROOT / "docs" / "_static"
+PAGES = ROOT / "docs" / "_build" / "html"
+PROGRAMS = ROOT / "tools" / "pictured"
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 SCHEMES = {"dark": 0, "light": 1}
-SIZE = 1200, 900
-_COLOURS = 64
-"""Of a picture: a page has few, and the file is a third as large."""
+SIZE = 1200, 800
+COLUMNS = 100
+_COLOURS = 256
+"""Of a picture: a page has few, and the file is half as large."""
+_MARGIN = 16
+"""Around a terminal's text, in pixels."""
+
+_RUN = "detmode run --simulate cuda --override aten::histc=allow"
+_RECORDED = (
+    "OMP_NUM_THREADS=1 detmode record --quiet -o one-thread train.py",
+    "OMP_NUM_THREADS=2 detmode record --quiet -o two-threads train.py",
+)
+REPORTS: dict[str, tuple[str, ...]] = {
+    "report": (f"{_RUN} --override aten::bincount=warn --warn-only -o page.html train.py",),
+    "audit": ("detmode audit -o page.html train.py",),
+    "diff": (*_RECORDED, "detmode diff -o page.html one-thread two-threads"),
+    "probe": ("detmode probe -o page.html train.py",),
+}
+"""Commands by the picture's name; the last writes the page."""
+TERMINALS: dict[str, tuple[str, ...]] = {
+    "terminal-run": (f"{_RUN} train.py",),
+    "terminal-diff": (*_RECORDED, "detmode diff one-thread two-threads"),
+    "terminal-explain": ("detmode explain aten::index_add",),
+    "terminal-pytest": ("pytest -q --detmode=strict --detmode-simulate=cuda test_model.py",),
+    "terminal-certify": ("detmode certify kernels.py::total",),
+}
+"""Commands by the picture's name; the last is shown, with what it prints."""
+DOCUMENTATION = {
+    "docs-index": "index.html",
+    "docs-tutorial": "first-steps.html",
+}
+"""Built pages by the picture's name."""
+NAMES = (*REPORTS, *TERMINALS, *DOCUMENTATION)
+
+_LIGHT = TerminalTheme(
+    *((255, 255, 255), (27, 31, 36)),
+    [(0, 0, 0), (179, 38, 30), (26, 107, 60), (138, 90, 0), (11, 92, 173), (122, 46, 157)]
+    + [(0, 110, 120), (89, 99, 110)],
+)
+"""Rich's own light themes have a green and a yellow that are pale on white."""
+_THEMES = {"dark": MONOKAI, "light": _LIGHT}
+_TERMINAL = """<!DOCTYPE html>
+<meta charset="utf-8">
+<style>
+  body {{ background: {background}; color: {foreground}; margin: 0; }}
+  pre {{ display: inline-block; font: 14px/1.35 "DejaVu Sans Mono", monospace; margin: 0; }}
+</style>
+<pre>{code}</pre>
+"""
 
 
 def browse(page: Path, *options: str, scheme: str = "light") -> str:
@@ -57,94 +106,99 @@ def browse(page: Path, *options: str, scheme: str = "light") -> str:
         ).stdout
 
 
-def picture(html: str, file: Path, scheme: str, size: tuple[int, int] = SIZE) -> None:
+def picture(page: Path, file: Path, scheme: str, *, whole: bool = False) -> None:
     """Write the beginning of a page as a PNG of few colours.
 
     Args:
-        html: the page.
+        page: the file of the page.
         file: the picture.
         scheme: "light" or "dark".
-        size: its width and height in pixels.
+        whole: all of a small page, without the room around it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        page, taken = Path(folder, "page.html"), Path(folder, "page.png")
-        page.write_text(html, encoding="utf-8")
-        window = f"--window-size={size[0]},{size[1]}"
-        browse(page, f"--screenshot={taken}", window, scheme=scheme)
+        taken = Path(folder, "page.png")
+        # Higher than the picture: at the bottom of a window Chromium leaves some rows black.
+        browse(page, f"--screenshot={taken}", f"--window-size={SIZE[0]},2000", scheme=scheme)
         with Image.open(taken) as image:
-            image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
-                file, optimize=True
-            )
+            shown = image.convert("RGB").crop((0, 0, SIZE[0], 1900))
+    shown = trimmed(shown) if whole else shown.crop((0, 0, *SIZE))
+    shown.quantize(_COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
-class Segmenter(nn.Module):
-    """A network with calls of every action."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Conv2d(1, 8, 3, padding=1)
-        self.pool = nn.AdaptiveAvgPool2d(8)
-        self.grow = nn.Upsample(scale_factor=2, mode="bilinear")
-        self.head = nn.Conv2d(8, 4, 1)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.grow(self.pool(self.encoder(images).relu())))
+def trimmed(image: Image.Image) -> Image.Image:
+    """The image without the room around what it shows, but for a margin of the same colour."""
+    ground = image.getpixel((image.width - 1, image.height - 1))
+    different = ImageChops.difference(image, Image.new("RGB", image.size, ground))
+    return ImageOps.expand(image.crop(different.getbbox()), _MARGIN, ground)
 
 
-def train(steps: int = 12) -> None:
-    detmode.seed_everything(0)
-    model = Segmenter()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(steps):
-        images = torch.rand(8, 1, 16, 16)
-        labels = (images * 4).long().squeeze(1)
-        loss = nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % 4 == 3:
-            torch.bincount(labels.flatten(), images.flatten())
-            torch.histc(images)
+@contextmanager
+def folder_after(*commands: str) -> Iterator[Path]:
+    """Yield a folder with the programs that are pictured, in which commands have been run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+        for command in commands:
+            on_terminal(command, folder)
+        yield folder
 
 
-def reports() -> dict[str, Callable[[], Shown]]:
-    """The reports that are shown, by the names of their pictures."""
-    return {"report": _of_mode, "diff": _of_two_runs}
+def on_terminal(command: str, folder: Path) -> str:
+    """What a command prints on a terminal, with the escapes that colour it."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    done = subprocess.run(
+        ["script", "-qec", command, os.devnull],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": str(COLUMNS)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=240,
+    )
+    return done.stdout.decode().replace("\r\n", "\n").replace(f"{folder}{os.sep}", "")
 
 
-def _of_mode() -> Shown:
-    overrides = {"aten::bincount": "warn", "aten::histc": "allow"}
-    with DeterministicMode(warn_only=True, simulate="cuda", overrides=overrides) as mode:
-        train()
-    return mode.report()
+def terminal(command: str, printed: str, scheme: str) -> str:
+    """Return a page with a command and what it has printed."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    console.print(Text.assemble("$ ", (command, "bold")), Text.from_ansi(printed), sep="\n")
+    return console.export_html(theme=_THEMES[scheme], code_format=_TERMINAL, inline_styles=True)
 
 
-def _of_two_runs() -> Shown:
-    threads, home = torch.get_num_threads(), Path.cwd()
-    runs = "one-thread", "two-threads"
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # the page names the runs as they are named here
-        for number, run in enumerate(runs, start=1):
-            torch.set_num_threads(number)
-            with detmode.record(run):
-                train()
-        compared = detmode.diff(*runs)
-        os.chdir(home)
-    torch.set_num_threads(threads)
-    return compared
+@contextmanager
+def shown(name: str) -> Iterator[dict[str, Path]]:
+    """Run what a picture shows, and yield the page of each scheme."""
+    if name in DOCUMENTATION:
+        yield dict.fromkeys(SCHEMES, PAGES / DOCUMENTATION[name])
+        return
+    *before, command = REPORTS.get(name) or TERMINALS[name]
+    with folder_after(*before) as folder:
+        printed = on_terminal(command, folder)
+        pages = {scheme: folder / "page.html" for scheme in SCHEMES}
+        if name in TERMINALS:
+            pages = {scheme: folder / f"{scheme}.html" for scheme in SCHEMES}
+            for scheme, page in pages.items():
+                page.write_text(terminal(command, printed, scheme), encoding="utf-8")
+        yield pages
+
+
+def take(name: str, folder: Path = STATIC) -> None:
+    """Write a picture, light and dark, to a folder."""
+    with shown(name) as pages:
+        for scheme, page in pages.items():
+            file = folder / f"{name}-{scheme}.png"
+            picture(page, file, scheme, whole=name in TERMINALS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", help="only these reports", metavar="NAME")
-    names = parser.parse_args().names
-    known = reports()
-    if BROWSER is None or not known.keys() >= set(names):
-        parser.error(f"names are {', '.join(known)}; Chromium must be on the PATH")
-    for name in names or known:
-        html = known[name]().to_html()
-        for scheme in SCHEMES:
-            picture(html, STATIC / f"{name}-{scheme}.png", scheme)
+    parser.add_argument("names", nargs="*", help="only these pictures", metavar="NAME")
+    names = parser.parse_args().names or NAMES
+    if BROWSER is None or not {*NAMES} >= {*names}:
+        parser.error(f"names are {', '.join(NAMES)}; Chromium must be on the PATH")
+    if {*names} & DOCUMENTATION.keys() and not PAGES.exists():
+        parser.error(f"{PAGES} is missing; run tox -e docs")
+    for name in names:
+        take(name)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,11 @@ def _code(text: str) -> Markup:
     return Markup(_PART_ENDS.sub(r"\1<wbr>", str(escape(shortened(text)))))
 
 
+def _prose(text: str) -> Markup:
+    """A sentence, in which what stands between backticks is code."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(text))))
+
+
 def _paths(lane: Lane) -> Iterator[tuple[str, str]]:
     """Yield an SVG path for each group of a lane: a bar for each bin, upon those before it."""
     largest = max(column.calls for column in lane.columns)
@@ -50,7 +55,8 @@ def _paths(lane: Lane) -> Iterator[tuple[str, str]]:
         yield group, "".join(f"M{x} {y}h{w}v{h}h-{w}z" for x, w, y, h in each)
 
 
-_PART_ENDS = re.compile(r"(::|[/._])(?=\w)")
+_PART_ENDS = re.compile(r"(::|[/_]|[.](?!py:)|[^\W_]{40})(?=\w)")
+_QUOTED = re.compile("`([^`]+)`")
 _environment = Environment(
     loader=PackageLoader("detmode.reports", "templates"),
     autoescape=True,
@@ -58,7 +64,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters |= {"code": _code, "paths": _paths}
+_environment.filters |= {"code": _code, "paths": _paths, "prose": _prose}
 _environment.globals |= {"labels": _LABELS, "detmode": detmode.__version__}
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import detmode
 from detmode.environment.rank import named, written
 from detmode.reports.modules import agreed
+from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import is_wider, painted, paragraphs, table
@@ -113,24 +112,6 @@ Record = ReportRow
 
 _FIELDS = tuple(each.name for each in fields(ReportRow))
 _FILTERS = (*_FIELDS, "varies", "fills_memory")
-
-
-def this_process() -> dict[str, Any]:
-    """The origin of a report that this process makes: versions and command."""
-    import torch  # whoever makes a report has it; whoever names the class need not
-
-    return {
-        "detmode": detmode.__version__,
-        "torch": torch.__version__,
-        "command": list(sys.orig_argv),
-    }
-
-
-def origin_of(head: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return names and texts for what a report's head says of its origin."""
-    versions = ("detmode", head["detmode"]), ("PyTorch", head["torch"])
-    ranks = (("ranks", f"{head['world_size']}"),) if "world_size" in head else ()
-    return (("command", shlex.join(map(str, head["command"]))), *versions, *ranks)
 
 
 class Report(Shown):

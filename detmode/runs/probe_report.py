@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from tabulate import tabulate
 
 from detmode.reports.modules import agreed
+from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Group, Page, Table, TableRow, plural
-from detmode.reports.report import origin_of, this_process
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import table
 

@@ -15,7 +15,7 @@ __all__ = ["assert_order_independent"]
 
 
 def assert_order_independent(
-    kernel: object, arguments: Mapping[str, Any] | Sequence[Any], /, **options: Any
+    kernel: object, arguments: Mapping[str, Any] | Sequence[Any], **options: Any
 ) -> Certificate:
     """Certify a kernel of CUDA C++ or Triton, and require that its bits do not vary.
 

@@ -162,7 +162,7 @@ def order_independent(request: pytest.FixtureRequest) -> Callable[..., Certifica
     """
     from detmode.verify.certificates import certify
 
-    def certified(kernel: object, arguments: Any, /, **options: Any) -> Certificate:
+    def certified(kernel: object, arguments: Any, **options: Any) -> Certificate:
         certificate = certify(kernel, arguments, **options)
         request.node.user_properties.append(("detmode_certificate", certificate.to_json()))
         if not certificate.is_order_independent:
@@ -389,10 +389,16 @@ class _Suite:
         """Print the calls that may vary, and how many were made deterministic."""
         from detmode.reports.page import plural
         from detmode.reports.report import Report
+        from detmode.reports.terminal import painted, terminal_width
 
         terminalreporter.section("detmode")
         new = self._new()
-        terminalreporter.write_line(str(Report(new)) if new else Report(self._merged()).verdict)
+        report, colour = Report(new or self._merged()), terminalreporter.hasmarkup
+        terminalreporter.write_line(
+            report.text(width=terminal_width(sys.stdout), colour=colour)
+            if new
+            else painted(report.verdict, report.page().severity, colour)
+        )
         calls = dict.fromkeys(("substitute", "native"), 0)
         for record in self._merged():
             calls[record.action] = calls.get(record.action, 0) + record.count

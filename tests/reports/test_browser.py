@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
+import subprocess
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 import take_pictures
 from PIL import Image
@@ -183,20 +186,70 @@ def test_page_in_print(tmp_path: Path) -> None:
     assert float(width) > float(height) > 500
 
 
-@pytest.mark.parametrize(("scheme", "is_dark"), [("dark", True), ("light", False)])
-def test_pictures(scheme: str, is_dark: bool, tmp_path: Path) -> None:
-    """A picture for the documentation is small, of one scheme, and shows colours."""
-    file = tmp_path / "page.png"
-    take_pictures.picture(report().to_html(), file, scheme)
-    assert file.stat().st_size < 100_000
+SHOWN_WORDS = {
+    "report": "may vary: 6 calls at 2 lines",
+    "audit": "determinism adds",
+    "diff": "The runs diverge at aten::convolution.default",
+    "probe": "2 operators gave different bytes",
+    "terminal-run": "may vary: 3 calls at 1 line",
+    "terminal-diff": "the runs diverge at aten::convolution.default",
+    "terminal-explain": "duplicates in index add to one row by atomicAdd",
+    "terminal-pytest": "may vary between runs, and PyTorch gives no alert",
+    "terminal-certify": "varies: out[0] is",
+}
+"""A part of each picture's text; to build the documentation for its pictures takes minutes."""
+WITHOUT_COLOURS = ("terminal-explain", "terminal-certify")
+
+
+@needs.compiler
+@pytest.mark.parametrize("name", [*take_pictures.REPORTS, *take_pictures.TERMINALS])
+def test_pictures(name: str, tmp_path: Path) -> None:
+    """A picture for the documentation is of a real run, of one scheme, small, and has colours.
+
+    No name of a folder of this machine is in it.
+    """
+    with take_pictures.shown(name) as pages:
+        for scheme, page in pages.items():
+            text = unescape(re.sub("<[^>]+>", "", page.read_text(encoding="utf-8")))
+            assert SHOWN_WORDS[name] in " ".join(text.split())
+            assert str(page.parent) not in text
+            assert "\x1b" not in text
+            file = tmp_path / f"{scheme}.png"
+            take_pictures.picture(page, file, scheme, whole=name in take_pictures.TERMINALS)
+            check_picture(file, is_dark=scheme == "dark")
+            assert bool(hues(file)) is (name not in WITHOUT_COLOURS)
+
+
+def check_picture(file: Path, is_dark: bool) -> None:
+    assert file.stat().st_size < 60_000
     with Image.open(file) as image:
-        assert image.size == take_pictures.SIZE
-        colours = {colour for _, colour in image.convert("RGB").getcolors()}
+        assert image.width <= take_pictures.SIZE[0]
+        assert image.height <= 1000
         brightness = image.convert("L").resize((1, 1)).getpixel((0, 0))
     assert (brightness < 80) is is_dark
-    hues = {
+
+
+def hues(file: Path) -> set[int]:
+    """The strongest channels of those pixels that have a colour."""
+    with Image.open(file) as image:
+        colours = [colour for _, colour in image.convert("RGB").getcolors()]
+    return {
         max(range(3), key=lambda i: colour[i])
         for colour in colours
         if max(colour) - min(colour) > 70
     }
-    assert len(hues) > 1
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="needs pdftotext on the PATH")
+def test_a_heading_is_repeated_in_print(tmp_path: Path) -> None:
+    """Each sheet with rows has their headings, as text: that of a button would be left out."""
+    printed = tmp_path / "page.pdf"
+    page = tmp_path / "page.html"
+    page.write_text(Report([row for row in report() for _ in range(20)]).to_html())
+    take_pictures.browse(page, f"--print-to-pdf={printed}")
+    sheets = subprocess.run(
+        ["pdftotext", printed, "-"], capture_output=True, text=True, check=True
+    ).stdout.split("\f")
+    with_rows = [sheet for sheet in sheets if "train.py:" in sheet]
+    assert len(with_rows) > 1
+    assert all("guarantee" in sheet for sheet in with_rows)

@@ -142,7 +142,7 @@ def _about_family(family: str, width: int | None) -> Iterator[str]:
     cost = _sections(family).get("Cost")
     if cost is not None:
         # As it is written: a section has paragraphs, and may have a table.
-        yield f"Cost of the family {family}:\n\n{cost}"
+        yield f"Cost of the family {family}:\n\n{cost.replace('``', '`')}"
         yield f"More: docs/rules/{family}.md (What varies, What happens instead, Limits, Rows)"
 
 
