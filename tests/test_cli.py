@@ -532,6 +532,8 @@ def test_explain(run_command: Run) -> None:
     shown = run_command("explain", "_histc_cuda with floating point input", "relu").stdout
     for words in ("relu\n  rule  no rule", "because ", "remedy ", "traffic ", "histograms.md ("):
         assert words in shown
+    # A terminal knows no markup.
+    assert "The floor is `source` and" in run_command("explain", "aten::index_add").stdout
 
 
 @pytest.mark.parametrize("command", ["audit", "run"])

@@ -258,3 +258,16 @@ def test_action(tmp_path):
     plain = run_action(tmp_path, simulate="", sarif="other.sarif")
     assert plain.returncode == pytest.ExitCode.OK, plain.stdout
     assert json.loads((tmp_path / "other.sarif").read_text())["runs"][0]["results"] == []
+
+
+def test_the_page_of_the_action():
+    """It lists the inputs with their defaults, and its workflow gives inputs that there are."""
+    page = (ROOT / "docs" / "how-to" / "github-action.md").read_text(encoding="utf-8")
+    inputs = {name: each["default"] for name, each in read(ROOT / "action.yml")["inputs"].items()}
+    assert dict(re.findall(r"^\| `(\w+)` \| (?:`(.+?)`)? *\|", page, re.MULTILINE)) == inputs
+    (workflow,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    content = yaml.safe_load(workflow)
+    assert content["permissions"]["security-events"] == "write"
+    (job,) = content["jobs"].values()
+    (given,) = (step["with"] for step in job["steps"] if "/detmode@" in step.get("uses", ""))
+    assert given.keys() <= inputs.keys()

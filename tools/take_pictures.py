@@ -144,7 +144,7 @@ def folder_after(*commands: str) -> Iterator[Path]:
 
 
 def on_terminal(command: str, folder: Path) -> str:
-    """What a command prints on a terminal, with the escapes that colour it."""
+    """Return the output of a command on a terminal, with the escapes that colour it."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
         ["script", "-qec", command, os.devnull],

@@ -1,10 +1,11 @@
-"""Where a report comes from: the command that made it, and the versions."""
+"""The origin of a report: the command that made it, and the versions."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,9 @@ def origin_of(head: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _as_typed(command: Sequence[object]) -> str:
     """Return a command without the folders of Python and of detmode, which say nothing of it."""
-    python, *words = map(str, command)
-    for number, word in enumerate(words):
-        if not word.startswith("-"):
-            if Path(word).stem == "detmode":
-                return shlex.join(["detmode", *words[number + 1 :]])
-            break
-    return shlex.join([Path(python).name, *words])
+    words = [*map(str, command)]
+    python, options = words[:1], [*takewhile(lambda word: word.startswith("-"), words[1:])]
+    program, *arguments = words[1 + len(options) :] or [""]
+    if Path(program).stem == "detmode":
+        return shlex.join(["detmode", *arguments])
+    return shlex.join([*(Path(word).name for word in python), *words[1:]])

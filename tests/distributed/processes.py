@@ -46,7 +46,7 @@ def run_program(program: Path, arguments: Sequence[Sequence[object]], *, timeout
 
 
 def launched(ranks: int) -> dict[str, str]:
-    """What a launcher sets in the environment of all ranks, with a port that is free now."""
+    """Return the variables that a launcher sets for all ranks, with a port that is free now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -77,7 +77,7 @@ def same(first: Trainer, second: Trainer) -> bool:
 
 
 def is_resumed(folder: Path, *, callback: bool, stops_after: int, **options: Any) -> bool:
-    """Whether a training that fails and goes on ends with the weights of one without a stop."""
+    """Return whether a training that fails and goes on ends with the weights of one unstopped."""
 
     def make(name: str) -> Failing:
         callbacks = [DeterministicCallback()] if callback else []

@@ -304,6 +304,36 @@ def test_page_says_where_it_comes_from(
     assert f"PyTorch {torch.__version__}" in second[1]
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["/v/bin/python", "-B", "/v/bin/detmode", "run", "my script.py"], "run 'my script.py'"),
+        (["/v/bin/python3", "-m", "detmode", "run", "a.py"], "run a.py"),
+        (["C:/v/python.exe", "C:/v/detmode.exe", "run", "a.py"], "run a.py"),
+    ],
+)
+def test_the_command_is_shown_as_typed(command: list[str], shown: str) -> None:
+    """No folder of Python's is in it, however detmode was called; JSON has all of it."""
+    report = Report([], head={"command": command})
+    assert report.page().origin[0] == ("command", f"detmode {shown}")
+    assert json.loads(report.to_json())["command"] == command
+    assert Report([], head={"command": []}).page().origin[0] == ("command", "")
+
+
+def test_words_of_a_page_are_not_torn() -> None:
+    """A line may break inside a path or a very long name, but not before the ending of a file.
+
+    What stands between backticks is code.
+    """
+    page = Report(
+        [record("warn", site="a/some_train.py:7", overload=f"mine::{'x' * 50}")]
+    ).to_html()
+    assert "a/<wbr>some_<wbr>train.py:7" in page
+    assert f"mine::<wbr>{'x' * 40}<wbr>{'x' * 10}" in page
+    sure = Report([record("native", guarantee="run_to_run")])
+    assert "Next: <code>detmode doctor</code> lists" in sure.to_html()
+
+
 def test_the_point_of_divergence_is_marked(comparison: detmode.Comparison) -> None:
     """The line at which runs diverge is marked, alone, and so is its place in the timeline."""
     page = comparison.page()
