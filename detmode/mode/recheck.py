@@ -1,4 +1,4 @@
-"""Calls made twice: a sample of a mode's calls, made again on the same inputs and compared.
+"""Calls made twice: those of a sample are made again on the same inputs, and compared.
 
 The digests of both results stay on their device. They are read at the end of a window, the one
 moment at which the host waits for the device.
@@ -6,24 +6,20 @@ moment at which the host waits for the device.
 
 from __future__ import annotations
 
+import ctypes
 import logging
-import math
 import os
-import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from detmode.cuda.undo import Lock
-from detmode.environment.dispatch import resolve_views, untraced, without_modes
-from detmode.environment.rank import rank_of
+from detmode.environment.dispatch import resolve_views, without_modes
 from detmode.mode.messages import with_place
 from detmode.mode.repetition.digests import Digests
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
@@ -33,13 +29,13 @@ from detmode.mode.repetition.tensors import (
     form_of,
     has_data,
     is_capturing,
-    is_foreign,
     is_strided,
     to_digest,
 )
+from detmode.mode.sample import Run, Sample, rank
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
-from detmode.table.call import InterceptedCall
+from detmode.table.call import InterceptedCall, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
@@ -57,9 +53,8 @@ _KNOWN_TO_VARY = frozenset(("allow", "warn"))
 """Actions under which the bits of a call are not promised."""
 _BYTES = 16
 """The bytes of a digest."""
-_MOST = 2.0**62
-
-_Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+_memcmp = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @dataclass(frozen=True)
@@ -120,11 +115,47 @@ class _MadeTwice(NamedTuple):
     pairs: list[_Pair]
 
 
-class Recheck:
-    """The sample of one mode's calls, and what it has found.
+@dataclass
+class _Sampled:
+    """A sampled call; most are done with before the line of it or its row is looked up."""
 
-    The numbers of the sampled calls depend on the seed of PyTorch's default generator and on the
-    rank alone. Several threads may make calls; their order is then the order of the numbers.
+    level: DeterministicMode
+    overload: OverloadInfo
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    number: int
+    site: str | None
+
+    def why_not(self) -> str | None:
+        """Return the reason, found in this call, why it is not made again, or ``None``."""
+        values = (*self.args, *self.kwargs.values())
+        memory = self.level._memory
+        if self.overload.override in _KNOWN_TO_VARY or (
+            # The program accepts that it varies.
+            memory.had_regions and memory.allows(self._intercepted())
+        ):
+            return "allowed"
+        return why_not(self.overload, tensors_in(values), values)
+
+    def made_twice(self, pairs: list[_Pair]) -> _MadeTwice:
+        """Return what is to be told of the call if digests differ."""
+        call, memory = self._intercepted(), self.level._memory
+        if self.site is None:
+            memory.find_site(call, self.level.paths)
+        else:
+            call.site, _, call.name = site_from(self.site, memory.caller())
+        assert call.site is not None
+        row = call.row
+        rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
+        return _MadeTwice(call.name, self.number, call.site, rule, pairs)
+
+    def _intercepted(self) -> InterceptedCall:
+        kwargs = {name: value for name, value in self.kwargs.items() if name != SITE}
+        return InterceptedCall(self.overload, self.args, kwargs, self.level._simulate)
+
+
+class Recheck:
+    """What the sample of one mode's calls has found.
 
     Args:
         rate: the share of calls that are sampled, above 0 and at most 1.
@@ -132,23 +163,20 @@ class Recheck:
     """
 
     def __init__(self, rate: float, logger: logging.Logger) -> None:
-        self._rate = rate
+        self._sample = Sample(rate)
         self._logger = logger
         self._process = os.getpid()
         self._digests: Digests | None = None
+        self._in_window = 0
         self._waiting: list[_MadeTwice] = []
         self._overloads: dict[Any, tuple[OverloadInfo, str | None]] = {}
         self._sampled = self._made_twice = self._differing = 0
-        # The number of the next sampled call, and of the calls until then; below zero if the call
-        # of that number could not be sampled, so that the next one is.
-        self._number = self.left = 0
-        self._draw()
 
     def head(self) -> dict[str, float]:
         """Return what a report says of the calls made twice."""
         return {
-            "rate": self._rate,
-            "calls": self._number - self.left,
+            "rate": self._sample.rate,
+            "calls": self._sample.calls,
             "sampled": self._sampled,
             "made_twice": self._made_twice,
             "differing": self._differing,
@@ -156,19 +184,12 @@ class Recheck:
 
     def begin(self, level: DeterministicMode) -> None:
         """Count the calls that a level receives, and make the sampled ones twice."""
-        # In the object alone, so that a mode without recheck pays nothing.
-        if level.lists:
-            # The class's own stays for other modes.
-            level._intercept = MethodType(_intercepting(self, level), level)  # type: ignore[method-assign]
-        else:
-            # PyTorch wants a method.
-            level.__torch_dispatch__ = MethodType(_dispatching(self, level), level)  # type: ignore[method-assign]
+        self._sample.begin(level, self._receive)
 
     @staticmethod
     def end(level: DeterministicMode) -> None:
         """Undo :meth:`begin`."""
-        for name in ("_intercept", "__torch_dispatch__"):
-            vars(level).pop(name, None)
+        Sample.end(level)
 
     def compare(self, error: BaseException | None = None) -> None:
         """End the window: read its digests, and wait for the device to do so.
@@ -187,137 +208,102 @@ class Recheck:
             raise RecheckError(message, calls)
         self._logger.error("%s", message)
 
-    def _draw(self) -> None:
-        """Draw the number of the next sampled call: each is sampled with the same probability."""
-        gap = 1
-        if self._rate < 1:
-            seed = f"{torch.default_generator.initial_seed()} {_rank()} {self._number}"
-            drawn = 1 - random.Random(seed).random()
-            gap += int(min(math.log(drawn) / math.log1p(-self._rate), _MOST))
-        self._number += gap
-        self.left = gap
-
-    def receive(
+    def _receive(
         self,
         level: DeterministicMode,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        run: _Run,
+        run: Run,
         site: str | None,
     ) -> Any:
-        """Make a sampled call, which a level has received; again, if it can be.
-
-        Args:
-            level: the level.
-            func: the overload, a twin or a higher-order operator.
-            args: the positional arguments.
-            kwargs: the others.
-            run: ``run(args, kwargs)`` makes the call as the level does.
-            site: given by compiled code, in which the user has no frame.
-        """
-        if (
-            repetition.actions is not None
-            or not level._innermost
-            # In a forked process the mode is inherited.
-            or os.getpid() != self._process
-        ):
+        """Make a sampled call; again, if it can be."""
+        # In a forked process the mode is inherited.
+        if repetition.actions is not None or os.getpid() != self._process:
             return run(args, kwargs)
-        number = self._number = self._number - self.left
-        self._draw()
+        number = self._sample.take()
         self._sampled += 1
         if not isinstance(func, torch._ops.OpOverload):
             return run(args, kwargs)
         resolve_views()
-        known = self._overloads.get(func)
-        if known is None:
-            overload = level.overload_info(func) or OverloadInfo(func)
-            known = self._overloads[func] = overload, why_never(overload)
-        overload, reason = known
-        plain = {name: value for name, value in kwargs.items() if name != SITE}
-        call = InterceptedCall(overload, args, plain, level._simulate)
-        reason = reason or why_not(overload, call.tensors, (*args, *plain.values()))
-        if reason is None and _is_allowed(level, call):
-            reason = "allowed"
+        overload, reason = self._facts_of(level, func)
+        call = _Sampled(level, overload, args, kwargs, number, site)
+        reason = reason or call.why_not()
         if reason is None:
-            _find_site(level, call, site)
             try:
                 start = StartingState(overload, args, kwargs, written_alone=True)
             except (CannotCopyError, RuntimeError) as error:
                 reason = f"not copied: {error!r}"
         if reason is not None:
-            self._pass_over(call, reason)
+            self._pass_over(overload, reason)
             return run(args, kwargs)
         result = run(args, kwargs)
-        with start.generators_kept():
-            # A level that lists has no modes outside, and registered kernels act inside a call.
-            outside = nullcontext() if level.lists else without_modes()
-            reason = self._make_again(call, number, result, start, run, outside)
+        # A level that lists has no modes outside, and registered kernels act inside a call.
+        with nullcontext() if level.lists else without_modes(), start.generators_kept():
+            reason = self._make_again(call, result, start, run)
         if reason is not None:
-            self._pass_over(call, reason)
-        if len(self._waiting) >= WINDOW:
+            self._pass_over(overload, reason)
+        if self._in_window >= WINDOW:
             self.compare()
         return result
 
+    def _facts_of(
+        self, level: DeterministicMode, func: torch._ops.OpOverload
+    ) -> tuple[OverloadInfo, str | None]:
+        """Return the facts about an overload, and the reason why its calls are not made twice."""
+        known = self._overloads.get(func)
+        if known is None:
+            overload = level.overload_info(func) or OverloadInfo(func)
+            known = self._overloads[func] = overload, why_never(overload)
+        return known
+
     def _make_again(
-        self,
-        call: InterceptedCall,
-        number: int,
-        result: Any,
-        start: StartingState,
-        run: _Run,
-        outside: AbstractContextManager[None],
+        self, call: _Sampled, result: Any, start: StartingState, run: Run
     ) -> str | None:
         """Make a call again; return the reason if the results cannot be compared."""
-        func = call.overload.func
         with without_modes():
-            first = data_of(func, call.args, call.kwargs, result)
+            first = data_of(call.overload, call.args, call.kwargs, result)
         if not first:
             return "no outputs"
         if not all(map(has_data, first.values())):
             return "no data"
         try:
             args, kwargs = start.again()
-            with repeated() as actions, outside:
+            with repeated() as actions:
                 result = run(args, kwargs)
             if not _KNOWN_TO_VARY.isdisjoint(actions):
                 return "allowed"
             with without_modes():
-                _lock.run(self._add, call, number, first, data_of(func, args, kwargs, result))
+                second = data_of(call.overload, args, kwargs, result)
+                _lock.run(self._add, call, first, second)
         except Exception as error:
             return f"not made again: {error!r}"
         return None
 
-    def _add(
-        self,
-        call: InterceptedCall,
-        number: int,
-        first: dict[str, Tensor],
-        second: dict[str, Tensor],
-    ) -> None:
+    def _add(self, call: _Sampled, first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
         """Digest what a call gave at first and again, without waiting for it."""
-        nothing = torch.empty(0)
         pairs = []
         for name in dict.fromkeys((*first, *second)):
-            sides = first.get(name, nothing), second.get(name, nothing)
-            if sides[0] is sides[1] or _are_same_on_host(*sides):
+            one, other = (
+                each[name] if name in each else torch.empty(0) for each in (first, second)
+            )
+            if one is other or _are_same_on_host(one, other):
                 continue  # the first is so for an argument that is not written
             if self._digests is None:
                 self._digests = Digests()
-            numbers = [self._digests.add(to_digest(each)) for each in sides]
-            forms = [form_of(each).partition(" strides")[0] for each in sides]
-            pairs.append(_Pair(name, (forms[0], forms[1]), (numbers[0], numbers[1])))
-        assert call.site is not None
-        row = call.row
-        rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
-        self._waiting.append(_MadeTwice(call.name, number, call.site, rule, pairs))
+            forms = (form_of(each).partition(" strides")[0] for each in (one, other))
+            numbers = (self._digests.add(to_digest(each)) for each in (one, other))
+            pairs.append(_Pair(name, (next(forms), next(forms)), (next(numbers), next(numbers))))
+        if pairs:
+            self._waiting.append(call.made_twice(pairs))
         self._made_twice += 1
+        self._in_window += 1
 
     def _take(self) -> tuple[VaryingCall, ...]:
         """Read the digests of the window; return the calls whose digests differ."""
-        if not self._waiting or is_capturing() or os.getpid() != self._process:
+        if is_capturing() or os.getpid() != self._process:
             return ()
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._in_window = self._waiting, [], 0
         numbers = [n for made in waiting for pair in made.pairs for n in pair.numbers]
         taken = self._digests.take(numbers) if self._digests is not None else b""
         digests = (taken[begin : begin + _BYTES].hex() for begin in range(0, len(taken), _BYTES))
@@ -331,92 +317,32 @@ class Recheck:
                 if sides[0] != sides[1]:
                     differing[pair.name] = sides
             if differing:
-                place = site.text, module, _rank()
+                place = site.text, module, rank()
                 found.append(VaryingCall(overload, number, *place, differing, rule))
         self._differing += len(found)
         return tuple(found)
 
-    def _pass_over(self, call: InterceptedCall, reason: str) -> None:
-        self._logger.debug("%s is sampled, and not made twice: %s", call.name, reason)
-
-
-def _dispatching(recheck: Recheck, level: DeterministicMode) -> Callable[..., Any]:
-    """Return the ``__torch_dispatch__`` of a level whose calls are counted."""
-    receive = type(level).__torch_dispatch__
-
-    @untraced
-    def dispatch(
-        level: DeterministicMode,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Any = None,
-    ) -> Any:
-        # An outer level gets the calls of the innermost one, which has counted them.
-        left = recheck.left = recheck.left - level._innermost
-        # A subclass desugars first; the operators that it is made of come here, too.
-        if left > 0 or any(map(is_foreign, types)):
-            return receive(level, func, types, args, kwargs)
-        kwargs = kwargs or {}
-        run = partial(receive, level, func, types)
-        return recheck.receive(level, func, args, kwargs, run, kwargs.get(SITE))
-
-    return dispatch
-
-
-def _intercepting(recheck: Recheck, level: DeterministicMode) -> Callable[..., Any]:
-    """Return the ``_intercept`` of a level that receives listed calls alone, and counts them."""
-    receive = type(level)._intercept
-
-    def intercept(
-        level: DeterministicMode,
-        overload: OverloadInfo,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        traced: bool,
-        site: str | None = None,
-    ) -> Any:
-        recheck.left -= 1
-        if recheck.left > 0:
-            return receive(level, overload, args, kwargs, traced=traced, site=site)
-        run = partial(receive, level, overload, traced=traced, site=site)
-        return recheck.receive(level, overload.twin or overload.func, args, kwargs, run, site)
-
-    return intercept
+    def _pass_over(self, overload: OverloadInfo, reason: str) -> None:
+        self._logger.debug("%s is sampled, and not made twice: %s", overload.name, reason)
 
 
 def _are_same_on_host(one: Tensor, other: Tensor) -> bool:
     """Return whether two CPU tensors have the same bits, sooner than their digests would tell."""
-    return (
-        (one.is_cpu and other.is_cpu and is_strided(one) and is_strided(other))
-        and not one.is_quantized
-        and (one.dtype, one.shape) == (other.dtype, other.shape)
-        and np.array_equal(as_bytes(one).numpy(), as_bytes(other).numpy())
-    )
+    if (
+        not (one.is_cpu and other.is_cpu and is_strided(one) and is_strided(other))
+        or one.is_quantized
+        or (one.dtype, one.shape) != (other.dtype, other.shape)
+    ):
+        return False
+    if _is_plain(one) and _is_plain(other):
+        return bool(_memcmp(one.data_ptr(), other.data_ptr(), one.nbytes) == 0)
+    return np.array_equal(as_bytes(one).numpy(), as_bytes(other).numpy())
 
 
-def _is_allowed(level: DeterministicMode, call: InterceptedCall) -> bool:
-    """Return whether the program accepts that a call varies."""
-    return call.overload.override in _KNOWN_TO_VARY or (
-        level._memory.had_regions and level._memory.allows(call)
-    )
-
-
-def _find_site(level: DeterministicMode, call: InterceptedCall, site: str | None) -> None:
-    """Set the site of a call, and its name as reports have it."""
-    if site is None:
-        level._memory.find_site(call, level._counter.paths)
-    else:
-        call.site, _, call.name = site_from(site, level._memory.caller())
-
-
-def _rank() -> int | None:
-    """Return the rank of this process, or ``None`` if it is the only one."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    rank = rank_of()
-    return None if rank is None else rank.number
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether memory has the bytes of the elements, in their order."""
+    lazy = tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+    return tensor.is_contiguous() and not lazy
 
 
 def _message(calls: tuple[VaryingCall, ...]) -> str:

@@ -151,7 +151,7 @@ class Probe(RunObserver):
     def _repeat(self, call: _Probed, result: Any, start: StartingState) -> None:
         """Repeat a call that was made, and count it."""
         with without_modes():
-            expected = data_of(call.overload.func, call.args, call.kwargs, result)
+            expected = data_of(call.overload, call.args, call.kwargs, result)
         if not expected:
             return self._pass_over(call.overload.name, "no outputs")
         if any(not has_data(tensor) for tensor in expected.values()):
@@ -167,9 +167,7 @@ class Probe(RunObserver):
                     result = call.run(*args, **kwargs)
                 on_host |= "schedule" in names
                 with without_modes():
-                    differing = _compare(
-                        expected, data_of(call.overload.func, args, kwargs, result)
-                    )
+                    differing = _compare(expected, data_of(call.overload, args, kwargs, result))
             except Exception as error:
                 _logger.debug("%s is not repeated: %r", call.overload.name, error)
                 if not found:

@@ -150,12 +150,12 @@ class OverloadInfo:
         self.copies = schema.name == "aten::copy_"
         self.gives_value = schema.name in _VALUES
         unsaid = _UNSAID.get(schema.name, ())
-        self._written = [
-            (position, argument.name)
+        self._written = {
+            argument.name: position
             for position, argument in enumerate(schema.arguments)
             if argument.name in unsaid
             or (argument.alias_info is not None and argument.alias_info.is_write)
-        ]
+        }
 
     @cached_property
     def composite(self) -> bool:
@@ -185,11 +185,15 @@ class OverloadInfo:
         """Return whether the caller of a collective waits for it at once."""
         return self.signature.bind(args, {}).get("async_op") is False
 
+    def writes(self, name: str) -> bool:
+        """Return whether a call writes the argument of this name."""
+        return name in self._written
+
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors that the call writes, also those in lists."""
         if not self._written:
             return []
         return tensors_in(
             args[position] if position < len(args) else kwargs.get(name)
-            for position, name in self._written
+            for name, position in self._written.items()
         )

@@ -17,7 +17,7 @@ from detmode.environment.dispatch import without_modes
 from detmode.environment.generators import default_generators
 from detmode.mode.repetition.snapshot import Snapshot
 from detmode.mode.repetition.tensors import has_data, is_capturing
-from detmode.table.overload_info import UNDEFINED_OUTPUTS, OverloadInfo
+from detmode.table.overload_info import OverloadInfo
 
 _COLLECTIVES = frozenset(
     (
@@ -107,21 +107,15 @@ class StartingState:
 
 
 def data_of(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> dict[str, Tensor]:
     """Return the results and all arguments of a call by name; not every schema declares its writes.
 
     Empty if there are no results and the schema declares no writes.
     """
-    names = [argument.name for argument in func._schema.arguments]
-    declared = {
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    }
-    given = [*zip(names, args), *kwargs.items()]
+    given = [*zip(overload.signature.names, args), *kwargs.items()]
     # A tensor passed twice gets the name under which it is written.
-    given.sort(key=lambda item: item[0] not in declared)
+    given.sort(key=lambda item: not overload.writes(item[0]))
     arguments: dict[int, tuple[str, Tensor]] = {}
     for name, value in given:
         for label, each in _elements(f"mutated {name}", value):
@@ -129,14 +123,17 @@ def data_of(
                 arguments.setdefault(id(each), (label, each))
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
-    undefined = UNDEFINED_OUTPUTS.get(func._schema.name, ())
     for position, value in enumerate(results):
-        for label, each in () if position in undefined else _elements(f"output {position}", value):
+        if position in overload.undefined:
+            continue
+        for label, each in _elements(f"output {position}", value):
             if isinstance(each, Tensor) and id(each) not in arguments:
                 outputs[label] = each
             elif isinstance(each, (bool, int, float, complex)):
                 outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
-    return {**outputs, **dict(arguments.values())} if outputs or func._schema.is_mutable else {}
+    if not outputs and not overload.func._schema.is_mutable:
+        return {}
+    return {**outputs, **dict(arguments.values())}
 
 
 def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:

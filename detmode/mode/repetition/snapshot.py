@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
 
 from detmode.mode.repetition.tensors import SPARSE_PARTS
-from detmode.table.call import tensors_in
+from detmode.table.call import SCALARS, tensors_in
 
 _ALIGNMENT = 512
 """The CUDA allocator's alignment; kernels depend on an address only modulo this."""
@@ -70,8 +70,8 @@ class Snapshot:
         whole: bool = False,
         written: list[Tensor] | None = None,
     ) -> None:
-        # Lists are new ones, since the caller may change its own.
-        self._call: tuple[Any, Any] = tree_map(lambda value: value, (args, kwargs))
+        # In new lists, since the caller may change its own.
+        self._call: tuple[Any, Any] = _changed((args, kwargs), _itself)
         # By identity: an argument passed twice is one tensor in the copy too.
         # Of each tensor: its storage, its offset in the copy, and a view, since the call may resize
         # the tensor itself.
@@ -106,7 +106,7 @@ class Snapshot:
                 made[id(tensor)] = self._tensor(tensor, storages)
             return made[id(tensor)]
 
-        args, kwargs = tree_map_only(Tensor, copied, self._call)
+        args, kwargs = _changed(self._call, copied)
         return args, kwargs
 
     def _tensor(self, tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
@@ -120,6 +120,24 @@ class Snapshot:
         new.set_(storages[number], offset, view.shape, view.stride())
         new = torch._conj(new) if view.is_conj() else new
         return torch._neg_view(new) if view.is_neg() else new
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return arguments with each tensor changed, in new lists and dicts."""
+    if type(value) in SCALARS:
+        return value
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _changed(each, change) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        each_changed = [_changed(each, change) for each in value]
+        return each_changed if isinstance(value, list) else tuple(each_changed)
+    return value
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _memory_of(tensor: Tensor) -> int:

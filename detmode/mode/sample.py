@@ -1,0 +1,160 @@
+"""The sample of a mode's calls: which of them are made twice, and how the mode hands them over.
+
+What is drawn is not whether a call is sampled, but how many calls are left until the next one that
+is. So a call that is not sampled costs a decrement and a comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from detmode.environment.dispatch import untraced
+from detmode.environment.rank import rank_of
+from detmode.mode.repetition.tensors import is_foreign
+from detmode.table.overload_info import OverloadInfo
+from detmode.table.twins import SITE
+
+if TYPE_CHECKING:
+    from detmode.mode.deterministic_mode import DeterministicMode
+
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
+_MOST = 2.0**62
+
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Makes a call as the level does that has received it."""
+
+
+Receive = Callable[
+    ["DeterministicMode", Any, tuple[Any, ...], dict[str, Any], Run, "str | None"], Any
+]
+"""Makes a sampled call: gets the level that has received it, what was called, the arguments, what
+makes the call once, and the site that compiled code gives."""
+
+
+class Sample:
+    """The numbers of the sampled calls.
+
+    They depend on the seed of PyTorch's default generator and on the rank alone. Several threads
+    may make calls; their order is then the order of the numbers.
+
+    Args:
+        rate: the share of calls that are sampled, above 0 and at most 1.
+
+    Attributes:
+        left: the calls until the next sampled one; 0 or less if the call of that number could not
+            be sampled, so that the next one is.
+    """
+
+    # Each call reads and writes one, and slots are quicker.
+    __slots__ = ("_number", "left", "rate")
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._number = self.left = 0
+        self._draw()
+
+    @property
+    def calls(self) -> int:
+        """The calls received so far."""
+        return self._number - self.left
+
+    def take(self) -> int:
+        """Return the number of the call that is sampled now, and draw the next one."""
+        number = self._number = self.calls
+        self._draw()
+        return number
+
+    def _draw(self) -> None:
+        """Draw the number of the next sampled call: each is sampled with the same probability."""
+        gap = 1
+        if self.rate < 1:
+            seed = f"{torch.default_generator.initial_seed()} {rank()} {self._number}"
+            drawn = 1 - random.Random(seed).random()
+            gap += int(min(math.log(drawn) / math.log1p(-self.rate), _MOST))
+        self._number += gap
+        self.left = gap
+
+    def begin(self, level: DeterministicMode, receive: Receive) -> None:
+        """Count the calls that a level receives, and hand the sampled ones over."""
+        # In the object alone, so that a mode without recheck pays nothing; the class's own stays
+        # for other modes.
+        if level.lists:
+            level._intercept = MethodType(_intercepting(self, level, receive), level)  # type: ignore[method-assign]
+        else:
+            # PyTorch wants a method.
+            level.__torch_dispatch__ = MethodType(_dispatching(self, level, receive), level)  # type: ignore[method-assign]
+
+    @staticmethod
+    def end(level: DeterministicMode) -> None:
+        """Undo :meth:`begin`."""
+        for name in ("_intercept", "__torch_dispatch__"):
+            with suppress(AttributeError):
+                # Where vars() has been called, Python finds attributes more slowly.
+                delattr(level, name)
+
+
+def rank() -> int | None:
+    """Return the rank of this process, or ``None`` if it is the only one."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    found = rank_of()
+    return None if found is None else found.number
+
+
+def _dispatching(sample: Sample, level: DeterministicMode, receive: Receive) -> Callable[..., Any]:
+    """Return the ``__torch_dispatch__`` of a level whose calls are counted."""
+    plainly = type(level).__torch_dispatch__
+
+    @untraced
+    def dispatch(
+        level: DeterministicMode,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
+    ) -> Any:
+        # An outer level gets the calls of the innermost one, which has counted them.
+        if level._innermost:
+            sample.left -= 1
+            # A subclass desugars first; the operators that it is made of come here, too.
+            if sample.left <= 0 and not any(map(is_foreign, types)):
+                kwargs = kwargs or {}
+                run = partial(plainly, level, func, types)
+                return receive(level, func, args, kwargs, run, kwargs.get(SITE))
+        return plainly(level, func, types, args, kwargs)
+
+    return dispatch
+
+
+def _intercepting(sample: Sample, level: DeterministicMode, receive: Receive) -> Callable[..., Any]:
+    """Return the ``_intercept`` of a level that receives listed calls alone, and counts them."""
+    plainly = type(level)._intercept
+
+    def intercept(
+        level: DeterministicMode,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        traced: bool,
+        site: str | None = None,
+    ) -> Any:
+        if level._innermost:
+            sample.left -= 1
+            if sample.left <= 0:
+                run = partial(plainly, level, overload, traced=traced, site=site)
+                return receive(level, overload.twin or overload.func, args, kwargs, run, site)
+        return plainly(level, overload, args, kwargs, traced=traced, site=site)
+
+    return intercept
