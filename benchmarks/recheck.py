@@ -25,8 +25,11 @@ from detmode import DeterministicMode
 RATE = 0.001
 TARGET = 0.01
 """The share of a step that ``recheck=RATE`` may add."""
-NEVER, ALWAYS = 1e-15, 1.0
-SMALL_CALLS = 10_000
+NEVER, ALWAYS = 1e-8, 1 - 1e-8
+"""Rates at which none and all of these calls are sampled, and gaps are drawn as at others."""
+SHORT = 20
+"""Rounds of counting for one of a step; short ones, since what disturbs a round is left out."""
+SMALL_CALLS = 1000
 HEADS = ("step", "calls", "ms", "us to make a call twice", f"at {RATE}", "")
 
 
@@ -98,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     x, neg = torch.ones(4), torch.ops.aten.neg.default
-    _, counting, _ = paired(partial(neg, x), NEVER, options.rounds, SMALL_CALLS)
+    _, counting, _ = paired(partial(neg, x), NEVER, SHORT * options.rounds, SMALL_CALLS)
     steps = {"tiny": encoder_step(tiny=True)}
     if not options.quick:
         steps = {

@@ -19,6 +19,7 @@ from detmode.cli.commands import UsageError, certificates, locks, lookup, progra
 from detmode.cli.commands.output import FORMATS
 from detmode.cli.program import die_of
 from detmode.environment import log
+from detmode.mode.override_option import as_override
 from detmode.reports.terminal import has_colour, painted
 from detmode.table.spelling import did_you_mean
 
@@ -103,8 +104,9 @@ def _flag(name: str, about: str, **settings: Any) -> _Option:
     return (name,), {"action": "store_true", "help": about, **settings}
 
 
-def _several(name: str, metavar: str, about: str) -> _Option:
-    return (name,), {"action": "append", "default": [], "metavar": metavar, "help": about}
+def _several(name: str, metavar: str, about: str, **settings: Any) -> _Option:
+    shown = {"metavar": metavar, "help": about, **settings}
+    return (name,), {"action": "append", "default": [], **shown}
 
 
 def _number(name: str, about: str, **settings: Any) -> _Option:
@@ -124,6 +126,7 @@ _MODE = (
         "OP=ACTION",
         "an operator, overload or glob to allow, warn, error, native or substitute, e.g. "
         "aten::histc=allow; repeatable",
+        type=as_override,
     ),
 )
 _INTERCEPT = _option(

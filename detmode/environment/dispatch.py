@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -64,13 +64,24 @@ def carried(key: str) -> Any:
     return torch._C._get_obj_in_tls(key) if torch._C._is_key_in_tls(key) else None
 
 
-@contextmanager
-def without_modes() -> Iterator[None]:
+class without_modes:
     """Turn off, for this thread, all that intercepts calls: dispatch modes and kernels."""
-    _held = own_calls.made(bool)  # dropped at the end, however the block ends
-    # A call that a mode receives has no other mode left, mostly; PyTorch's block takes 5 us.
-    with _disable_current_modes() if _count_modes() or _count_early_modes() else nullcontext():
-        yield
+
+    __slots__ = ("_held", "_off")
+
+    def __enter__(self) -> None:
+        # Both are dropped at the end, however the block ends.
+        self._held = own_calls.made(bool)
+        self._off: AbstractContextManager[object] | None = None
+        # A call that a mode receives mostly has no other mode left, and PyTorch's block takes 5 us.
+        if _count_modes() or _count_early_modes():
+            self._off = _disable_current_modes()
+            self._off.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._off is not None:
+            self._off.__exit__(*error)
+        del self._held
 
 
 class CompiledInside(TorchDispatchMode):

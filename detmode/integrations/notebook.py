@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.mode.override_option import as_override
 
 
 @magics_class
@@ -30,6 +31,7 @@ class DeterministicMagics(Magics):
     @argument("--no-substitute", action="store_true", help="do as PyTorch does")
     @argument(
         "--override",
+        type=as_override,
         metavar="OP=ACTION",
         action="append",
         default=[],
@@ -45,17 +47,12 @@ class DeterministicMagics(Magics):
     def deterministic(self, line: str, cell: str) -> Any:
         """Run a cell under a DeterministicMode, and show what the mode intercepted."""
         options = parse_argstring(self.deterministic, line)
-        wrong = [each for each in options.override if "=" not in each]
-        if wrong:
-            raise UsageError(
-                f"--override takes OP=ACTION, such as aten::histc=allow, not {wrong[0]!r}"
-            )
         try:
             mode = DeterministicMode(
                 options.warn_only,
                 strict=options.strict,
                 substitute=not options.no_substitute,
-                overrides=dict(each.rpartition("=")[::2] for each in options.override),
+                overrides=dict(options.override),
                 intercept=options.intercept,
                 simulate=options.simulate,
                 schedule_seed=options.schedule_seed,

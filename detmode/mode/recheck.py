@@ -32,7 +32,7 @@ from detmode.mode.repetition.tensors import (
     is_strided,
     to_digest,
 )
-from detmode.mode.sample import Run, Sample, rank
+from detmode.mode.sampling import Run, Sampling, rank
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
 from detmode.table.call import InterceptedCall, tensors_in
@@ -137,6 +137,12 @@ class _Sampled:
             return "allowed"
         return why_not(self.overload, tensors_in(values), values)
 
+    def data_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> dict[str, Tensor]:
+        """Return what the call gave: its results, and what it wrote."""
+        return data_of(self.overload, args, kwargs, result, written_alone=True)
+
     def made_twice(self, pairs: list[_Pair]) -> _MadeTwice:
         """Return what is to be told of the call if digests differ."""
         call, memory = self._intercepted(), self.level._memory
@@ -163,7 +169,7 @@ class Recheck:
     """
 
     def __init__(self, rate: float, logger: logging.Logger) -> None:
-        self._sample = Sample(rate)
+        self._sample = Sampling(rate)
         self._logger = logger
         self._process = os.getpid()
         self._digests: Digests | None = None
@@ -189,7 +195,7 @@ class Recheck:
     @staticmethod
     def end(level: DeterministicMode) -> None:
         """Undo :meth:`begin`."""
-        Sample.end(level)
+        Sampling.end(level)
 
     def compare(self, error: BaseException | None = None) -> None:
         """End the window: read its digests, and wait for the device to do so.
@@ -238,9 +244,10 @@ class Recheck:
             self._pass_over(overload, reason)
             return run(args, kwargs)
         result = run(args, kwargs)
-        # A level that lists has no modes outside, and registered kernels act inside a call.
-        with nullcontext() if level.lists else without_modes(), start.generators_kept():
+        try:
             reason = self._make_again(call, result, start, run)
+        finally:
+            start.resume()
         if reason is not None:
             self._pass_over(overload, reason)
         if self._in_window >= WINDOW:
@@ -261,20 +268,21 @@ class Recheck:
         self, call: _Sampled, result: Any, start: StartingState, run: Run
     ) -> str | None:
         """Make a call again; return the reason if the results cannot be compared."""
-        with without_modes():
-            first = data_of(call.overload, call.args, call.kwargs, result)
+        first = call.data_of(call.args, call.kwargs, result)
         if not first:
             return "no outputs"
         if not all(map(has_data, first.values())):
             return "no data"
         try:
             args, kwargs = start.again()
-            with repeated() as actions:
+            # A level that lists has no modes outside, and registered kernels act inside a call.
+            outside = nullcontext() if call.level.lists else without_modes()
+            with repeated() as actions, outside:
                 result = run(args, kwargs)
             if not _KNOWN_TO_VARY.isdisjoint(actions):
                 return "allowed"
+            second = call.data_of(args, kwargs, result)
             with without_modes():
-                second = data_of(call.overload, args, kwargs, result)
                 _lock.run(self._add, call, first, second)
         except Exception as error:
             return f"not made again: {error!r}"
@@ -284,20 +292,22 @@ class Recheck:
         """Digest what a call gave at first and again, without waiting for it."""
         pairs = []
         for name in dict.fromkeys((*first, *second)):
-            one, other = (
-                each[name] if name in each else torch.empty(0) for each in (first, second)
-            )
-            if one is other or _are_same_on_host(one, other):
-                continue  # the first is so for an argument that is not written
-            if self._digests is None:
-                self._digests = Digests()
-            forms = (form_of(each).partition(" strides")[0] for each in (one, other))
-            numbers = (self._digests.add(to_digest(each)) for each in (one, other))
-            pairs.append(_Pair(name, (next(forms), next(forms)), (next(numbers), next(numbers))))
+            one, other = first.get(name), second.get(name)
+            # The first is so for an argument that is not written.
+            if not (one is other or _are_same_on_host(one, other)):
+                pairs.append(self._pair(name, one, other))
         if pairs:
             self._waiting.append(call.made_twice(pairs))
         self._made_twice += 1
         self._in_window += 1
+
+    def _pair(self, name: str, *sides: Tensor | None) -> _Pair:
+        """Digest the two results of one name; a missing one counts as empty."""
+        one, other = (torch.empty(0) if each is None else each for each in sides)
+        if self._digests is None:
+            self._digests = Digests()
+        numbers = self._digests.add(to_digest(one)), self._digests.add(to_digest(other))
+        return _Pair(name, (_form_of(one), _form_of(other)), numbers)
 
     def _take(self) -> tuple[VaryingCall, ...]:
         """Read the digests of the window; return the calls whose digests differ."""
@@ -326,10 +336,16 @@ class Recheck:
         self._logger.debug("%s is sampled, and not made twice: %s", overload.name, reason)
 
 
-def _are_same_on_host(one: Tensor, other: Tensor) -> bool:
+def _form_of(tensor: Tensor) -> str:
+    return form_of(tensor).partition(" strides")[0]
+
+
+def _are_same_on_host(one: Tensor | None, other: Tensor | None) -> bool:
     """Return whether two CPU tensors have the same bits, sooner than their digests would tell."""
     if (
-        not (one.is_cpu and other.is_cpu and is_strided(one) and is_strided(other))
+        one is None
+        or other is None
+        or not (one.is_cpu and other.is_cpu and is_strided(one) and is_strided(other))
         or one.is_quantized
         or (one.dtype, one.shape) != (other.dtype, other.shape)
     ):

@@ -144,14 +144,15 @@ class Probe(RunObserver):
         except BaseException:
             self._pass_over(call.overload.name, "raised")
             raise
-        with start.generators_kept():
+        try:
             self._repeat(call, result, start)
+        finally:
+            start.resume()
         return result
 
     def _repeat(self, call: _Probed, result: Any, start: StartingState) -> None:
         """Repeat a call that was made, and count it."""
-        with without_modes():
-            expected = data_of(call.overload, call.args, call.kwargs, result)
+        expected = data_of(call.overload, call.args, call.kwargs, result)
         if not expected:
             return self._pass_over(call.overload.name, "no outputs")
         if any(not has_data(tensor) for tensor in expected.values()):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from detmode.mode.override_option import as_override
+
 if TYPE_CHECKING:
     from detmode.reports.report import ReportRow
     from detmode.testing.baseline import Key
@@ -52,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--detmode-override",
         action="append",
         default=[],
+        type=as_override,
         metavar="OP=ACTION",
         help="what an operator meets: allow, warn, error, native or substitute; may be repeated",
     )
@@ -249,12 +252,6 @@ class _Suite:
         # An update writes down what would raise, silent calls too: it only warns.
         self._strict = asked == "strict" and not self._update
         self._known: frozenset[Key] = frozenset()
-        for each in config.getoption("--detmode-override"):
-            if "=" not in each:
-                raise pytest.UsageError(f"--detmode-override takes OP=ACTION, got {each!r}")
-        self._overrides = dict(
-            each.rpartition("=")[::2] for each in config.getoption("--detmode-override")
-        )
         self._file = self._path("--detmode-baseline")
         self._sarif = self._path("--detmode-sarif")
         if self._update and self._file is None:
@@ -289,7 +286,7 @@ class _Suite:
                 warn_only=self._warns,
                 strict=self._strict,
                 simulate=self._config.getoption("--detmode-simulate"),
-                overrides=self._overrides,
+                overrides=dict(self._config.getoption("--detmode-override")),
                 recheck=self._config.getoption("--detmode-recheck"),
             )
         except (TypeError, ValueError) as error:

@@ -106,7 +106,6 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
         yield f"{path}.{name}" if name else path, whole.to("cpu", copy=True).contiguous()
 
 
-@without_modes()
 def differences(first: Snapshot, second: Snapshot) -> list[str]:
     """Return a line for each of the first few values that are not bitwise identical."""
     lines = [
@@ -114,11 +113,12 @@ def differences(first: Snapshot, second: Snapshot) -> list[str]:
         for path in (*first, *second)
         if (path in first) != (path in second)
     ]
-    for path, one in first.items():
-        if path in second:
-            text = _difference(one, second[path])
-            if text is not None:
-                lines.append(f"{path}: {text}")
+    with without_modes():
+        for path, one in first.items():
+            if path in second:
+                text = _difference(one, second[path])
+                if text is not None:
+                    lines.append(f"{path}: {text}")
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"]
     return lines

@@ -122,7 +122,7 @@ def test_wrong_options(notebook: dict[str, Any]) -> None:
     """A wrong option is named in one line, and the cell does not run."""
     assert notebook["option"]["error"] == [
         "UsageError",
-        "--override takes OP=ACTION, such as aten::histc=allow, not 'histc'",
+        "argument --override: give OP=ACTION, such as aten::histc=allow, not 'histc'",
     ]
     kind, message = notebook["value"]["error"]
     assert kind == "UsageError"

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode import listed
-from detmode.mode.recheck import WINDOW, Recheck
+from detmode.mode.recheck import WINDOW
+from detmode.mode.sampling import Sampling
 from detmode.reports.report import Report, of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -183,10 +184,10 @@ def test_a_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(rank: str, seed: int) -> list[float]:
         monkeypatch.setenv("RANK", rank)
         torch.manual_seed(seed)
-        recheck, numbers = Recheck(0.01, None), []  # type: ignore[arg-type]  # it logs nothing
+        drawn, numbers = Sampling(0.01), []
         for _ in range(3):
-            recheck._draw()
-            numbers.append(recheck._number)
+            drawn.left = 0
+            numbers.append(drawn.take())
         return numbers
 
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -350,11 +351,11 @@ def test_wrong_rates(given: Any, error: type[Exception], words: str) -> None:
 @pytest.mark.parametrize("rate", [1e-3, 0.3])
 def test_the_share_is_the_rate(rate: float) -> None:
     """Gaps between sampled calls have the mean and the spread of independent draws."""
-    recheck = Recheck(rate, None)  # type: ignore[arg-type]  # it logs nothing
-    gaps = []
+    sample, gaps = Sampling(rate), []
     for _ in range(4000):
-        recheck._draw()
-        gaps.append(recheck.left)
+        gaps.append(sample.left)
+        sample.left = 0
+        sample.take()
     assert min(gaps) >= 1
     assert statistics.mean(gaps) == pytest.approx(1 / rate, rel=0.06)
     assert statistics.stdev(gaps) == pytest.approx((1 - rate) ** 0.5 / rate, rel=0.1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -84,6 +83,7 @@ class StartingState:
         with without_modes():
             self._generators = _Generators((*args, *kwargs.values()), python=others)
             self._restore = self._generators.save()
+            self._left: list[Callable[[], object]] | None = None
             reads_around = overload.func._schema.name.startswith("aten::as_strided")
             written = overload.written(args, kwargs) if written_alone and not others else None
             self._snapshot = Snapshot(args, kwargs, whole=others or reads_around, written=written)
@@ -91,31 +91,44 @@ class StartingState:
     def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Set the generators as they were, and return the arguments as they were."""
         with without_modes():
+            if self._left is None:
+                self._left = self._generators.save()
             _call_each(self._restore)
             return self._snapshot.copy()
 
-    @contextmanager
-    def generators_kept(self) -> Iterator[None]:
-        """Give the generators back the states that they have now, when the block ends."""
-        with without_modes():
-            restore = self._generators.save()
-        try:
-            yield
-        finally:
+    def resume(self) -> None:
+        """Give the generators the states in which the program's own call left them."""
+        if self._left is not None:
             with without_modes():
-                _call_each(restore)
+                _call_each(self._left)
 
 
 def data_of(
-    overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    overload: OverloadInfo,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    *,
+    written_alone: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the results and all arguments of a call by name; not every schema declares its writes.
+    """Return the results and the arguments of a call by name.
 
     Empty if there are no results and the schema declares no writes.
+
+    Args:
+        overload: the facts about the called overload.
+        args: the call's positional arguments.
+        kwargs: the others.
+        result: what the call returned.
+        written_alone: of a call of ATen, leave out the arguments that it does not write. Not every
+            schema of another library declares its writes.
     """
     given = [*zip(overload.signature.names, args), *kwargs.items()]
-    # A tensor passed twice gets the name under which it is written.
-    given.sort(key=lambda item: not overload.writes(item[0]))
+    if written_alone and overload.func.namespace == "aten":
+        given = [item for item in given if overload.writes(item[0])]
+    else:
+        # A tensor passed twice gets the name under which it is written.
+        given.sort(key=lambda item: not overload.writes(item[0]))
     arguments: dict[int, tuple[str, Tensor]] = {}
     for name, value in given:
         for label, each in _elements(f"mutated {name}", value):
@@ -130,7 +143,8 @@ def data_of(
             if isinstance(each, Tensor) and id(each) not in arguments:
                 outputs[label] = each
             elif isinstance(each, (bool, int, float, complex)):
-                outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
+                with without_modes():
+                    outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
     if not outputs and not overload.func._schema.is_mutable:
         return {}
     return {**outputs, **dict(arguments.values())}

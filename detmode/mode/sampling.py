@@ -7,10 +7,10 @@ is. So a call that is not sampled costs a decrement and a comparison.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ Receive = Callable[
 makes the call once, and the site that compiled code gives."""
 
 
-class Sample:
+class Sampling:
     """The numbers of the sampled calls.
 
     They depend on the seed of PyTorch's default generator and on the rank alone. Several threads
@@ -79,9 +79,11 @@ class Sample:
         """Draw the number of the next sampled call: each is sampled with the same probability."""
         gap = 1
         if self.rate < 1:
+            # Both may change between two draws. A hash is drawn 30 times sooner than by Random.
             seed = f"{torch.default_generator.initial_seed()} {rank()} {self._number}"
-            drawn = 1 - random.Random(seed).random()
-            gap += int(min(math.log(drawn) / math.log1p(-self.rate), _MOST))
+            drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")
+            # The number of failures before the first success, by the inverse of its distribution.
+            gap += int(min(math.log((drawn + 1) / 2**64) / math.log1p(-self.rate), _MOST))
         self._number += gap
         self.left = gap
 
@@ -112,7 +114,9 @@ def rank() -> int | None:
     return None if found is None else found.number
 
 
-def _dispatching(sample: Sample, level: DeterministicMode, receive: Receive) -> Callable[..., Any]:
+def _dispatching(
+    sample: Sampling, level: DeterministicMode, receive: Receive
+) -> Callable[..., Any]:
     """Return the ``__torch_dispatch__`` of a level whose calls are counted."""
     plainly = type(level).__torch_dispatch__
 
@@ -137,7 +141,9 @@ def _dispatching(sample: Sample, level: DeterministicMode, receive: Receive) -> 
     return dispatch
 
 
-def _intercepting(sample: Sample, level: DeterministicMode, receive: Receive) -> Callable[..., Any]:
+def _intercepting(
+    sample: Sampling, level: DeterministicMode, receive: Receive
+) -> Callable[..., Any]:
     """Return the ``_intercept`` of a level that receives listed calls alone, and counts them."""
     plainly = type(level)._intercept
 
