@@ -32,7 +32,7 @@ from detmode.mode.repetition.tensors import (
     is_strided,
     to_digest,
 )
-from detmode.mode.sampling import Run, Sampling, rank
+from detmode.mode.sampling import Run, SampledCalls, rank
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
 from detmode.table.call import InterceptedCall, tensors_in
@@ -169,7 +169,7 @@ class Recheck:
     """
 
     def __init__(self, rate: float, logger: logging.Logger) -> None:
-        self._sample = Sampling(rate)
+        self._sample = SampledCalls(rate)
         self._logger = logger
         self._process = os.getpid()
         self._digests: Digests | None = None
@@ -195,7 +195,7 @@ class Recheck:
     @staticmethod
     def end(level: DeterministicMode) -> None:
         """Undo :meth:`begin`."""
-        Sampling.end(level)
+        SampledCalls.end(level)
 
     def compare(self, error: BaseException | None = None) -> None:
         """End the window: read its digests, and wait for the device to do so.

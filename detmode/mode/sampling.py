@@ -42,7 +42,7 @@ Receive = Callable[
 makes the call once, and the site that compiled code gives."""
 
 
-class Sampling:
+class SampledCalls:
     """The numbers of the sampled calls.
 
     They depend on the seed of PyTorch's default generator and on the rank alone. Several threads
@@ -115,7 +115,7 @@ def rank() -> int | None:
 
 
 def _dispatching(
-    sample: Sampling, level: DeterministicMode, receive: Receive
+    sample: SampledCalls, level: DeterministicMode, receive: Receive
 ) -> Callable[..., Any]:
     """Return the ``__torch_dispatch__`` of a level whose calls are counted."""
     plainly = type(level).__torch_dispatch__
@@ -142,7 +142,7 @@ def _dispatching(
 
 
 def _intercepting(
-    sample: Sampling, level: DeterministicMode, receive: Receive
+    sample: SampledCalls, level: DeterministicMode, receive: Receive
 ) -> Callable[..., Any]:
     """Return the ``_intercept`` of a level that receives listed calls alone, and counts them."""
     plainly = type(level)._intercept

@@ -17,6 +17,7 @@ from detmode.cli.parser import main
 from detmode.cuda import CompileError, host
 from detmode.testing import assert_order_independent
 from detmode.verify.cases import cases, run_substituted
+from detmode.verify.certificates.cuda import _uses
 from detmode.verify.certificates.orders import Conflicts
 
 FILE = Path(__file__).with_name("kernels.cu")
@@ -488,7 +489,7 @@ def test_orders(touched, expected):
     """One order for each way to order the blocks that conflict: no two are of one class."""
     conflicts = Conflicts(40)
     rows = [(block, kinds, 7, place) for block, kinds, place in touched]
-    conflicts.add(torch.tensor(rows, dtype=torch.int64).reshape(-1, 4))
+    conflicts.add(*_uses(torch.tensor(rows, dtype=torch.int64).reshape(-1, 4)))
     orders = conflicts.orders()
     if expected is None:
         assert orders is None
@@ -500,9 +501,9 @@ def test_orders(touched, expected):
 def test_conflicts_grow():
     """A conflict that a later run shows is new once."""
     conflicts = Conflicts(3)
-    assert conflicts.add(torch.tensor([[0, 2, 0, 0], [1, 2, 0, 0]]))
-    assert not conflicts.add(torch.tensor([[0, 2, 0, 5], [1, 1, 0, 5]]))
-    assert conflicts.add(torch.tensor([[2, 2, 0, 1], [1, 1, 0, 1]]))
+    assert conflicts.add(*_uses(torch.tensor([[0, 2, 0, 0], [1, 2, 0, 0]])))
+    assert not conflicts.add(*_uses(torch.tensor([[0, 2, 0, 5], [1, 1, 0, 5]])))
+    assert conflicts.add(*_uses(torch.tensor([[2, 2, 0, 1], [1, 1, 0, 1]])))
 
 
 # What uses certificates

@@ -19,9 +19,10 @@ from triton_kernels import CASES, integers
 from triton_kernels import random as numbers
 
 from detmode.verify.certificates import certify
+from detmode.verify.certificates.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton import interpreter
+from detmode.verify.certificates.triton.dependence import Relation, meeting
 from detmode.verify.certificates.triton.memory import Touch
-from detmode.verify.certificates.triton.orders import TooManyError, all_orders, conflicting
 from detmode.verify.certificates.triton.schedules import Programs, Shuffled, Step
 
 
@@ -310,7 +311,7 @@ def explored(programs, most=10_000):
         results.add(repr(sorted(memory.items(), key=str)))
         return steps
 
-    runs = all_orders(run, most)
+    runs = all_orders(run, Relation().of, most)
     return results, runs
 
 
@@ -392,7 +393,7 @@ def test_conflicting():
             used = touch(*kinds[kind], 0)
             used.result = Unread()
             steps.append(Step(program, frozenset(), [used, touch("load", "LOAD", 1)]))
-        return conflicting(steps)
+        return meeting(steps)
 
     pairs = itertools.combinations_with_replacement(kinds, 2)
     commute = {("load", "load"), ("add", "add"), ("max", "max")}

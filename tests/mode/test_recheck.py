@@ -22,7 +22,7 @@ import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode import listed
 from detmode.mode.recheck import WINDOW
-from detmode.mode.sampling import Sampling
+from detmode.mode.sampling import SampledCalls
 from detmode.reports.report import Report, of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -184,7 +184,7 @@ def test_a_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(rank: str, seed: int) -> list[float]:
         monkeypatch.setenv("RANK", rank)
         torch.manual_seed(seed)
-        drawn, numbers = Sampling(0.01), []
+        drawn, numbers = SampledCalls(0.01), []
         for _ in range(3):
             drawn.left = 0
             numbers.append(drawn.take())
@@ -351,7 +351,7 @@ def test_wrong_rates(given: Any, error: type[Exception], words: str) -> None:
 @pytest.mark.parametrize("rate", [1e-3, 0.3])
 def test_the_share_is_the_rate(rate: float) -> None:
     """Gaps between sampled calls have the mean and the spread of independent draws."""
-    sample, gaps = Sampling(rate), []
+    sample, gaps = SampledCalls(rate), []
     for _ in range(4000):
         gaps.append(sample.left)
         sample.left = 0

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from detmode.cuda import host
@@ -22,7 +24,7 @@ from detmode.verify.certificates.certificate import (
     Variation,
     first_variation,
 )
-from detmode.verify.certificates.orders import Conflicts
+from detmode.verify.certificates.orders import ORDERED, READ, Conflicts
 
 __all__ = ["certify"]
 
@@ -322,7 +324,7 @@ class _Search:
         if touched is None:
             return None
         conflicts = Conflicts(self._launch.blocks)
-        conflicts.add(touched)
+        conflicts.add(*_uses(touched))
         orders = conflicts.orders()
         done = {tuple(range(self._launch.blocks))}
         while orders:
@@ -340,10 +342,17 @@ class _Search:
             touched = watch.touched
             if touched is None or watch.stopped:
                 return None
-            if conflicts.add(touched):
+            if conflicts.add(*_uses(touched)):
                 orders = conflicts.orders()
         self.all_orders = orders is not None
         return None
+
+
+def _uses(touched: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the block, the kind and the place of each row of ``host.Watch.touched``."""
+    rows = touched.numpy()
+    _, places = np.unique(rows[:, 2:], axis=0, return_inverse=True)
+    return rows[:, 0], np.where(rows[:, 1] >= 2, ORDERED, READ), places.reshape(-1)
 
 
 def _shown(order: Sequence[int]) -> str:

@@ -1,23 +1,63 @@
-"""The orders of blocks that can differ: those that exchange two blocks which touch the same memory.
+"""The orders of a launch that can differ, by partial-order reduction.
 
-Two blocks conflict if one writes what the other reads or writes. Exchanging two neighbours that do
-not conflict changes no result, so one order of each class stands for all: dynamic partial-order
-reduction, as model checkers of threads do it. ``docs/design/certificates.md`` has the argument.
+Two uses of a place by different owners, which are blocks or programs, *depend* on each other if
+their order can matter. Orders that differ only in neighbours that do not depend on each other give
+the same memory, so one order of each such class is run. Of whole blocks the classes are listed
+ahead (:class:`Conflicts`); of programs that are interleaved they are found run by run
+(:func:`all_orders`). ``docs/design/certificates.md`` has the argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
-__all__ = ["Conflicts"]
+import numpy as np
+from numpy.typing import NDArray
 
 LIMIT = 720
-"""The most orders that are run: all those of six blocks that all conflict."""
+"""The most orders that are run: all those of six owners that all meet."""
 MOST_AT_ONE_PLACE = LIMIT.bit_length()
-"""Of a writer and readers there are at least two to the power of the readers."""
+"""Owners that meet in one place have at least two to the power of their number less one orders."""
+
+READ, ORDERED = 0, 1
+"""The kinds of a use; each higher one stands for an operation that commutes with itself."""
+
+
+class TooManyError(Exception):
+    """The launch has more orders than may be run, or ones that whole operations do not cover."""
+
+
+def matters(one: int, other: int) -> bool:
+    """Return whether the order of two uses of one place can matter, by their kinds."""
+    return one != other or one == ORDERED
+
+
+def conflicting(
+    owners: NDArray[np.int64], kinds: NDArray[np.int64], places: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return the uses of places at which some order of two owners can matter.
+
+    Args:
+        owners: who uses, for each use.
+        kinds: how.
+        places: where.
+    """
+    if not places.size:
+        return np.zeros(0, np.bool_)
+    _, index = np.unique(places, return_inverse=True)
+    (first, last), (low, high) = _range(owners, index), _range(kinds, index)
+    return np.asarray((first < last) & ((low < high) | (low == ORDERED)))[index]
+
+
+def _range(values: NDArray[np.int64], places: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Return the smallest and the largest value at each place."""
+    found = np.array([[values.max()], [values.min()]]).repeat(places.max() + 1, axis=1)
+    np.minimum.at(found[0], places, values)
+    np.maximum.at(found[1], places, values)
+    return found
 
 
 class Conflicts:
@@ -32,42 +72,27 @@ class Conflicts:
         self._with: dict[int, set[int]] = {}
         self._too_many = False
 
-    def add(self, touched: Tensor) -> bool:
-        """Add the conflicts of a run; true if one of them is new.
-
-        Args:
-            touched: as :attr:`detmode.cuda.host.Watch.touched`: an int64 row of block, kinds of
-                access, and two words of where, for each granule that a block accesses.
-        """
-        places, index = torch.unique(touched[:, 2:], dim=0, return_inverse=True)
-        written = torch.zeros(len(places), dtype=torch.bool)
-        written[index[touched[:, 1] >= 2]] = True
-        visits = torch.unique(torch.stack([index, touched[:, 0]], 1), dim=0)[:, 0]
-        blocks = torch.bincount(visits, minlength=len(places))
-        shared = (written & (blocks > 1))[index]
-        at: dict[int, tuple[set[int], set[int]]] = {}
-        for (block, kinds, *_), place in zip(
-            touched[shared].tolist(), index[shared].tolist(), strict=True
-        ):
-            readers, writers = at.setdefault(place, (set(), set()))
-            (writers if kinds >= 2 else readers).add(block)
-        # So many blocks that meet in one place have more orders than the limit.
-        self._too_many |= any(len(a | b) > MOST_AT_ONE_PLACE for a, b in at.values())
+    def add(
+        self, owners: NDArray[np.int64], kinds: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> bool:
+        """Add the conflicts of a run, as of :func:`conflicting`; true if one of them is new."""
+        chosen = conflicting(owners, kinds, places)
+        at: dict[int, set[tuple[int, int]]] = {}
+        for owner, kind, place in np.stack([owners, kinds, places], 1)[chosen].tolist():
+            at.setdefault(place, set()).add((owner, kind))
+        self._too_many |= any(len(dict(uses)) > MOST_AT_ONE_PLACE for uses in at.values())
         if self._too_many:
             return True
         pairs = {
             (one, other)
-            for readers, writers in at.values()
-            for one in writers
-            for other in readers | writers
-            if one != other
+            for uses in at.values()
+            for one, how in uses
+            for other, otherwise in uses
+            if one != other and matters(how, otherwise)
         }
-        is_new = False
+        is_new = any(other not in self._with.get(one, ()) for one, other in pairs)
         for one, other in pairs:
-            for a, b in ((one, other), (other, one)):
-                others = self._with.setdefault(a, set())
-                is_new |= b not in others
-                others.add(b)
+            self._with.setdefault(one, set()).add(other)
         return is_new
 
     def orders(self) -> list[tuple[int, ...]] | None:
@@ -80,13 +105,11 @@ class Conflicts:
             return None
         of_components = []
         for component in self._components():
-            orders = []
-            for order in self._normal_forms(component):
-                orders.append(order)
-                if len(orders) > LIMIT:
-                    return None
+            orders = list(islice(self._normal_forms(component), LIMIT + 1))
+            if len(orders) > LIMIT:
+                return None
             of_components.append(orders)
-        alone = tuple(block for block in range(self._blocks) if block not in self._with)
+        alone = tuple(sorted(set(range(self._blocks)) - self._with.keys()))
         runs = max(map(len, of_components), default=1)
         return [
             tuple(block for orders in of_components for block in orders[run % len(orders)]) + alone
@@ -96,12 +119,9 @@ class Conflicts:
     def _components(self) -> Iterator[list[int]]:
         left = set(self._with)
         while left:
-            found, reached = set(), [min(left)]
-            while reached:
-                block = reached.pop()
-                if block not in found:
-                    found.add(block)
-                    reached += self._with[block] - found
+            found = {min(left)}
+            while more := set().union(*(self._with[block] for block in found)) - found:
+                found |= more
             left -= found
             yield sorted(found)
 
@@ -119,11 +139,85 @@ class Conflicts:
         for block in blocks:
             if block in begun:
                 continue
-            for earlier in reversed(begun):
-                if earlier in self._with[block]:
-                    yield from self._normal_forms(blocks, (*begun, block))
-                    break
-                if earlier > block:
-                    break
-            else:
+            meets = self._with[block]
+            stops = next((each for each in reversed(begun) if each in meets or each > block), None)
+            if stops is None or stops in meets:
                 yield from self._normal_forms(blocks, (*begun, block))
+
+
+class _Step(Protocol):
+    """What a program does before another one may go on, and which ones could have gone on."""
+
+    program: int
+    ready: frozenset[int]
+
+
+@dataclass
+class _Node:
+    """A state of the current run: the program that went on, and those that still have to."""
+
+    program: int
+    ready: frozenset[int]
+    tried: set[int]
+    wanted: set[int] = field(default_factory=set)
+
+
+def all_orders(
+    run: Callable[[list[int]], Sequence[_Step]], depend: Callable[[Any, Any], bool], most: int
+) -> int:
+    """Run a representative of every class of orders.
+
+    From a run, the reversal of each pair of dependent steps that nothing between them orders is
+    scheduled next (Abdulla, Aronis, Jonsson and Sagonas, *Optimal Dynamic Partial Order Reduction*,
+    POPL 2014: source sets, without sleep sets).
+
+    Args:
+        run: runs the launch with these choices first; returns all steps, in their order.
+        depend: tells whether the order of two steps can matter; true of a program's own.
+        most: the largest number of runs.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        TooManyError: more than ``most`` runs would be needed.
+    """
+    nodes: list[_Node] = []
+    choices: list[int] = []
+    for count in range(1, most + 1):
+        steps = run(choices)
+        nodes += [_Node(s.program, s.ready, {s.program}) for s in steps[len(nodes) :]]
+        _want_reversals(depend, steps, nodes)
+        while nodes and not nodes[-1].wanted - nodes[-1].tried:
+            nodes.pop()
+        if not nodes:
+            return count
+        last = nodes[-1]
+        last.program = min(last.wanted - last.tried)
+        last.tried.add(last.program)
+        choices = [node.program for node in nodes]
+    raise TooManyError
+
+
+def _want_reversals(
+    depend: Callable[[Any, Any], bool], steps: Sequence[_Step], nodes: list[_Node]
+) -> None:
+    """Add to each state the programs that would reverse a pair of dependent steps."""
+    before: list[int] = []  # for each step, a bit set of the steps that come before it in any order
+    for later, step in enumerate(steps):
+        direct = [i for i in range(later) if depend(steps[i], step)]
+        bits = 0
+        for i in direct:
+            bits |= before[i] | 1 << i
+        before.append(bits)
+        for i in direct:
+            if steps[i].program == step.program or any(
+                before[k] >> i & 1 for k in direct if k != i
+            ):
+                continue
+            free = [k for k in range(i + 1, later) if not before[k] >> i & 1] + [later]
+            inside = sum(1 << k for k in free)
+            first = {steps[k].program for k in free if not before[k] & inside}
+            first &= nodes[i].ready
+            if not first & (nodes[i].wanted | nodes[i].tried):
+                nodes[i].wanted |= {min(first)} if first else nodes[i].ready - {steps[i].program}

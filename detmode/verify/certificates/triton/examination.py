@@ -19,11 +19,12 @@ from detmode.verify.certificates.certificate import (
     Variation,
     first_variation,
 )
+from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
 from detmode.verify.certificates.triton.copies import Copies, NewMemory, as_bytes
+from detmode.verify.certificates.triton.dependence import Relation
 from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
 from detmode.verify.certificates.triton.memory import OutOfBoundsError, RaceError
-from detmode.verify.certificates.triton.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton.schedules import (
     Replayed,
     Schedule,
@@ -34,9 +35,6 @@ from detmode.verify.certificates.triton.schedules import (
 
 CONFLICTING = 6
 """Programs that may conflict for all their orders to be run."""
-
-ORDERS = 720
-"""Orders of one launch that are run at most: those of six programs that meet once."""
 
 ATOMICS = {
     "ADD": "integer add",
@@ -206,7 +204,7 @@ class Examination:
                 return again.launches[index].steps
 
             try:
-                all_orders(run, ORDERS)
+                all_orders(run, Relation().of, LIMIT)
             except TooManyError:
                 return False
         return True

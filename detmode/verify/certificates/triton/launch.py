@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detmode.verify.certificates.triton.dependence import meeting
 from detmode.verify.certificates.triton.memory import GuardedMemory, Touch
-from detmode.verify.certificates.triton.orders import conflicting
 from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
 
 Perform = Callable[[NDArray[np.uint64], NDArray[np.intp]], Any]
@@ -55,7 +55,7 @@ class InterpretedLaunch:
     def conflicts(self) -> set[int]:
         """After the run: the programs whose order can matter, or lanes' order within them."""
         meet = {s.program for s in self.steps if any(touch.lanes_meet for touch in s.touches)}
-        return meet | conflicting(self.steps)
+        return meet | meeting(self.steps)
 
     def load(self, pointers: NDArray[np.uint64], width: int, perform: Perform) -> NDArray[Any]:
         """Make a plain load of all lanes."""

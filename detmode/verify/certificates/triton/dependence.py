@@ -1,0 +1,64 @@
+"""Which steps of a launch's programs depend on each other, by what they use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from detmode.verify.certificates.orders import ORDERED, READ, TooManyError, conflicting, matters
+from detmode.verify.certificates.triton.memory import COMMUTING, Touch
+from detmode.verify.certificates.triton.schedules import Step
+
+
+def _kind(touch: Touch) -> int:
+    if touch.kind in ("load", "atomic load"):
+        return READ
+    return ORDERED + 1 + sorted(COMMUTING).index(touch.operation) if touch.commutes else ORDERED
+
+
+def _depend(one: Touch, other: Touch) -> bool:
+    """Return whether the order of two operations of different programs can matter.
+
+    Raises:
+        TooManyError: they share several addresses and one reads what it updates, so that the order
+            of lanes matters.
+    """
+    if not matters(_kind(one), _kind(other)):
+        return False
+    shared = np.intersect1d(one.addresses, other.addresses, assume_unique=True)
+    if shared.size > max(one.width, other.width) and any(
+        getattr(t.result, "was_read", False) for t in (one, other)
+    ):
+        raise TooManyError
+    return bool(shared.size)
+
+
+class Relation:
+    """The dependence of steps, remembered by their operations."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, object], bool] = {}
+
+    def of(self, one: Step, other: Step) -> bool:
+        """Return whether two steps depend on each other; a program's own always do."""
+        if one.program == other.program:
+            return True
+        key = (_key(one), _key(other))
+        if key not in self._known:
+            self._known[key] = any(_depend(a, b) for a in one.touches for b in other.touches)
+        return self._known[key]
+
+
+def _key(step: Step) -> object:
+    return tuple((t.kind, t.operation, t.commutes, t.addresses.tobytes()) for t in step.touches)
+
+
+def meeting(steps: Sequence[Step]) -> set[int]:
+    """Return the programs that use memory of which another one's use can matter to them."""
+    uses = [(step.program, touch) for step in steps for touch in step.touches]
+    sizes = [touch.addresses.size for _, touch in uses]
+    programs = np.repeat([program for program, _ in uses], sizes)
+    kinds = np.repeat([_kind(touch) for _, touch in uses], sizes)
+    places = np.concatenate([np.zeros(0, np.int64), *(touch.addresses for _, touch in uses)])
+    return set(programs[conflicting(programs, kinds, places)].tolist())
