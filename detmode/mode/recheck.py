@@ -161,7 +161,7 @@ class _Sampled:
 
 
 class Recheck:
-    """What the sample of one mode's calls has found.
+    """The calls of one mode that are made twice, and the differences found.
 
     Args:
         rate: the share of calls that are sampled, above 0 and at most 1.
@@ -314,6 +314,8 @@ class Recheck:
         if is_capturing() or os.getpid() != self._process:
             return ()
         waiting, self._waiting, self._in_window = self._waiting, [], 0
+        if not waiting:
+            return ()
         numbers = [n for made in waiting for pair in made.pairs for n in pair.numbers]
         taken = self._digests.take(numbers) if self._digests is not None else b""
         digests = (taken[begin : begin + _BYTES].hex() for begin in range(0, len(taken), _BYTES))

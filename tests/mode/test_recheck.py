@@ -372,6 +372,31 @@ def test_a_flipped_bit_is_found() -> None:
     assert 0 < faults.calls < 2 * FAULTY
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x, y: x.mul_(y), "mutated self"),
+        (lambda x, y: torch.mul(x, y, out=x), "mutated out"),
+        (lambda x, y: torch._foreach_mul_([y, x], [y, y]), r"mutated self\[1\]"),
+    ],
+    ids=["in_place", "out", "list"],
+)
+def test_what_is_written_is_compared(call: Callable[..., object], name: str) -> None:
+    """A flipped bit in what a call of ATen writes is found, by the name of the argument."""
+
+    class Flips(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            x.view(torch.int32)[0] ^= 1
+            return result
+
+    x, y = torch.ones(4), torch.ones(4)
+    with pytest.raises(RecheckError, match=name), Flips(), DeterministicMode(recheck=1.0):
+        call(x, y)
+
+
 def calls_until_found(one_in: int, rate: float, seed: int) -> int:
     """Return the number of the first call that is found of an operator that rarely varies."""
     STATE.update(one_in=one_in, random=random.Random(seed))

@@ -119,7 +119,7 @@ def data_of(
         overload: the facts about the called overload.
         args: the call's positional arguments.
         kwargs: the others.
-        result: what the call returned.
+        result: the call's result.
         written_alone: of a call of ATen, leave out the arguments that it does not write. Not every
             schema of another library declares its writes.
     """

@@ -41,9 +41,9 @@ def conflicting(
     """Return the uses of places at which some order of two owners can matter.
 
     Args:
-        owners: who uses, for each use.
-        kinds: how.
-        places: where.
+        owners: the number of the block or program, for each use.
+        kinds: :data:`READ`, :data:`ORDERED`, or a number of an operation that commutes.
+        places: a number of the memory that is used.
     """
     if not places.size:
         return np.zeros(0, np.bool_)
@@ -146,7 +146,7 @@ class Conflicts:
 
 
 class _Step(Protocol):
-    """What a program does before another one may go on, and which ones could have gone on."""
+    """A part of a program after which another one may go on, and the programs that could have."""
 
     program: int
     ready: frozenset[int]
