@@ -85,6 +85,14 @@ def shape(x: Tensor) -> Tensor:
     return x.new_zeros(STATE["calls"])
 
 
+@torch.library.custom_op("detmode_recheck::draw_more", mutates_args=())
+def draw_more(x: Tensor) -> Tensor:
+    """Draws one number more at each call, and returns none of them."""
+    STATE["calls"] += 1
+    torch.rand(STATE["calls"])
+    return x.clone()
+
+
 STATE: dict[str, Any] = {}
 
 
@@ -143,6 +151,17 @@ def test_what_repeats_only_from_the_same_state() -> None:
         torch.empty(3)
         x.view(2, 2).t()
     assert counts(mode)["made_twice"] >= 5
+
+
+def test_generators_go_on_from_the_first_call() -> None:
+    """What the second call draws does not move the program's generator."""
+    torch.rand(1)
+    expected = torch.get_rng_state()
+    torch.manual_seed(0)
+    with DeterministicMode(recheck=1.0) as mode:
+        draw_more(torch.ones(3))
+    assert torch.equal(torch.get_rng_state(), expected)
+    assert (STATE["calls"], counts(mode)["differing"]) == (2, 0)
 
 
 def test_a_difference_is_told_whole() -> None:
