@@ -34,7 +34,6 @@ _MOST = 2.0**62
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call as the level does that has received it."""
 
-
 Receive = Callable[
     ["DeterministicMode", Any, tuple[Any, ...], dict[str, Any], Run, "str | None"], Any
 ]

@@ -154,7 +154,7 @@ def test_what_repeats_only_from_the_same_state() -> None:
 
 
 def test_generators_go_on_from_the_first_call() -> None:
-    """What the second call draws does not move the program's generator."""
+    """The numbers that the second call draws do not move the program's generator."""
     torch.rand(1)
     expected = torch.get_rng_state()
     torch.manual_seed(0)
