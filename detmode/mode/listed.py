@@ -239,7 +239,7 @@ def _acts(key: str, device: str, sparse: bool, warn_only: bool, row: FamilyRule)
     """Return whether a row needs kernels at a key."""
     rule = row.rule
     actions: list[type] = [Refuse]
-    if not sparse:  # substitutes take dense tensors
+    if rule.when.needs_sparse or not sparse:  # other substitutes take dense tensors
         actions.append(Substitute)
     if warn_only:
         actions.append(Native)

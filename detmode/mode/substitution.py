@@ -28,6 +28,8 @@ _HISTC_OUT = torch.ops.aten.histc.out
 """Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
 _valid: set[tuple[Any, ...]] = set()
+_SPARSE = object()
+"""Stands for the shapes of arguments with a sparse tensor, which has no strides."""
 _ABOUT_INDICES = (
     "Index should have dimension 1 or 0",
     "index_copy_(): Number of indices",
@@ -42,13 +44,13 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
     """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
 
     ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
-    is remembered by them.
+    is remembered by them. A sparse tensor has no strides, and its launcher checks all.
 
     Raises:
         Exception: ATen's, with its own type and words.
     """
     key = (func, _shapes_of(arguments.values()))
-    if key in _valid:
+    if _SPARSE in key[1] or key in _valid:
         return
     outputs = out_names(func)
     # Without a meta kernel, or where one would need the data, the launcher checks.
@@ -101,6 +103,8 @@ def _shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
         if type(value) in SCALARS:
             shapes.append((type(value), value))
         elif isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                return (_SPARSE,)
             shapes += (value.shape, value.stride(), value.dtype)
         elif isinstance(value, (list, tuple)):
             shapes.append(_shapes_of(value))
@@ -266,7 +270,9 @@ def _check_no_overlap(
     """Refuse an input that shares memory with ``target``, unless ``self`` is the same tensor."""
     values = [arguments[name] for name in arguments if name not in ("self", *written)]
     listed = [each for value in values if isinstance(value, (list, tuple)) for each in value]
-    read = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
+    tensors = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
+    # Sparse tensors have no storage of their own, and ATen does not check theirs.
+    read = [each for each in tensors if each.layout is torch.strided]
     if "self" not in written and not target.is_set_to(arguments["self"]):
         read.append(arguments["self"])
     if any(_overlap(target, each) for each in read):

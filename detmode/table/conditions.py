@@ -50,6 +50,7 @@ __all__ = [
     "row_major",
     "single",
     "sparse",
+    "sparse_by_dense",
     "uneven_windows",
 ]
 
@@ -270,6 +271,9 @@ def row_major(name: str) -> Condition:
     return _of_tensors(holds, name)
 
 
+_OF_ENTRIES = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+
 @_by_name
 def sparse(*names: str) -> Condition:
     """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
@@ -279,6 +283,23 @@ def sparse(*names: str) -> Condition:
         return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
     return _unnamed(holds, names, needs_sparse=True)
+
+
+@_by_name
+def sparse_by_dense(first: str, second: str) -> Condition:
+    """Of two tensor arguments one is a sparse matrix (COO, CSR, CSC), the other is strided."""
+
+    def holds(one: torch.Tensor, other: torch.Tensor) -> bool:
+        matrix, dense = (one, other) if has_strides(other) else (other, one)
+        return (
+            matrix.layout in _OF_ENTRIES
+            and matrix.dim() == 2
+            and matrix.dense_dim() == 0
+            and has_strides(dense)
+            and not dense.is_quantized
+        )
+
+    return replace(_of_tensors(holds, first, second), needs_sparse=True)
 
 
 @_by_name

@@ -199,30 +199,61 @@ def _reduce_sorted(
 ) -> None:
     if not by_row:
         index, shape = of_elements(index, shape), flat(shape)
-    columns = shape.outer * shape.inner
     keys, order = sorted_positions(from_the_start(index, shape), shape.size)
     types = f"{row}, {width}, {ctype(keys.dtype)}"
-    kernel = f"wide_rows<{types}>" if wide else f"sorted_rows<{types}>"
-    carrying = f"sorted_carries<{types}, true>" if wide else f"sorted_carries<{types}>"
+    first = partial(
+        launch, SOURCE, f"wide_rows<{types}>" if wide else f"sorted_rows<{types}>",
+        -(-shape.rows // (SHARE if wide else PIECE)) * (shape.outer * shape.inner // width),
+        keys=keys, order=order, source=source, out=out, shape=shape, **addends,
+    )  # fmt: skip
+    carrying = f"{types}, true" if wide else types
+    reduce_in_pieces(
+        first, carrying, width, words, shape, keys, out,
+        include_self=addends["include_self"], mean=addends.get("mean", False),
+    )  # fmt: skip
 
+
+def reduce_in_pieces(
+    first: Callable[..., None],
+    types: str,
+    width: int,
+    words: int,
+    shape: Rows,
+    keys: Tensor,
+    out: Tensor,
+    *,
+    include_self: bool,
+    mean: bool = False,
+) -> None:
+    """Launch the reduction of sorted rows piece by piece, and those of what the pieces carry.
+
+    Args:
+        first: called with ``carries``, launches the first of them.
+        types: the template arguments of the launches after it.
+        width: the columns that a thread reduces side by side.
+        words: the words of 64 bits that it carries of each.
+        shape: the layout of the rows.
+        keys: the destinations of the rows, ascending, int32 or int64.
+        out: as for :func:`add_rows`.
+        include_self: likewise.
+        mean: likewise.
+    """
+    columns = shape.outer * shape.inner
     groups, pieces = columns // width, [-(-shape.rows // PIECE)]
     while pieces[-1] > 1:
         # Each piece carries its first run and its last one.
         pieces.append(-(-2 * pieces[-1] // PIECE))
     slots = 2 * sum(pieces[:-1])
     carries = empty((slots * columns * words,), torch.float64, out.device) if slots else None
-    launch(
-        SOURCE, kernel, -(-shape.rows // (SHARE if wide else PIECE)) * groups,
-        keys=keys, order=order, source=source, out=out, carries=carries, shape=shape, **addends,
-    )  # fmt: skip
+    first(carries=carries)
     for level, n in enumerate(pieces[1:], 1):
         # Few pieces of a few columns are a block's, which goes on through all levels by itself.
         owned = THREADS // n if n <= PIECE else 0
         blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
         launch_blocks(
-            SOURCE, carrying, blocks, THREADS,
+            SOURCE, f"sorted_carries<{types}>", blocks, THREADS,
             keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
-            include_self=addends["include_self"], mean=addends.get("mean", False),
+            include_self=include_self, mean=mean,
         )  # fmt: skip
         if owned:
             return

@@ -26,6 +26,7 @@ Native sparse ``bmm``: PyTorch's authors saw the deterministic algorithm take fo
 inside (``cdist``, ``torch.linalg``) are not listed; PyTorch's own alert guards them.
 """
 
+from detmode.rules.matmul import launch
 from detmode.table.chain import chain
 from detmode.table.conditions import (
     COMPLEX,
@@ -37,8 +38,18 @@ from detmode.table.conditions import (
     nonempty,
     on,
     sparse,
+    sparse_by_dense,
 )
-from detmode.table.rule import CUBLAS, RUN_TO_RUN, Allow, Native, Refuse, Rule
+from detmode.table.rule import (
+    CUBLAS,
+    GPU_TO_GPU,
+    RUN_TO_RUN,
+    Allow,
+    Native,
+    Refuse,
+    Rule,
+    Substitute,
+)
 
 # Of each operator, the tensors that are multiplied, and those of them that may be sparse.
 _FACTORS = {
@@ -60,14 +71,33 @@ MAY_BE_SPARSE = {
     "aten::mv": ("self",),
     "aten::addmv": ("mat",),
 }
+_LAUNCHERS = {
+    "aten::mm": launch.mm,
+    "aten::addmm": launch.addmm,
+    "aten::mv": launch.mv,
+    "aten::addmv": launch.addmv,
+}
 
 RULES = (
     *(
         Rule(
             op=op,
+            when=on("cuda")
+            & sparse_by_dense(*_FACTORS[op])
+            & dtype_in(_FACTORS[op][0], FLOATING + COMPLEX),
+            action=Substitute(function, Refuse(), traffic=None),
+            guarantee=GPU_TO_GPU,
+            because="cuSPARSE's products may add in another order on each run",
+        )
+        for op, function in _LAUNCHERS.items()
+    ),
+    *(
+        Rule(
+            op=op,
             when=on("cuda") & sparse(*names),
             action=Refuse(),
-            because="cuSPARSE's products may add in another order on each run",
+            because="cuSPARSE's products may add in another order on each run; only those of a "
+            "COO, CSR or CSC matrix of scalars and a dense matrix have a substitute",
         )
         for op, names in MAY_BE_SPARSE.items()
     ),

@@ -22,18 +22,29 @@ There is no substitute yet. A batch of one through ``torch.bmm`` runs cuSPARSE's
 algorithm under the flag, which is a workaround for COO tensors.
 """
 
+from detmode.rules.sparse import launch
 from detmode.table.chain import chain
-from detmode.table.conditions import on
-from detmode.table.rule import Refuse
+from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, on, sparse_by_dense
+from detmode.table.rule import GPU_TO_GPU, Refuse, Rule, Substitute
 
 _OPS = ("aten::_sparse_addmm", "aten::_sparse_sparse_matmul", "aten::hspmm")
 
-RULES = chain(
-    _OPS,
-    when=on("cuda"),
-    action=Refuse(),
-    because="cuSPARSE's products may add in another order on each run",
-    otherwise="the CPU kernels add the products of a row in order",
+RULES = (
+    Rule(
+        op="aten::_sparse_addmm",
+        when=on("cuda") & sparse_by_dense("mat1", "mat2") & dtype_in("mat1", FLOATING + COMPLEX),
+        action=Substitute(launch.sparse_addmm, Refuse(), traffic=None),
+        guarantee=GPU_TO_GPU,
+        because="cuSPARSE's products may add in another order on each run",
+    ),
+    *chain(
+        _OPS,
+        when=on("cuda"),
+        action=Refuse(),
+        because="cuSPARSE's products may add in another order on each run; only those of a COO, "
+        "CSR or CSC matrix of scalars and a dense matrix have a substitute",
+        otherwise="the CPU kernels add the products of a row in order",
+    ),
 )
 
 FORWARDS = _OPS

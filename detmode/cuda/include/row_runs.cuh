@@ -1,0 +1,129 @@
+// Runs of sorted rows with one destination: what a thread holds of them, and how it is stored.
+#pragma once
+
+#include "compensated_sum.cuh"
+#include "index.cuh"
+#include "segment_reduce.cuh"
+
+// An addend times index_add's alpha, where there is one: the product is rounded to scalar_t, as ATen's is.
+template <typename T>
+static __device__ __forceinline__ T scale(T x, double re, double) {
+  return mul_rn(x, static_cast<T>(re));
+}
+template <typename T>
+static __device__ __forceinline__ complex<T> scale(complex<T> x, double re, double im) {
+  return x * complex<T>(static_cast<T>(re), static_cast<T>(im));
+}
+template <typename scalar_t>
+static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, bool scaled, double re,
+                                                            double im) {
+  if (!scaled) return to_opmath(value);
+  return to_opmath(from_opmath<scalar_t>(scale(to_opmath(value), re, im)));
+}
+
+template <typename T>
+static __device__ __forceinline__ T quotient(T sum, int64_t count) {
+  return div_rn(sum, static_cast<T>(count));
+}
+template <typename T>
+static __device__ __forceinline__ complex<T> quotient(complex<T> sum, int64_t count) {
+  return complex<T>(quotient(sum.re, count), quotient(sum.im, count));
+}
+
+// What is reduced of one column of the rows of one destination: a sum in double, which has 29 bits
+// to spare for float and 16-bit addends.
+template <typename T>
+struct row_sum {
+  using scalar_t = T;
+  using part_t = typename conditional<is_same<real_t<scalar_t>, double>::value, paired_sum<double>,
+                                      plain_sum<double>>::type;
+  part_t part;
+  static __device__ __forceinline__ row_sum of(opmath_t<scalar_t> x) {
+    return row_sum{part_t::of(static_cast<double>(x))};
+  }
+  static __device__ __forceinline__ row_sum read(scalar_t x, bool scaled, double re, double im) {
+    return of(addend(x, scaled, re, im));
+  }
+  static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
+  __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
+  __device__ __forceinline__ scalar_t result(int64_t count) const {
+    return narrowed<scalar_t>(count == 1 ? part.total() : quotient(part.total(), count));
+  }
+  // With the initial value, or with 0.0, so that -0.0 is never the sum.
+  __device__ __forceinline__ scalar_t onto(scalar_t self, bool include_self, int64_t count) const {
+    return plus(of(include_self ? to_opmath(self) : opmath_t<scalar_t>(0))).result(count);
+  }
+};
+template <typename T>
+struct row_sum<complex<T>> {
+  using scalar_t = complex<T>;
+  row_sum<T> re, im;
+  static __device__ __forceinline__ row_sum of(complex<T> x) {
+    return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
+  }
+  static __device__ __forceinline__ row_sum read(complex<T> x, bool scaled, double re, double im) {
+    return of(addend(x, scaled, re, im));
+  }
+  static __device__ __forceinline__ row_sum nothing() {
+    return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};
+  }
+  __device__ __forceinline__ row_sum plus(row_sum x) const {
+    return row_sum{re.plus(x.re), im.plus(x.im)};
+  }
+  __device__ __forceinline__ complex<T> onto(complex<T> self, bool include_self,
+                                             int64_t count) const {
+    return complex<T>(re.onto(self.re, include_self, count), im.onto(self.im, include_self, count));
+  }
+};
+
+// `width` neighbouring columns, which one thread reads at once and reduces side by side.
+template <typename row_t, int width>
+struct neighbours {
+  row_t lane[width];
+  static __device__ __forceinline__ neighbours nothing() {
+    neighbours runs;
+    for (int k = 0; k < width; ++k) runs.lane[k] = row_t::nothing();
+    return runs;
+  }
+  __device__ __forceinline__ neighbours plus(const neighbours& x) const {
+    neighbours runs;
+    for (int k = 0; k < width; ++k) runs.lane[k] = lane[k].plus(x.lane[k]);
+    return runs;
+  }
+};
+
+// Puts a destination's runs onto its initial values.
+template <typename row_t, int width, typename key_t>
+struct row_store {
+  typename row_t::scalar_t* out;
+  const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
+  int64_t begin, end;    // where in it they are
+  int64_t column, inner, size;
+  bool include_self;
+  // The first place in `counted` that holds `bound` or more.
+  __device__ __forceinline__ int64_t place_of(int64_t bound) const {
+    int64_t low = begin, high = end;
+    while (low < high) {
+      int64_t middle = (low + high) / 2;
+      bool below = counted[middle] < bound;
+      low = below ? middle + 1 : low;
+      high = below ? high : middle;
+    }
+    return low;
+  }
+  __device__ __forceinline__ void operator()(int64_t key,
+                                             const neighbours<row_t, width>& runs) const {
+    put(key, runs, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
+  }
+  // `rows`: by how many to divide, the initial value not among them; 0 but for means.
+  __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
+                                      int64_t rows) const {
+    int64_t outer = quick_div(column, inner), count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
+    auto* target = out + (outer * size + key) * inner + (column - outer * inner);
+    for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
+  }
+};
+
+// The order is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the pieces' carries
+// in the same way. A thread takes one piece of `width` columns.
+constexpr int PIECE = 64;

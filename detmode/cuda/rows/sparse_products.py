@@ -1,0 +1,160 @@
+"""Products of a sparse matrix and a dense one, added up row by row in a fixed order.
+
+The entries of a row are added in the order in which they are stored, by pieces of 64 entries of the
+whole matrix and then the pieces' carries, as :mod:`detmode.cuda.rows.sums` adds sorted rows.
+Entries that are not stored row by row are sorted first, stably.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from detmode.cuda import Source, ctype, launch
+from detmode.cuda.checks import check_devices, check_scalar_type
+from detmode.cuda.dtypes import COMPLEX, FLOATING
+from detmode.cuda.rows.shapes import KEYS, PIECE, Rows, parts_of
+from detmode.cuda.rows.sort import sorted_positions
+from detmode.cuda.rows.source import widths
+from detmode.cuda.rows.sums import reduce_in_pieces
+
+SOURCE = Source(
+    __file__,
+    "sparse_products.cu",
+    entries=tuple(
+        f"sparse_rows<{ctype(dtype)}, {width}, {key}>"
+        for dtype in FLOATING + COMPLEX
+        for width in widths(dtype)
+        for key in KEYS
+    ),
+)
+
+
+class _Entries(NamedTuple):
+    """The entries of a matrix, int64 positions; ``are_sorted``: row by row."""
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+    are_sorted: bool
+
+
+def sparse_product(
+    name: str,
+    mat1: Tensor,
+    mat2: Tensor,
+    self: Tensor | None = None,
+    beta: complex = 0,
+    alpha: complex = 1,
+) -> Tensor:
+    """Return ``beta * self + alpha * (mat1 @ mat2)``, of which one factor is sparse.
+
+    Args:
+        name: the operator, for messages.
+        mat1: (m, k), a sparse matrix (COO, CSR or CSC, of scalars) or a strided one.
+        mat2: (k, n), the other of the two.
+        self: strided, expands to (m, n); not read where ``beta`` is 0.
+        beta: its factor.
+        alpha: that of the product.
+
+    Returns:
+        (m, n), contiguous; where ``mat2`` is COO, its transpose is.
+
+    Raises:
+        IndexError, RuntimeError: shapes, dtypes, devices or factors that do not go together, as in
+            ATen.
+    """
+    _check(name, mat1, mat2, self)
+    alpha, beta = (_factor(each, mat1.dtype) for each in (alpha, beta))
+    shape = mat1.shape[0], mat2.shape[1]
+    if self is not None:
+        self = self.expand(shape)
+    if mat1.layout is not torch.strided:
+        return _product(mat1, mat2, self, beta, alpha)
+    turned = None if self is None else self.t()
+    result = _product(mat2.t(), mat1.t(), turned, beta, alpha).t()
+    return result if mat2.layout is torch.sparse_coo else result.contiguous()
+
+
+def _product(
+    sparse: Tensor, dense: Tensor, self: Tensor | None, beta: complex, alpha: complex
+) -> Tensor:
+    if self is None or beta == 0:
+        out = dense.new_zeros(sparse.shape[0], dense.shape[1])
+    else:
+        out = self.clone(memory_format=torch.contiguous_format)
+        if beta != 1:
+            out.mul_(beta)
+    entries = _entries(sparse)
+    if entries.values.numel() and out.numel():
+        _add(entries, dense.contiguous(), out, alpha, include_self=beta != 0)
+    return out
+
+
+def _entries(sparse: Tensor) -> _Entries:
+    if sparse.layout is torch.sparse_coo:
+        rows, columns = sparse._indices().contiguous()
+        return _Entries(rows, columns, sparse._values().contiguous(), sparse.is_coalesced())
+    is_by_row = sparse.layout is torch.sparse_csr
+    if is_by_row:
+        ends, others = sparse.crow_indices(), sparse.col_indices()
+    else:
+        ends, others = sparse.ccol_indices(), sparse.row_indices()
+    compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others)
+    rows, columns = (compressed, plain) if is_by_row else (plain, compressed)
+    return _Entries(rows, columns, sparse.values().contiguous(), is_by_row)
+
+
+def _add(
+    entries: _Entries, dense: Tensor, out: Tensor, alpha: complex, *, include_self: bool
+) -> None:
+    """Add the product with ``dense`` to ``out``, or to zeros; both are contiguous."""
+    rows, columns, values, are_sorted = entries
+    shape = Rows(1, rows.numel(), dense.shape[1], out.shape[0])
+    keys, order = (rows, None) if are_sorted else sorted_positions(rows, shape.size)
+    width = widths(dense.dtype)[-1]
+    if dense.data_ptr() % 8 or shape.inner % width:
+        width = 1
+    components, words = parts_of(dense.dtype)
+    first = partial(
+        launch, SOURCE, f"sparse_rows<{ctype(dense.dtype)}, {width}, {ctype(keys.dtype)}>",
+        -(-shape.rows // PIECE) * (shape.inner // width),
+        keys=keys, order=order, columns=columns, values=values, dense=dense, out=out, shape=shape,
+        size=dense.shape[0], include_self=include_self,
+        scaled=alpha != 1, re=float(alpha.real), im=float(alpha.imag),
+    )  # fmt: skip
+    types = f"row_sum<{ctype(dense.dtype)}>, {width}, {ctype(keys.dtype)}"
+    reduce_in_pieces(
+        first, types, width, components * words, shape, keys, out, include_self=include_self
+    )
+
+
+def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
+    k = mat1.size(-1)
+    mat2.size(1)
+    if mat2.layout is torch.sparse_coo:
+        if self is not None:
+            raise RuntimeError(f"{name}(): a sparse COO matrix can only be the first factor")
+        mat1.size(-2)
+    if mat1.dim() != 2 or mat2.dim() != 2 or mat2.shape[0] != k:
+        raise RuntimeError(
+            f"{name}(): mat1 and mat2 shapes cannot be multiplied ({list(mat1.shape)} and "
+            f"{list(mat2.shape)})"
+        )
+    check_scalar_type(mat1.dtype, mat2, self)
+    check_devices(name, *(each for each in (mat1, mat2, self) if each is not None))
+    if self is not None and self.layout is not torch.strided:
+        raise RuntimeError(f"{name}(): expected a strided tensor to add to, got {self.layout}")
+
+
+def _factor(value: complex, dtype: torch.dtype) -> complex:
+    """Alpha or beta, real where the dtype is."""
+    largest = torch.finfo(dtype).max
+    if (value.imag and not dtype.is_complex) or any(
+        largest < abs(part) < float("inf") for part in (value.real, value.imag)
+    ):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+    return value if dtype.is_complex else value.real
