@@ -244,7 +244,7 @@ def test_action(tmp_path):
     """A call that may vary fails the step, and is in the file for code scanning, at its line."""
     (tmp_path / "test_it.py").write_text(
         "import torch\n\ndef test_varies():\n"
-        "    torch.mv(torch.eye(2).to_sparse(), torch.ones(2))\n"
+        "    torch.hspmm(torch.eye(2).to_sparse(), torch.ones(2, 2))\n"
     )
     done = run_action(tmp_path, arguments="-p no:cacheprovider -k 'test_varies or test_other'")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stderr + done.stdout

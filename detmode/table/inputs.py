@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 from typing import Any
@@ -178,6 +179,67 @@ def scattered_batches(make: Maker, **more: Any) -> Arguments:
     index = make.integers(0, 6, 3, 70, 1).expand(3, 70, 24)
     arguments = {"self": make.normal(3, 6, 24), "dim": 1, "index": index}
     return {**arguments, "src": make.normal(3, 70, 24), **more}
+
+
+def sparse_matrix(
+    make: Maker,
+    rows: int,
+    columns: int,
+    entries: int,
+    layout: str = "coo",
+    spread: int | None = None,
+) -> torch.Tensor:
+    """Entries at random places of a matrix, of which some may be the same.
+
+    Args:
+        make: gives places and values.
+        rows: of the matrix.
+        columns: of the matrix.
+        entries: how many there are; fewer where entries of one place are added up.
+        layout: ``"coo"``, in which none are added up; ``"coalesced"``, or the compressed ``"csr"``,
+            ``"csc"`` and ``"csr_int32"``, whose positions have 32 bits.
+        spread: the first rows, among which the entries lie.
+    """
+    places = [make.integers(0, spread or rows, entries), make.integers(0, columns, entries)]
+    matrix = torch.sparse_coo_tensor(
+        torch.stack(places), make.normal(entries), (rows, columns), check_invariants=True
+    )
+    if layout == "coo":
+        return matrix
+    matrix = matrix.coalesce()
+    if layout == "coalesced":
+        return matrix
+    with warnings.catch_warnings():
+        # PyTorch says once that compressed rows are in beta.
+        warnings.simplefilter("ignore", UserWarning)
+        if layout == "csc":
+            return matrix.to_sparse_csc()
+        matrix = matrix.to_sparse_csr()
+        if layout == "csr":
+            return matrix
+        ends, others = matrix.crow_indices().int(), matrix.col_indices().int()
+        return torch.sparse_csr_tensor(ends, others, matrix.values(), size=matrix.shape)
+
+
+def sparse_factors(
+    make: Maker,
+    layout: str,
+    sizes: Sequence[int] = (6, 5, 3),
+    entries: int = 30,
+    spread: int | None = None,
+    *,
+    second: bool = False,
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors of sizes (m, k) and (k, n), or (k,) without n: a sparse matrix and a dense one.
+
+    The second one is sparse where ``second`` says so; ``change`` is for the dense one.
+    """
+    m, k, *n = sizes
+    matrix = sparse_matrix(make, *((k, n[0]) if second else (m, k)), entries, layout, spread)
+    dense = make.normal(m, k) if second else make.normal(k, *n)
+    dense = change(dense) if change else dense
+    return (dense, matrix) if second else (matrix, dense)
 
 
 Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

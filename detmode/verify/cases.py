@@ -205,6 +205,14 @@ def tensors_of(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(each for each in results if isinstance(each, torch.Tensor))
 
 
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements that a tensor stores: of a sparse one its values, else itself."""
+    if tensor.layout is torch.strided:
+        return tensor
+    values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    return values.detach()
+
+
 def widened(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor in float64 or complex128; one of integers as it is."""
     if tensor.is_complex():

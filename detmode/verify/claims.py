@@ -32,6 +32,7 @@ from detmode.verify.cases import (
     run_aten,
     run_substituted,
     run_truth,
+    stored,
     tensors_of,
 )
 
@@ -206,7 +207,10 @@ def _check_form(
 
 def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
     """Return meta results by PyTorch's shape rules; ``None`` if there are none."""
-    arguments = tree_map_only(torch.Tensor, _to_meta, case.sample.arguments(case.dtype))
+    arguments = case.sample.arguments(case.dtype)
+    if any(each.layout is not torch.strided for each in tensors_of(tuple(arguments.values()))):
+        return None
+    arguments = tree_map_only(torch.Tensor, _to_meta, arguments)
     try:
         with deterministic_flag(False):
             return tensors_of(call(case.sample, arguments))
@@ -229,8 +233,13 @@ def _strides(tensor: torch.Tensor) -> list[int]:
 
 def _take_magnitudes(arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, torch.Tensor) and not _counts(value):
+        if not isinstance(value, torch.Tensor) or _counts(value):
+            continue
+        if value.layout is torch.strided:
             arguments[name] = value.abs().to(value.dtype)
+        else:
+            # Not of the sums of entries that share a place.
+            stored(value).copy_(stored(value).abs())
 
 
 def compare_errors(

@@ -19,6 +19,8 @@ from detmode.verify.cases import (
     run_substituted,
     run_truth,
     samples_of,
+    stored,
+    tensors_of,
 )
 from detmode.verify.claims import (
     ClaimError,
@@ -124,12 +126,11 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
     def prepare(arguments: dict[str, Any]) -> None:
         nonlocal planted
         generator = torch.Generator().manual_seed(0)
-        for argument in arguments.values():
-            if not isinstance(argument, torch.Tensor) or not 0 < argument.numel() <= _MOST:
-                continue
+        for argument in tensors_of(tuple(arguments.values())):
+            elements = stored(argument)
             plant = values_for(argument.dtype).get(value)
-            if plant is not None:
-                plant(argument, generator)
+            if plant is not None and 0 < elements.numel() <= _MOST:
+                plant(elements, generator)
                 planted += 1
 
     case = replace(case, sample=prepared(case.sample, prepare))

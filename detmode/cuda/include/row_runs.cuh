@@ -5,7 +5,8 @@
 #include "index.cuh"
 #include "segment_reduce.cuh"
 
-// An addend times index_add's alpha, where there is one: the product is rounded to scalar_t, as ATen's is.
+// An addend times index_add's alpha, where there is one: the product is rounded to scalar_t, as
+// ATen's is.
 template <typename T>
 static __device__ __forceinline__ T scale(T x, double re, double) {
   return mul_rn(x, static_cast<T>(re));

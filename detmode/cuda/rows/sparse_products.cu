@@ -5,7 +5,8 @@
 
 // The product of an entry, times alpha, and an element. That of two floats is exact in double; of
 // that of two doubles the second part is what rounding takes.
-static __device__ __forceinline__ void multiply(double entry, double x, plain_sum<double>& product) {
+static __device__ __forceinline__ void multiply(double entry, double x,
+                                                plain_sum<double>& product) {
   product.value = mul_rn(entry, x);
 }
 static __device__ __forceinline__ void multiply(double entry, double x,
@@ -49,10 +50,10 @@ struct factor<complex<T>> {
 template <typename scalar_t, int width, typename key_t>
 __global__ void sparse_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
                             const int64_t* __restrict__ columns,
-                            const scalar_t* __restrict__ values,
-                            const scalar_t* __restrict__ dense, scalar_t* __restrict__ out,
-                            double* __restrict__ carries, row_shape shape, int64_t size,
-                            bool include_self, bool scaled, double re, double im) {
+                            const scalar_t* __restrict__ values, const scalar_t* __restrict__ dense,
+                            scalar_t* __restrict__ out, double* __restrict__ carries,
+                            row_shape shape, int64_t size, bool include_self, bool scaled,
+                            double re, double im) {
   using row_t = row_sum<scalar_t>;
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<scalar_t, width>;

@@ -85,9 +85,10 @@ def _product(
     if self is None or beta == 0:
         out = dense.new_zeros(sparse.shape[0], dense.shape[1])
     else:
-        out = self.clone(memory_format=torch.contiguous_format)
-        if beta != 1:
-            out.mul_(beta)
+        # To a row without entries ATen adds 0.0, but where the matrix is COO or has none at all.
+        is_kept = sparse.layout is torch.sparse_coo or sparse._nnz() == 0
+        out = self.mul(beta) if is_kept else torch.add(self.new_zeros(()), self, alpha=beta)
+        out = out.contiguous()
     entries = _entries(sparse)
     if entries.values.numel() and out.numel():
         _add(entries, dense.contiguous(), out, alpha, include_self=beta != 0)

@@ -104,8 +104,8 @@ struct row_product {
   }
 };
 
-// The first launch of row_runs.cuh's order: the rows themselves. `order` is the stable sort of the index, `keys` its
-// values.
+// The first launch of row_runs.cuh's order: the rows themselves. `order` is the stable sort of the
+// index, `keys` its values.
 template <typename row_t, int width, typename key_t>
 __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
                             const typename row_t::scalar_t* __restrict__ source,

@@ -1,13 +1,12 @@
 """Samples of matrix products."""
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
-from detmode.rules.matmul import MAY_BE_SPARSE
+from detmode.rules.matmul import sparse_samples
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker, Samples, sample
 
@@ -35,16 +34,9 @@ def _with_bias(make: Maker, arguments: Callable[[Maker, str], dict[str, Any]]) -
     return {**arguments(make, "addmm"), "self": make.normal(5)}
 
 
-def _with_sparse(make: Maker, op: str, name: str) -> dict[str, Any]:
-    arguments = _dense(make, op.removeprefix("aten::"))
-    # Only compressed rows may stand on the right of a product, or in addmv.
-    compressed = name == "mat2" or op == "aten::addmv"
-    matrix = arguments[name]
-    with warnings.catch_warnings():
-        # PyTorch says once that compressed rows are in beta.
-        warnings.simplefilter("ignore", UserWarning)
-        arguments[name] = matrix.to_sparse_csr() if compressed else matrix.to_sparse()
-    return arguments
+def _batches(make: Maker) -> dict[str, Any]:
+    arguments = _dense(make, "bmm")
+    return {**arguments, "self": arguments["self"].to_sparse()}
 
 
 _OPS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv")
@@ -61,10 +53,13 @@ SAMPLES = Samples(
             sample("bias", partial(_with_bias, arguments=arguments), op=op, dtypes=FLOATING)
             for op, arguments in (("aten::addmm", _dense), ("aten::addmm.dtype", _into_float))
         ),
-        *(
-            sample(f"sparse_{name}", partial(_with_sparse, op=op, name=name), op=op)
-            for op, names in {**MAY_BE_SPARSE, "aten::bmm": ("self",)}.items()
-            for name in names
-        ),
+        sample("sparse_self", _batches, op="aten::bmm"),
+        *sparse_samples.CASES,
     ),
+    errors=sparse_samples.ERRORS,
+    bench=sparse_samples.BENCH,
+    not_applicable={
+        "channels_last": "matrices and vectors have no channels",
+        "negative_dim": "no operator takes a dim",
+    },
 )

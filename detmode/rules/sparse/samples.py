@@ -1,6 +1,18 @@
 """Samples of products of sparse matrices."""
 
-from detmode.table.samples import Maker, Samples, sample
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.inputs import Arguments, back_to_front, sparse_factors
+from detmode.table.samples import Maker, Samples, made_by, sample
+
+ADDMM = "aten::_sparse_addmm"
 
 
 def _matrix(make: Maker, *, dense: bool = False) -> object:
@@ -8,17 +20,71 @@ def _matrix(make: Maker, *, dense: bool = False) -> object:
     return matrix if dense else matrix.to_sparse()
 
 
+def _product(
+    make: Maker,
+    layout: str,
+    sizes: Sequence[int] = (6, 5, 3),
+    entries: int = 30,
+    spread: int | None = None,
+    *,
+    second: bool = False,
+    change: Any = None,
+    **more: Any,
+) -> Arguments:
+    """A call with factors as :func:`sparse_factors` makes them."""
+    factors = sparse_factors(make, layout, sizes, entries, spread, second=second, change=change)
+    call = dict(zip(("mat1", "mat2"), factors))
+    return {"self": make.normal(sizes[0], sizes[2]), **call, **more}
+
+
+def _blocks(make: Maker) -> Arguments:
+    """A matrix of blocks, which has no substitute."""
+    with warnings.catch_warnings():
+        # PyTorch says once that compressed rows are in beta.
+        warnings.simplefilter("ignore", UserWarning)
+        blocks = make.normal(6, 4).to_sparse_bsr((2, 2))
+    return {"self": make.normal(6, 3), "mat1": blocks, "mat2": make.normal(4, 3)}
+
+
 _MAKE = {
-    "aten::_sparse_addmm": lambda make: {
-        "self": _matrix(make, dense=True),
-        "mat1": _matrix(make),
-        "mat2": _matrix(make, dense=True),
-    },
     "aten::_sparse_sparse_matmul": lambda make: {"self": _matrix(make), "other": _matrix(make)},
     "aten::hspmm": lambda make: {"mat1": _matrix(make), "mat2": _matrix(make, dense=True)},
 }
-
+_case = made_by(_product, op=ADDMM, dtypes=FLOATING + COMPLEX)
+_plain = _case("plain", "csr", dtypes=FLOATING[2:3])
+_bench = made_by(_product, op=ADDMM, dtypes=FLOATING[2:3])
+NODES = 170_000
 
 SAMPLES = Samples(
-    cases=tuple(sample("square", make, op=op, variants=("cpu",)) for op, make in _MAKE.items()),
+    cases=(
+        *(sample("square", make, op=op, variants=("cpu",)) for op, make in _MAKE.items()),
+        *(
+            case
+            for each in ("coo", "coalesced", "csr", "csc", "csr_int32")
+            for case in (
+                _case(f"small_{each}", each, covers="collisions"),
+                _case(f"long_rows_{each}", each, (63, 999, 6), 3000, 3, covers="odd_sizes"),
+                _case(f"no_entries_{each}", each, entries=0, covers="empty"),
+            )
+        ),
+        _case("factors", "coo", (20, 9, 8), 90, beta=0.5, alpha=-3),
+        _case("nothing_added", "csr", (20, 9, 8), 90, beta=0),
+        _case("second", "csr", second=True, change=back_to_front, covers="non_contiguous"),
+        _case("on_the_cpu", "csr", device="cpu", dtypes=FLOATING[2:3]),
+        sample("blocks", _blocks, op=ADDMM),
+    ),
+    errors=(
+        _plain.but("sizes", mat2=torch.ones(4, 3)),
+        _plain.but("dtype", mat2=torch.ones(5, 3, dtype=torch.float64)),
+        _plain.but("self_shape", self=torch.ones(3, 3)),
+        _case("coo_second", "coo", second=True, dtypes=FLOATING[2:3]),
+    ),
+    bench=(
+        _bench("graph_of_170k_nodes", "csr", (NODES, NODES, 128), 7 * NODES, beta=0),
+        _bench("graph_of_170k_nodes_coo", "coo", (NODES, NODES, 128), 7 * NODES, beta=0),
+    ),
+    not_applicable={
+        "channels_last": "matrices have no channels",
+        "negative_dim": "no operator takes a dim",
+    },
 )

@@ -1,0 +1,137 @@
+"""Samples of products of a sparse matrix and a dense one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.inputs import Arguments, back_to_front, shifted, sparse_factors
+from detmode.table.samples import Maker, Sample, made_by, sample
+
+SUMS = FLOATING + COMPLEX
+MM, ADDMM, MV, ADDMV = "aten::mm", "aten::addmm", "aten::mv", "aten::addmv"
+FACTORS = {
+    MM: ("self", "mat2"),
+    ADDMM: ("mat1", "mat2"),
+    MV: ("self", "vec"),
+    ADDMV: ("mat", "vec"),
+}
+COMPRESSED = ("csr", "csc", "csr_int32")
+LAYOUTS = ("coo", "coalesced", *COMPRESSED)
+
+
+def _product(
+    op: str,
+    make: Maker,
+    layout: str,
+    sizes: Sequence[int] = (6, 5, 3),
+    entries: int = 30,
+    spread: int | None = None,
+    *,
+    second: bool = False,
+    change: Any = None,
+    **more: Any,
+) -> Arguments:
+    """A call with factors as :func:`sparse_factors` makes them."""
+    sizes = sizes if op in (MM, ADDMM) else sizes[:2]
+    factors = sparse_factors(make, layout, sizes, entries, spread, second=second, change=change)
+    call = dict(zip(FACTORS[op], factors))
+    if op in (ADDMM, ADDMV):
+        call["self"] = make.normal(*sizes[:1], *sizes[2:])
+    return {**call, **more}
+
+
+def _blocks(op: str, make: Maker) -> Arguments:
+    """A matrix of blocks, which has no substitute."""
+    call, name = _product(op, make, "csr", (6, 4, 3)), FACTORS[op][0]
+    with warnings.catch_warnings():
+        # PyTorch says once that compressed rows are in beta.
+        warnings.simplefilter("ignore", UserWarning)
+        return {**call, name: call[name].to_dense().to_sparse_bsr((2, 2))}
+
+
+_of = {op: made_by(partial(_product, op), op=op, dtypes=SUMS) for op in FACTORS}
+_mm, _addmm = _of[MM], _of[ADDMM]
+
+
+def _layouts(op: str, layouts: Sequence[str], place: str = "first") -> tuple[Sample, ...]:
+    return tuple(
+        _of[op](f"sparse_{place}_{each}", each, covers="collisions", second=place == "second")
+        for each in layouts
+    )
+
+
+CASES = (
+    *_layouts(MM, LAYOUTS),
+    *_layouts(MM, LAYOUTS, "second"),
+    *_layouts(ADDMM, LAYOUTS),
+    *_layouts(ADDMM, COMPRESSED, "second"),
+    *_layouts(MV, (*COMPRESSED, "coo", "coalesced")),
+    *_layouts(ADDMV, COMPRESSED),
+    *(
+        case
+        for each in LAYOUTS
+        for case in (
+            _mm(f"long_rows_{each}", each, (70, 999, 6), 9000, 3, covers="collisions"),
+            _mm(f"odd_{each}", each, (63, 1000, 1), 700, covers="odd_sizes"),
+            _mm(f"no_entries_{each}", each, (4, 5, 3), 0, covers="empty"),
+        )
+    ),
+    _mm("no_rows", "csr", (0, 5, 3), 0, covers="empty"),
+    _mm("nothing_between", "csr", (4, 0, 3), 0, covers="empty"),
+    _mm("no_columns", "coo", (4, 5, 0), covers="empty"),
+    _mm("one_piece", "coalesced", (9, 9, 64), 40, covers="collisions"),
+    _mm("wide", "coo", (9, 40, 130), 300, 4, covers="collisions"),
+    _mm("turned", "csr", (20, 9, 8), 90, change=back_to_front, covers="non_contiguous"),
+    _mm("shifted", "csr", (20, 9, 8), 90, change=shifted),
+    _mm("second_turned", "coo", (7, 20, 9), 90, second=True, change=back_to_front),
+    _addmm("factors", "coo", (20, 9, 8), 90, beta=0.5, alpha=-3, covers="collisions"),
+    _addmm("factors_csr", "csr", (20, 9, 8), 90, beta=-2, alpha=0.25),
+    _addmm("nothing_added", "csr", (20, 9, 8), 90, beta=0),
+    _addmm("no_entries", "coo", beta=2, entries=0, covers="empty"),
+    _of[ADDMV]("factors", "csr", (20, 9), 90, beta=2, alpha=0.5),
+    *(sample("blocks", partial(_blocks, op), op=op) for op in FACTORS),
+)
+
+_refused = {op: _of[op]("product", "csr", dtypes=FLOATING[2:3]) for op in FACTORS}
+_coo = _addmm("coo", "coo", dtypes=FLOATING[2:3])
+
+ERRORS = (
+    _refused[MM].but("sizes", mat2=torch.ones(4, 3)),
+    _refused[MM].but("vector", mat2=torch.ones(5)),
+    _refused[MM].but("batch", mat2=torch.ones(1, 5, 3)),
+    _refused[MM].but("dtype", mat2=torch.ones(5, 3, dtype=torch.float64)),
+    _refused[ADDMM].but("self_shape", self=torch.ones(3, 3)),
+    _refused[ADDMM].but("self_dtype", self=torch.ones(6, 3, dtype=torch.float64)),
+    _refused[ADDMM].but("self_dim", self=torch.ones(1, 6, 3)),
+    _refused[ADDMM].but("alpha_complex", alpha=1j),
+    _refused[ADDMM].but("alpha_too_large", alpha=1e300),
+    _refused[ADDMM].but("beta_too_large", beta=1e300),
+    _coo.but("coo_sizes", mat2=torch.ones(4, 3)),
+    _coo.but("coo_vector", mat2=torch.ones(5)),
+    _coo.but("coo_self_shape", self=torch.ones(3, 3)),
+    _addmm("coo_second", "coo", second=True, dtypes=FLOATING[2:3]),
+    _refused[MV].but("sizes", vec=torch.ones(4)),
+    _refused[MV].but("matrix", vec=torch.ones(5, 1)),
+    _refused[ADDMV].but("sizes", vec=torch.ones(4)),
+    _refused[ADDMV].but("self_shape", self=torch.ones(5)),
+    _refused[ADDMV].but("self_dim", self=torch.ones(6, 1)),
+    _of[ADDMV]("coo", "coo", dtypes=FLOATING[2:3]),
+)
+
+_bench = made_by(partial(_product, MM), op=MM, dtypes=FLOATING[2:3])
+NODES = 170_000
+
+BENCH = (
+    _bench("graph_of_170k_nodes", "csr", (NODES, NODES, 128), 7 * NODES),
+    _bench("graph_of_170k_nodes_coo", "coalesced", (NODES, NODES, 128), 7 * NODES),
+    _bench("backward_of_the_graph", "csc", (NODES, NODES, 128), 7 * NODES),
+    made_by(partial(_product, MV), op=MV, dtypes=FLOATING[2:3])(
+        "stencil_of_1m_cells", "csr", (1 << 20, 1 << 20), 5 << 20
+    ),
+)
