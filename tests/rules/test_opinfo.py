@@ -173,6 +173,10 @@ WITHOUT_SAMPLES = {
     "aten::_upsample_bicubic2d_aa_backward": "PyTorch has none for its forward",
     "aten::adaptive_avg_pool3d_backward.grad_input": "autograd calls the functional one",
     "aten::cudnn_grid_sampler_backward": "it has no CPU kernel",
+    **dict.fromkeys(
+        ("aten::mm", "aten::addmm", "aten::mv", "aten::addmv", "aten::_sparse_addmm"),
+        "it is substituted for a sparse matrix, and no sample has one",
+    ),
     "aten::logcumsumexp": "it is substituted for one row, and no sample is one",
 }
 """Substituted operators that no sample of PyTorch's reaches, and why."""
