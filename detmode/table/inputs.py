@@ -195,7 +195,7 @@ def sparse_matrix(
         make: gives places and values.
         rows: of the matrix.
         columns: of the matrix.
-        entries: how many there are; fewer where entries of one place are added up.
+        entries: their number; fewer stay where those of one place are added up.
         layout: ``"coo"``, in which none are added up; ``"coalesced"``, or the compressed ``"csr"``,
             ``"csc"`` and ``"csr_int32"``, whose positions have 32 bits.
         spread: the first rows, among which the entries lie.

@@ -11,7 +11,10 @@ import torch
 from detmode.rules.embedding_bag.launch import embedding_bag_dense_backward
 from detmode.rules.index.launch import index_add, index_put
 from detmode.rules.index_copy.launch import index_copy
+from detmode.rules.matmul.launch import mm
 from detmode.rules.put.launch import put
+from detmode.table.inputs import sparse_matrix
+from detmode.table.samples import Maker
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
 
@@ -43,6 +46,10 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
             torch.ones(300, 4), NONE, NONE, ONES, ONES.view(-1, 1).expand(-1, 4), 9, False, 2, None
         ),
         [*["embedding_bag_sums<float, int64_t>"] * 2, "finish_sums<float>"],
+    ),
+    "sparse_product": (
+        lambda: mm(sparse_matrix(Maker(torch.float32), 9, 40, 300, "csr"), torch.ones(40, 6)),
+        ["sparse_rows<float, 2, int64_t>", "sorted_carries<row_sum<float>, 2, int64_t>"],
     ),
     "wide_rows": (
         lambda: index_add(ROWS, 0, places(100) % 40, ROWS.repeat(3, 1)[:100]),

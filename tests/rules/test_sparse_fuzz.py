@@ -84,9 +84,10 @@ def test_gradients(layout: str, intercept: str) -> None:
 
     def gradients() -> list[Tensor]:
         second = dense.clone().requires_grad_()
-        products = torch.sparse.mm(matrix, second), matrix @ second, matrix @ second[:, 0]
-        sum(each.square().sum() for each in products).backward()  # type: ignore[union-attr]
-        return [*(each.detach() for each in products), second.grad]  # type: ignore[list-item]
+        products = [torch.sparse.mm(matrix, second), matrix @ second, matrix @ second[:, 0]]
+        torch.cat([each.flatten() for each in products]).square().sum().backward()
+        assert second.grad is not None
+        return [*(each.detach() for each in products), second.grad]
 
     with DeterministicMode(simulate="cuda", strict=True, intercept=intercept) as mode:
         found = gradients()

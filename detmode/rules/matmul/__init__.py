@@ -35,17 +35,21 @@ the dense matrix (256 bytes), carries take 33 bytes for each entry, and the resu
 and written. In total ``mm`` moves 8.6 times the floor, ``addmm`` 6.6 times the floor; ``mv`` and
 ``addmv``, whose reads of the vector take a sector of 32 bytes each, 6.0 times the floor. Most of it
 are rows of the dense matrix, which cuSPARSE reads as often, and which a cache may hold. A sort adds
-about 110 bytes for each entry. There are three launches, five to eleven with a sort, whatever the
-lengths of the rows, up to 64 * 64 entries; each factor of 32 above adds one.
+about 110 bytes for each entry.
+
+The launches are the fill, the positions of a compressed matrix, the entries, and their carries, one
+launch up to 131,072 entries and one more for each factor of 32 above, however long the rows are. A
+sort adds one up to 8192 entries, else two and one for each nine bits of the number of rows.
 
 Native sparse ``bmm``: PyTorch's authors saw the deterministic algorithm take four times as long.
 
 ## Limits
 
 A column out of range, which PyTorch checks only where a matrix is made, traps on a GPU and raises
-on the host. float16 and bfloat16 are multiplied in COO too, for which ATen's CUDA kernels may have
-no such products. A sum of intermediate values beyond the dtype's range gives the sum where ATen may
-give an infinity. ``sparse_sampled_addmm``, which the gradient of a CSR matrix calls, is cuSPARSE's.
+on the host. COO matrices are multiplied in float16 and bfloat16 too, and by ``mv`` into an ``out``,
+for which ATen may have no kernels. A sum of intermediate values beyond the dtype's range gives the
+sum where ATen may give an infinity. The gradient of a CSR matrix calls ``sparse_sampled_addmm``,
+which has no row.
 
 ``addmm`` with a bias vector runs cuBLASLt, which does not alert. Operators that multiply matrices
 inside (``cdist``, ``torch.linalg``) are not listed; PyTorch's own alert guards them.

@@ -24,10 +24,9 @@ Each entry reads 256 bytes of the dense matrix, as in cuSPARSE.
 
 ## Limits
 
-Those of the products in ``matmul``. The gradient of a CSR matrix is ``sparse_sampled_addmm``, which
-is cuSPARSE's; that of a COO matrix is a dense product, of which the entries' places are taken. Of
-what has no substitute: a batch of one through ``torch.bmm`` runs cuSPARSE's deterministic algorithm
-under the flag, which is a workaround for COO tensors.
+Those of the products in ``matmul``. The gradient of a CSR matrix calls ``sparse_sampled_addmm``,
+which runs cuSPARSE and has no row: whether it varies is not known. That of a COO matrix is a dense
+product, of which the entries' places are taken.
 """
 
 from detmode.rules.sparse import launch
