@@ -97,3 +97,11 @@ def test_gradients(layout: str, intercept: str) -> None:
     }
     wanted = {"_sparse_addmm": 1, "mm": 3, "mv": 2}
     assert substituted == {f"aten::{name}.default": count for name, count in wanted.items()}
+
+
+def test_products_of_doubles_keep_what_rounding_takes() -> None:
+    """(1 + e)(1 - e) - 1 is -e^2, which is lost where each product is rounded."""
+    e = 2.0**-30
+    matrix = torch.tensor([[1 + e, -1.0]], dtype=torch.float64).to_sparse()
+    found = launch.mm(matrix, torch.tensor([[1 - e], [1.0]], dtype=torch.float64))
+    assert found.item() == -(e**2)
