@@ -145,8 +145,9 @@ def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
             f"{name}(): mat1 and mat2 shapes cannot be multiplied ({list(mat1.shape)} and "
             f"{list(mat2.shape)})"
         )
-    check_scalar_type(mat1.dtype, mat2, self)
-    check_devices(name, *(each for each in (mat1, mat2, self) if each is not None))
+    given = [each for each in (mat1, mat2, self) if each is not None]
+    check_scalar_type(mat1.dtype, *(each.dtype for each in given))
+    check_devices(name, *given)
     if self is not None and self.layout is not torch.strided:
         raise RuntimeError(f"{name}(): expected a strided tensor to add to, got {self.layout}")
 
