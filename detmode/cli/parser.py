@@ -19,8 +19,8 @@ from detmode.cli.commands import UsageError, certificates, locks, lookup, progra
 from detmode.cli.commands.output import FORMATS
 from detmode.cli.program import die_of
 from detmode.environment import log
-from detmode.mode.override_option import as_override
 from detmode.reports.terminal import has_colour, painted
+from detmode.table.override_option import as_override
 from detmode.table.spelling import did_you_mean
 
 _Command = Callable[[argparse.Namespace, list[str]], int]

@@ -16,7 +16,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.mode.override_option import as_override
+from detmode.table.override_option import as_override
 
 
 @magics_class

@@ -88,9 +88,9 @@ class SampledCalls:
 
     def begin(self, level: DeterministicMode, receive: Receive) -> None:
         """Count the calls that a level receives, and hand the sampled ones over."""
-        # In the object alone, so that a mode without recheck pays nothing; the class's own stays
-        # for other modes.
+        # In the object alone, so that a mode without recheck pays nothing.
         if level.lists:
+            # The class's own stays for other modes.
             level._intercept = MethodType(_intercepting(self, level, receive), level)  # type: ignore[method-assign]
         else:
             # PyTorch wants a method.

@@ -38,6 +38,17 @@ def combined(self: Tensor, found: Tensor, count: Tensor, reduce: str, with_self:
     return torch.where(count > 0, both[reduce](self, found), self)
 
 
+def sparse_product(one: Tensor, other: Tensor) -> Tensor:
+    """The product of a sparse matrix and a strided tensor, in either order."""
+    if one.layout is torch.strided:
+        return sparse_product(other.t(), one.t()).t()
+    entries = one.to_sparse_coo()
+    rows, columns = entries._indices()
+    values = entries._values().view(-1, *[1] * (other.dim() - 1))
+    product, _ = reduced(rows, values * other[columns], one.shape[0])
+    return product
+
+
 SEGMENT = {"mean": "sum", "amax": "max", "amin": "min", "add": "sum", "multiply": "prod"}
 """Names of reductions in ``torch.segment_reduce``."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detmode.mode.override_option import as_override
+from detmode.table.override_option import as_override
 
 if TYPE_CHECKING:
     from detmode.reports.report import ReportRow

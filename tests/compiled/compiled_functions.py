@@ -251,6 +251,10 @@ def _sparse(x: Tensor) -> Tensor:
     return (x * (x > 0)).to_sparse()
 
 
+def _blocks(x: Tensor) -> Tensor:
+    return x.detach()[:, :4].to_sparse_bsr((2, 2))
+
+
 for name, product in (
     ("mm", lambda x, y, v: torch.sparse.mm(_sparse(x), y)),
     (
@@ -260,6 +264,11 @@ for name, product in (
     ("mv", lambda x, y, v: torch.mv(_sparse(x.detach()), y[:, 0])),
     ("addmm", lambda x, y, v: torch.addmm(v, _sparse(x.detach()).to_sparse_csr(), y)),
     ("addmv", lambda x, y, v: torch.addmv(v[:, 0], _sparse(x.detach()).to_sparse_csr(), y[:, 0])),
+    ("mm-blocks", lambda x, y, v: torch.mm(_blocks(x), y.detach()[:4])),
+    ("mv-blocks", lambda x, y, v: torch.mv(_blocks(x), y.detach()[:4, 0])),
+    ("addmm-blocks", lambda x, y, v: torch.addmm(v, _blocks(x), y.detach()[:4])),
+    ("sparse-addmm-blocks", lambda x, y, v: torch.sparse.addmm(v, _blocks(x), y.detach()[:4])),
+    ("addmv-blocks", lambda x, y, v: torch.addmv(v[:, 0], _blocks(x), y.detach()[:4, 0])),
     ("bmm", lambda x, y, v: torch.bmm(_sparse(x.detach()[None]), y[None])),
     ("hspmm", lambda x, y, v: torch.hspmm(_sparse(x.detach()), y.detach()).to_dense()),
 ):

@@ -126,7 +126,7 @@ def test_what_needs_no_kernel_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
     """An unlisted operator, a native one and one without launches load nothing."""
     monkeypatch.setattr(warming.cuda, "unavailable", lambda device: None)
     monkeypatch.setattr(host, "load", None)
-    warmed = detmode.warm([torch.ops.aten.add.Tensor, "aten::mm", "aten::resize_"], device="cpu")
+    warmed = detmode.warm([torch.ops.aten.add.Tensor, "aten::bmm", "aten::resize_"], device="cpu")
     assert (warmed.compiled, warmed.found) == ((), ())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from detmode.table.compositions import sparse_product
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import Arguments, back_to_front, shifted, sparse_factors
 from detmode.table.samples import Maker, Sample, made_by, sample
@@ -135,3 +136,8 @@ BENCH = (
         "stencil_of_1m_cells", "csr", (1 << 20, 1 << 20), 5 << 20
     ),
 )
+
+COMPOSITIONS = {
+    MM: lambda self, mat2: sparse_product(self, mat2),
+    MV: lambda self, vec: sparse_product(self, vec),
+}

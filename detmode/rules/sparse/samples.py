@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from detmode.table.compositions import sparse_product
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import Arguments, back_to_front, sparse_factors
 from detmode.table.samples import Maker, Samples, made_by, sample
@@ -35,6 +37,11 @@ def _product(
     factors = sparse_factors(make, layout, sizes, entries, spread, second=second, change=change)
     call = dict(zip(("mat1", "mat2"), factors))
     return {"self": make.normal(sizes[0], sizes[2]), **call, **more}
+
+
+def _composed(self: Tensor, mat1: Tensor, mat2: Tensor, beta: float, alpha: float) -> Tensor:
+    product = alpha * sparse_product(mat1, mat2)
+    return product if beta == 0 else beta * self + product
 
 
 def _blocks(make: Maker) -> Arguments:
@@ -83,6 +90,7 @@ SAMPLES = Samples(
         _bench("graph_of_170k_nodes", "csr", (NODES, NODES, 128), 7 * NODES, beta=0),
         _bench("graph_of_170k_nodes_coo", "coo", (NODES, NODES, 128), 7 * NODES, beta=0),
     ),
+    compositions={ADDMM: _composed},
     not_applicable={
         "channels_last": "matrices have no channels",
         "negative_dim": "no operator takes a dim",
