@@ -93,6 +93,9 @@ def agree():
     hooks = len(_global_optimizer_post_hooks)
     with check_ranks(model, group=of, also=also) as check:
         train(model, 5, check=check)
+        others = torch.optim.SGD(network().parameters())
+        for _ in range(rank):
+            others.step()
         assert check._checks == 5
     assert len(_global_optimizer_post_hooks) == hooks
     train(model, 2)

@@ -38,7 +38,8 @@ def agreed_on(of_ranks: list[Any]) -> Any:
 def test_ranks_that_agree(results: Results) -> None:
     """Nothing is raised: own data and dropout, named values and shards without replicas differ not.
 
-    A check is no call of the program: neither recorded nor counted.
+    Nor do the numbers of steps of another module's optimizer. A check is no call of the program:
+    neither recorded nor counted.
     """
     assert results["agree"] == results["sharded"] == [None] * 4
     assert results["unseen"] == [[["aten::ones.default", "aten::neg.default"], []]] * 4

@@ -68,6 +68,21 @@ def test_most_addends(format: SumFormat) -> None:
         assert sums[0].item() == pytest.approx(sign * format.addends * largest, rel=2.0**-22)
 
 
+INF, NAN = math.inf, math.nan
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    ("addends", "expected"),
+    [([INF, -3e38], INF), ([3e38, -INF], -INF), ([INF, 1.0, -INF], NAN), ([INF, NAN], NAN)],
+)
+def test_not_finite(format: SumFormat, addends: list[float], expected: float) -> None:
+    """An infinity outweighs the largest numbers; those of both signs make a NaN."""
+    blocks = [torch.full((format.block,), addend) for addend in addends]
+    found = total([blocks], format, held=False)
+    torch.testing.assert_close(found, torch.full_like(found, expected), equal_nan=True)
+
+
 def test_float16_is_exact() -> None:
     """In int64, sums of float16 lose nothing, from the smallest to the largest number."""
     values = torch.tensor([2.0**-24, 65504.0, -65504.0, 2.0**-24], dtype=torch.float16)

@@ -170,18 +170,18 @@ def test_launchers_that_start_no_python() -> None:
 @pytest.mark.parametrize(
     ("given", "program"),
     [
-        (["--nproc-per-node", "2", "x.py", "-m", "a"], ["x.py", "-m", "a"]),
-        (["--nproc-per-node", "2", "-m", "x", "a"], ["-m", "x", "a"]),
-        (["--nproc-per-node=2", "--", "x.py", "a"], ["x.py", "a"]),
+        (["x.py", "-m", "a"], ["x.py", "-m", "a"]),
+        (["-m", "x", "a"], ["-m", "x", "a"]),
+        (["--", "x.py", "a"], ["x.py", "a"]),
     ],
 )
 def test_command_of_a_launcher(given: list[str], program: list[str]) -> None:
     """Its options stay, each rank runs detmode with the options that were given to it."""
-    own = ["run", "--report", "report.json"]
+    own, options = ["run", "--report", "report.json"], ["--nproc-per-node", "2"]
+    given = [*options, *given]
     command = under_detmode("/bin/torchrun", given, own, is_module=False)
-    assert command is not None
-    assert command[:2] == ["-m", "torch.distributed.run"]
-    assert command[-len(own + program) - 2 :] == ["-m", "detmode", *own, *program]
+    expected = ["-m", "torch.distributed.run", *options, "-m", "detmode", *own, *program]
+    assert command == expected
     assert under_detmode("train.py", given, own, is_module=False) is None
 
 

@@ -144,6 +144,30 @@ def test_alone() -> None:
     assert model.weight.grad is None
 
 
+def test_clipping() -> None:
+    """A norm below the largest that is allowed is left as it is, and another is brought to it."""
+    model = torch.nn.Linear(1, 1)
+    reducer = MicrobatchReducer(model, 2)
+    for index in reducer.microbatches(0):
+        model(torch.full((1,), float(index))).backward()
+    assert reducer.clip_grad_norm_(10.0).item() == pytest.approx(1.25**0.5)
+    assert (model.weight.grad.item(), model.bias.grad.item()) == (0.5, 1.0)
+    reducer.clip_grad_norm_(0.5)
+    assert model.weight.grad.item() ** 2 + model.bias.grad.item() ** 2 == pytest.approx(
+        0.25, rel=1e-5
+    )
+
+
+def test_memory_between_gradients_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New memory is full of NaN, which would spread in a block; of int32 sums it is shared."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *args, **how: empty(*args, **how).fill_(torch.nan))
+    model = torch.nn.Linear(1, 1)
+    for index in MicrobatchReducer(model, 2, sum_dtype=torch.int32).microbatches(0):
+        model(torch.full((1,), float(index))).backward()
+    assert (model.weight.grad.item(), model.bias.grad.item()) == (0.5, 1.0)
+
+
 def test_backward_twice(found: list[dict[str, Any]]) -> None:
     """Without overlap, a microbatch may have several backward passes."""
     assert {each["refusals"]["backward twice, no overlap"] for each in found} == {"[3.0]"}

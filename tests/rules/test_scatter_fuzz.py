@@ -84,6 +84,18 @@ def test_sums(
     exact_sums.assert_exact(got, self, to, part, include_self=include_self, mean=reduce == "mean")
 
 
+@pytest.mark.parametrize("sorts", [True, False])
+@pytest.mark.parametrize(("include_self", "mean"), [(True, 3.0), (False, 4.0)])
+def test_means_count_the_initial_value(sorts: bool, include_self: bool, mean: float) -> None:
+    """Where it is a part of the sum, in each way; what nothing comes to stays."""
+    self, index = torch.tensor([1.0, 7.0]), torch.tensor([0, 0])
+    with chosen(sums, "sorts_rows", sorts):
+        found = scatter_reduce(
+            self, 0, index, torch.tensor([2.0, 6.0]), "mean", include_self=include_self
+        )
+    assert found.tolist() == [mean, 7.0]
+
+
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["prod", "amax", "amin"])
 @given(data=st.data(), dtype=exact_reductions.DTYPES, seed=SEEDS)
