@@ -1,12 +1,17 @@
 """Communication hooks of DDP: two gloo ranks, whose backend may call back from its own threads."""
 
+import functools
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from processes import run_ranks
 from torch import distributed
+
+from detmode.cuda.undo import Undo
+from detmode.environment.callbacks import callbacks_at_once
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
@@ -54,3 +59,16 @@ def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
 def test_one_thread(results: dict[str, list[Any]]) -> None:
     """The callbacks run in the thread of the backward."""
     assert results["threads"] == [1, 1]
+
+
+def test_another_get_future_stays() -> None:
+    """What a program puts in the place of PyTorch's method inside a block is there after it."""
+    work, undo = torch._C._distributed_c10d.Work, Undo()
+    original = work.get_future
+    callbacks_at_once(undo)
+    try:
+        work.get_future = other = functools.wraps(original)(lambda work: original(work))
+        undo.run()
+        assert work.get_future is other
+    finally:
+        work.get_future = original

@@ -162,9 +162,9 @@ def test_memory_between_gradients_counts_nothing(monkeypatch: pytest.MonkeyPatch
     """New memory is full of NaN, which would spread in a block; of int32 sums it is shared."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *args, **how: empty(*args, **how).fill_(torch.nan))
-    model = torch.nn.Linear(1, 1)
+    model = torch.nn.Linear(1, 1, dtype=torch.bfloat16)
     for index in MicrobatchReducer(model, 2, sum_dtype=torch.int32).microbatches(0):
-        model(torch.full((1,), float(index))).backward()
+        model(torch.full((1,), float(index), dtype=torch.bfloat16)).backward()
     assert (model.weight.grad.item(), model.bias.grad.item()) == (0.5, 1.0)
 
 

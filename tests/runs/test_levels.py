@@ -260,3 +260,28 @@ def test_writing_does_not_hold_up_the_program_until_memory_is_full(tmp_path: Pat
     writer.close(True)
     assert (tmp_path / "run" / "digests.bin").stat().st_size == 16 * (_WAITING + 2)
     assert not writer._thread.is_alive()
+
+
+class FailsOnce(Slow):
+    """A file whose first write fails; later ones would go through."""
+
+    has_failed = False
+
+    def write(self, content: bytes) -> None:
+        self.open.wait(30)
+        if not self.has_failed:
+            self.has_failed = True
+            raise OSError("the disk was away")
+        self.file.write(content)
+
+
+def test_nothing_is_written_behind_what_was_lost(tmp_path: Path) -> None:
+    """Digests are identified by their position, so that a later batch would be taken for others."""
+    writer = Writer(tmp_path / "run", {})
+    file = writer._digests = FailsOnce(writer._digests)
+    for _ in range(3):
+        writer.flush(bytes(16))
+    file.open.set()
+    with pytest.raises(OSError, match="the disk was away"):
+        writer.close(True)
+    assert (tmp_path / "run" / "digests.bin").stat().st_size == 0

@@ -15,6 +15,7 @@ from torch import distributed
 from detmode import TraceError, diff
 from detmode.cli import parser as cli
 from detmode.environment.lock.lock_file import LockFile
+from detmode.runs.collectives import ANY, Collective, GroupIdentity
 from detmode.runs.trace_file import Reader
 
 pytestmark = pytest.mark.skipif(
@@ -231,3 +232,12 @@ def test_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert said.endswith(f"several ranks: name one of them, such as {runs / 'none' / 'rank0'}")
     with pytest.raises(TraceError, match="no trace at"):
         diff(runs / "none", tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("peers", "ranks"), [((), (4, 6, 7)), ((1, 2, 0), (6,)), ((ANY, 2, 0), (4, 6, 7))]
+)
+def test_whose_inputs_decide_results(peers: tuple[int, ...], ranks: tuple[int, ...]) -> None:
+    """Those of all members, but those of the sender alone where one sends to one, and is known."""
+    group = GroupIdentity("2", "mesh_dp", "cpu:gloo", (4, 6, 7))
+    assert Collective(group, 0, peers).sources == ranks

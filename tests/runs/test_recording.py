@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import detmode
 from detmode import DeterministicMode, allow, diff, record
+from detmode.runs.memory import DEFINED, Memory
+from detmode.runs.memory import UNDEFINED as NOTHING_DEFINED
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
 from detmode.sites.module_path import ModulePaths
@@ -680,3 +682,13 @@ def test_capture_is_recorded_without_digests(path: Path) -> None:
     assert len(captured) == 600
     assert {call.outputs.digests for call in captured} == {captured[0].outputs.digests}
     assert clone.inputs.digests[0] not in captured[0].outputs.digests
+
+
+def test_freed_memory_is_undefined() -> None:
+    """A storage without bytes, as FSDP leaves it, has nothing to read; nor has an empty tensor."""
+    memory, x = Memory(), torch.ones(4)
+    assert memory.content(x) == memory.content(torch.ones(0)) == DEFINED
+    x.untyped_storage().resize_(0)
+    # Not in the assertion: if it fails, pytest would print the tensor.
+    content = memory.content(x)
+    assert content == NOTHING_DEFINED
