@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch
-from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
+from detmode.cuda import Source, ctype, launch, new_empty
+from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.table.conditions import COMPLEX, FLOATING
 
 DTYPES = FLOATING + COMPLEX
@@ -34,15 +34,14 @@ def reflection_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequen
         NotImplementedError: a dtype that is neither floating point nor complex.
     """
     name = "reflection_pad1d_backward"
-    check_scalar_type(self.dtype, grad_output)
-    check_devices(name, grad_output, self)
-    check_implemented(name, self, DTYPES)
+    check_scalar_type(self.dtype, grad_output.dtype)
+    check_implemented(name, self.dtype, DTYPES)
     if grad_output.shape[:-1] != self.shape[:-1]:
         raise RuntimeError(
             f"{name}(): Expected grad_output and self to have the same batch and channels, but got "
             f"{list(grad_output.shape)} and {list(self.shape)}"
         )
-    grad_input = empty(self.shape, self.dtype, self.device)
+    grad_input = new_empty(self, self.shape)
     launch(
         SOURCE,
         f"{name}<{ctype(self.dtype)}>",
