@@ -62,7 +62,7 @@ def test_one_thread(results: dict[str, list[Any]]) -> None:
 
 
 def test_another_get_future_stays() -> None:
-    """What a program puts in the place of PyTorch's method inside a block is there after it."""
+    """A method that a program puts in the place of PyTorch's inside a block is there after it."""
     work, undo = torch._C._distributed_c10d.Work, Undo()
     original = work.get_future
     callbacks_at_once(undo)

@@ -87,7 +87,7 @@ def test_sums(
 @pytest.mark.parametrize("sorts", [True, False])
 @pytest.mark.parametrize(("include_self", "mean"), [(True, 3.0), (False, 4.0)])
 def test_means_count_the_initial_value(sorts: bool, include_self: bool, mean: float) -> None:
-    """Where it is a part of the sum, in each way; what nothing comes to stays."""
+    """Means count it where it is a part of the sum, in each way; other elements stay."""
     self, index = torch.tensor([1.0, 7.0]), torch.tensor([0, 0])
     with chosen(sums, "sorts_rows", sorts):
         found = scatter_reduce(
