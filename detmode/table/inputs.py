@@ -197,7 +197,7 @@ def sparse_matrix(
         columns: of the matrix.
         entries: their number; fewer stay where those of one place are added up.
         layout: ``"coo"``, in which none are added up; ``"coalesced"``, or the compressed ``"csr"``,
-            ``"csc"`` and ``"csr_int32"``, whose positions have 32 bits.
+            ``"csc"`` and ``"csr_int32"``, whose positions have 32 bits; or ``"bsr"`` of 2 by 2.
         spread: the first rows, among which the entries lie.
     """
     places = [make.integers(0, spread or rows, entries), make.integers(0, columns, entries)]
@@ -214,6 +214,8 @@ def sparse_matrix(
         warnings.simplefilter("ignore", UserWarning)
         if layout == "csc":
             return matrix.to_sparse_csc()
+        if layout == "bsr":
+            return matrix.to_dense().to_sparse_bsr((2, 2))
         matrix = matrix.to_sparse_csr()
         if layout == "csr":
             return matrix
@@ -221,25 +223,43 @@ def sparse_matrix(
         return torch.sparse_csr_tensor(ends, others, matrix.values(), size=matrix.shape)
 
 
-def sparse_factors(
+def sparse_call(
     make: Maker,
     layout: str,
     sizes: Sequence[int] = (6, 5, 3),
     entries: int = 30,
     spread: int | None = None,
     *,
+    names: Sequence[str],
+    adds: bool = False,
+    vector: bool = False,
     second: bool = False,
     change: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of sizes (m, k) and (k, n), or (k,) without n: a sparse matrix and a dense one.
+    **more: Any,
+) -> Arguments:
+    """The call of a product of a sparse matrix and a dense one.
 
-    The second one is sparse where ``second`` says so; ``change`` is for the dense one.
+    Args:
+        make: gives places and values.
+        layout: of the sparse matrix, as for :func:`sparse_matrix`.
+        sizes: m, k and n of factors (m, k) and (k, n).
+        entries: as for :func:`sparse_matrix`.
+        spread: likewise.
+        names: the factors' names.
+        adds: the call has a ``self``, to which the product is added.
+        vector: the second factor is (k,), and n is not used.
+        second: the second factor is the sparse one.
+        change: changes the dense factor.
+        more: other arguments.
     """
-    m, k, *n = sizes
+    m, k, *n = sizes[:2] if vector else sizes
     matrix = sparse_matrix(make, *((k, n[0]) if second else (m, k)), entries, layout, spread)
     dense = make.normal(m, k) if second else make.normal(k, *n)
     dense = change(dense) if change else dense
-    return (dense, matrix) if second else (matrix, dense)
+    call = dict(zip(names, (dense, matrix) if second else (matrix, dense)))
+    if adds:
+        call["self"] = make.normal(m, *n)
+    return {**call, **more}
 
 
 Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from detmode.table.compositions import sparse_product
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import Arguments, back_to_front, shifted, sparse_factors
-from detmode.table.samples import Maker, Sample, made_by, sample
+from detmode.table.inputs import back_to_front, shifted, sparse_call
+from detmode.table.samples import Sample, made_by
 
 SUMS = FLOATING + COMPLEX
 MM, ADDMM, MV, ADDMV = "aten::mm", "aten::addmm", "aten::mv", "aten::addmv"
@@ -26,37 +24,11 @@ COMPRESSED = ("csr", "csc", "csr_int32")
 LAYOUTS = ("coo", "coalesced", *COMPRESSED)
 
 
-def _product(
-    op: str,
-    make: Maker,
-    layout: str,
-    sizes: Sequence[int] = (6, 5, 3),
-    entries: int = 30,
-    spread: int | None = None,
-    *,
-    second: bool = False,
-    change: Any = None,
-    **more: Any,
-) -> Arguments:
-    """A call with factors as :func:`sparse_factors` makes them."""
-    sizes = sizes if op in (MM, ADDMM) else sizes[:2]
-    factors = sparse_factors(make, layout, sizes, entries, spread, second=second, change=change)
-    call = dict(zip(FACTORS[op], factors))
-    if op in (ADDMM, ADDMV):
-        call["self"] = make.normal(*sizes[:1], *sizes[2:])
-    return {**call, **more}
-
-
-def _blocks(op: str, make: Maker) -> Arguments:
-    """A matrix of blocks, which has no substitute."""
-    call, name = _product(op, make, "csr", (6, 4, 3)), FACTORS[op][0]
-    with warnings.catch_warnings():
-        # PyTorch says once that compressed rows are in beta.
-        warnings.simplefilter("ignore", UserWarning)
-        return {**call, name: call[name].to_dense().to_sparse_bsr((2, 2))}
-
-
-_of = {op: made_by(partial(_product, op), op=op, dtypes=SUMS) for op in FACTORS}
+_call = {
+    op: partial(sparse_call, names=names, adds=op in (ADDMM, ADDMV), vector=op in (MV, ADDMV))
+    for op, names in FACTORS.items()
+}
+_of = {op: made_by(_call[op], op=op, dtypes=SUMS) for op in FACTORS}
 _mm, _addmm = _of[MM], _of[ADDMM]
 
 
@@ -96,7 +68,8 @@ CASES = (
     _addmm("nothing_added", "csr", (20, 9, 8), 90, beta=0),
     _addmm("no_entries", "coo", beta=2, entries=0, covers="empty"),
     _of[ADDMV]("factors", "csr", (20, 9), 90, beta=2, alpha=0.5),
-    *(sample("blocks", partial(_blocks, op), op=op) for op in FACTORS),
+    # Without a substitute.
+    *(_of[op]("blocks", "bsr", (6, 4, 3), dtypes=FLOATING[2:3]) for op in FACTORS),
 )
 
 _refused = {op: _of[op]("product", "csr", dtypes=FLOATING[2:3]) for op in FACTORS}
@@ -125,14 +98,14 @@ ERRORS = (
     _of[ADDMV]("coo", "coo", dtypes=FLOATING[2:3]),
 )
 
-_bench = made_by(partial(_product, MM), op=MM, dtypes=FLOATING[2:3])
+_bench = made_by(_call[MM], op=MM, dtypes=FLOATING[2:3])
 NODES = 170_000
 
 BENCH = (
     _bench("graph_of_170k_nodes", "csr", (NODES, NODES, 128), 7 * NODES),
     _bench("graph_of_170k_nodes_coo", "coalesced", (NODES, NODES, 128), 7 * NODES),
     _bench("backward_of_the_graph", "csc", (NODES, NODES, 128), 7 * NODES),
-    made_by(partial(_product, MV), op=MV, dtypes=FLOATING[2:3])(
+    made_by(_call[MV], op=MV, dtypes=FLOATING[2:3])(
         "stencil_of_1m_cells", "csr", (1 << 20, 1 << 20), 5 << 20
     ),
 )

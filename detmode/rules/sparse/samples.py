@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from detmode.table.compositions import sparse_product
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import Arguments, back_to_front, sparse_factors
+from detmode.table.inputs import back_to_front, sparse_call
 from detmode.table.samples import Maker, Samples, made_by, sample
 
 ADDMM = "aten::_sparse_addmm"
@@ -22,44 +20,19 @@ def _matrix(make: Maker, *, dense: bool = False) -> object:
     return matrix if dense else matrix.to_sparse()
 
 
-def _product(
-    make: Maker,
-    layout: str,
-    sizes: Sequence[int] = (6, 5, 3),
-    entries: int = 30,
-    spread: int | None = None,
-    *,
-    second: bool = False,
-    change: Any = None,
-    **more: Any,
-) -> Arguments:
-    """A call with factors as :func:`sparse_factors` makes them."""
-    factors = sparse_factors(make, layout, sizes, entries, spread, second=second, change=change)
-    call = dict(zip(("mat1", "mat2"), factors))
-    return {"self": make.normal(sizes[0], sizes[2]), **call, **more}
-
-
 def _composed(self: Tensor, mat1: Tensor, mat2: Tensor, beta: float, alpha: float) -> Tensor:
     product = alpha * sparse_product(mat1, mat2)
     return product if beta == 0 else beta * self + product
-
-
-def _blocks(make: Maker) -> Arguments:
-    """A matrix of blocks, which has no substitute."""
-    with warnings.catch_warnings():
-        # PyTorch says once that compressed rows are in beta.
-        warnings.simplefilter("ignore", UserWarning)
-        blocks = make.normal(6, 4).to_sparse_bsr((2, 2))
-    return {"self": make.normal(6, 3), "mat1": blocks, "mat2": make.normal(4, 3)}
 
 
 _MAKE = {
     "aten::_sparse_sparse_matmul": lambda make: {"self": _matrix(make), "other": _matrix(make)},
     "aten::hspmm": lambda make: {"mat1": _matrix(make), "mat2": _matrix(make, dense=True)},
 }
-_case = made_by(_product, op=ADDMM, dtypes=FLOATING + COMPLEX)
+_call = partial(sparse_call, names=("mat1", "mat2"), adds=True)
+_case = made_by(_call, op=ADDMM, dtypes=FLOATING + COMPLEX)
 _plain = _case("plain", "csr", dtypes=FLOATING[2:3])
-_bench = made_by(_product, op=ADDMM, dtypes=FLOATING[2:3])
+_bench = made_by(_call, op=ADDMM, dtypes=FLOATING[2:3])
 NODES = 170_000
 
 SAMPLES = Samples(
@@ -78,7 +51,8 @@ SAMPLES = Samples(
         _case("nothing_added", "csr", (20, 9, 8), 90, beta=0),
         _case("second", "csr", second=True, change=back_to_front, covers="non_contiguous"),
         _case("on_the_cpu", "csr", device="cpu", dtypes=FLOATING[2:3]),
-        sample("blocks", _blocks, op=ADDMM),
+        # Without a substitute.
+        _case("blocks", "bsr", (6, 4, 3), dtypes=FLOATING[2:3]),
     ),
     errors=(
         _plain.but("sizes", mat2=torch.ones(4, 3)),
