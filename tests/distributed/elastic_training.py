@@ -1,12 +1,13 @@
 """Trainings on four ranks for the tests of ``MicrobatchReducer``, and digests of their bits.
 
 Four processes are started once. A training on fewer ranks runs in a group of the first of them.
+Arguments: the rank, the folder of the rendezvous and of the results, and the trainings' names.
 """
 
 import contextlib
 import hashlib
 import json
-import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -368,13 +369,12 @@ def of_one_microbatch() -> dict[str, Any]:
     }
 
 
-def main(rank: int, port: int, folder: Path, trainings: list[str]) -> None:
+def main(rank: int, folder: Path, trainings: list[str]) -> None:
     """Do all of it as one of the ranks, with some trainings, and write what was found as JSON."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
+        init_method=f"file://{folder / 'rendezvous'}",
         rank=rank,
         world_size=RANKS,
         timeout=timedelta(seconds=30),
@@ -397,3 +397,7 @@ def main(rank: int, port: int, folder: Path, trainings: list[str]) -> None:
     (folder / f"rank{rank}.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -2,23 +2,29 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import detmode
 
+FORKED = Path(__file__).with_name("forked.py")
+
 
 def run_program(program: Path, arguments: Sequence[Sequence[object]], *, timeout: float) -> None:
     """Run a program in a process for each rank, and check that all of them end well.
 
+    The processes are forked from one that has imported what the program imports.
+
     Args:
         program: a Python file.
         arguments: for each rank, what the program gets; ``RANK`` in its environment is the rank.
-        timeout: seconds for which one of them is waited for.
+        timeout: seconds for which they are waited for.
     """
     environment = {
         **os.environ,
@@ -26,23 +32,21 @@ def run_program(program: Path, arguments: Sequence[Sequence[object]], *, timeout
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, *map(str, given)],
-            env={**environment, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, given in enumerate(arguments)
-    ]
+    given = json.dumps([list(map(str, each)) for each in arguments])
+    process = subprocess.Popen(
+        [sys.executable, FORKED, program, given],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        for process in processes:
-            _, said = process.communicate(timeout=timeout)
-            assert process.returncode == 0, said[-4000:]
+        _, said = process.communicate(timeout=timeout)
+        assert process.returncode == 0, said[-4000:]
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        # All ranks, should one of them wait for another for ever.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def launched(ranks: int) -> dict[str, str]:

@@ -2,15 +2,16 @@
 
 import json
 import re
-import socket
+from pathlib import Path
 from typing import Any
 
 import elastic_training
 import pytest
 import torch
 from elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
+from processes import run_program
 from selection import PROFILE
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from detmode.distributed import MicrobatchReducer
 
@@ -26,12 +27,8 @@ CHOSEN = [name for name in TRAININGS if PROFILE.thorough or name in QUICK]
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The findings of each of four ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        multiprocessing.spawn(elastic_training.main, (port, folder, CHOSEN), RANKS)
+    program = Path(elastic_training.__file__)
+    run_program(program, [(rank, folder, *CHOSEN) for rank in range(RANKS)], timeout=500)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
