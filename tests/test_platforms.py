@@ -71,6 +71,7 @@ assert not kept.is_new or cache.take("host", "a.so", lambda: 1 / 0).note == "not
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="hides what Linux has")
 def test_less_than_linux(run_python, tmp_path):
     """Without forks, users, file locks, signals and a compiler, everything imports.

@@ -54,7 +54,7 @@ def graphs(before: str, inside: str) -> int:
     return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-@pytest.mark.parametrize("before", ["[]", "[total]"])
+@pytest.mark.parametrize("before", ["[]", pytest.param("[total]", marks=pytest.mark.thorough)])
 def test_a_function_has_two_graphs(before):
     """Compiled first before any block, or inside of the first, where the compiler is loaded."""
     assert graphs(before, "[total]") == 2

@@ -79,14 +79,13 @@ def left_behind(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "tmp").glob("detmode-ranks-*"))
 
 
-@needs.compiler
 def _thorough(*values: str) -> list[Any]:
     """Return parameters that only the thorough profile has: each starts processes for seconds."""
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
 @pytest.mark.parametrize(
-    "launcher", ["run_by_detmode", "spawn", *_thorough("torchrun", "no_python")]
+    "launcher", ["run_by_detmode", *_thorough("spawn", "torchrun", "no_python")]
 )
 def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
     """Whoever starts the ranks, each row says whose it is, and is printed and written once."""
@@ -110,6 +109,7 @@ def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
+@pytest.mark.thorough
 @needs.compiler
 @pytest.mark.skipif(
     importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
