@@ -13,7 +13,7 @@ from detmode.audit import Audit
 from detmode.audit import mode as audit_mode
 from detmode.runs.probing import Probe
 
-CALLS = 200
+CALLS = 100
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
 
 
