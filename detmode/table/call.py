@@ -45,6 +45,8 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """``args`` and ``kwargs`` as one dict by schema name, defaults filled, in schema order."""
+        if len(args) == len(self.names):
+            return dict(zip(self.names, args))
         bound = self.defaults.copy()
         bound.update(zip(self.names, args))
         if kwargs:
@@ -82,10 +84,11 @@ class Call:
         self.tensors = tensors
         for name in arguments if holders is None else holders:
             value = arguments[name]
-            if type(value) is torch.Tensor:
+            kind = type(value)
+            if kind is torch.Tensor:
                 tensors.append(value)
             elif value is not None:
-                tensors += tensors_in((value,))
+                tensors += tensors_in(value if kind is list else (value,))
         device_types: set[str] = set()
         self.device_types = device_types
         launches_on: str | None = "cpu" if tensors else None
