@@ -49,7 +49,7 @@ A column out of range, which PyTorch checks only where a matrix is made, traps o
 on the host. COO matrices are multiplied in float16 and bfloat16 too, and by ``mv`` into an ``out``,
 for which ATen may have no kernels. A sum of intermediate values beyond the dtype's range gives the
 sum where ATen may give an infinity. The gradient of a CSR matrix calls ``sparse_sampled_addmm``,
-which has no row.
+which cuSPARSE documents as deterministic, and which has no row.
 
 ``addmm`` with a bias vector runs cuBLASLt, which does not alert. Operators that multiply matrices
 inside (``cdist``, ``torch.linalg``) are not listed; PyTorch's own alert guards them.

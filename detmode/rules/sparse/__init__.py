@@ -25,8 +25,9 @@ Each entry reads 256 bytes of the dense matrix, as in cuSPARSE.
 ## Limits
 
 Those of the products in ``matmul``. The gradient of a CSR matrix calls ``sparse_sampled_addmm``,
-which runs cuSPARSE and has no row: whether it varies is not known. That of a COO matrix is a dense
-product, of which the entries' places are taken.
+which needs no row: cuSPARSE documents the same bits in every run. That of a COO matrix is a dense
+product, of which the entries' places are taken. ``sspaddmm``, and ``torch.sparse.mm`` with a
+``reduce``, run on a CPU alone.
 """
 
 from detmode.rules.sparse import launch
