@@ -631,4 +631,28 @@ MANY_RANKS = (
     ),
 )
 
-MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *MANY_RANKS, *REPORTS)
+_CERTIFICATES = "tests/certificates/test_commuting.py tests/certificates/test_certify.py"
+
+CERTIFICATES = (
+    *_of("detmode/cuda/host/intrinsics.h", _CERTIFICATES, ("(sizeof(T) == 8 ? 1 : 0)", "0")),
+    *_of(
+        "detmode/cuda/host/dropped.py",
+        _CERTIFICATES,
+        ('and all(words[each] == "{" for each in opened)', ""),
+        ('and words[position + 1 : position + 2] == [";"]', ""),
+    ),
+    *_of(
+        "detmode/verify/certificates/orders.py",
+        _CERTIFICATES,
+        ("(low < high) | (low == ORDERED)", "low < high"),
+        ("if stops is None or stops in meets:", "if stops in meets:"),
+    ),
+    *_of(
+        "detmode/verify/certificates/cuda.py",
+        _CERTIFICATES,
+        ("if touched is None or watch.stopped:", "if touched is None:"),
+        ("touched = None if watch.stopped else watch.touched", "touched = watch.touched"),
+    ),
+)
+
+MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *MANY_RANKS, *REPORTS, *CERTIFICATES)

@@ -93,7 +93,7 @@ CASES = (
         64,
         lambda: {"bins": integers(250, 7), "counts": counters(7), "n": 250, "n_bins": 7},
         {"shared_memory": 28},
-        "all orders of blocks (43 schedules)",
+        "all orders of blocks (20 schedules)",
     ),
     Case(
         "histogram_of_weights",

@@ -105,15 +105,16 @@ class Watch(ctypes.Structure):
 
     @property
     def touched(self) -> Tensor | None:
-        """Rows of a block, its kinds of access (1 reads, 2 writes) and two of where; or None.
+        """Rows of a block, its kind of access and two of where; or None.
 
-        None: there were more rows than asked for.
+        The kinds are 1 for reads, 2 for writes, 3 for both, and from 4 on one for each operation
+        that commutes with itself. None: there were more rows than asked for.
         """
         if self._n_touched > self._capacity:
             return None
         rows = self._records[: self._n_touched]
         word = rows[:, 0]
-        return torch.stack([word & 0xFFFFFFFF, word >> 32 & 3, word >> 40, rows[:, 1]], 1)
+        return torch.stack([word & 0xFFFFFFFF, word >> 32 & 0xFF, word >> 40, rows[:, 1]], 1)
 
 
 class _Buffer(ctypes.Structure):

@@ -5,6 +5,23 @@ namespace {
 
 #define DETMODE_HOST 1
 
+// For atomics whose result nobody reads: the source is changed to call these, in foreign.py.
+#define DETMODE_DROPPED(name)                                                            \
+  template <typename T, typename V>                                                      \
+  DETMODE_UNTRACKED __attribute__((noinline)) void name##_dropped(T* address, V value) { \
+    detmode_host::S.current->dropping = __builtin_return_address(0);                     \
+    name(address, value);                                                                \
+    detmode_host::S.current->dropping = nullptr;                                         \
+  }
+DETMODE_DROPPED(atomicAdd)
+DETMODE_DROPPED(atomicSub)
+DETMODE_DROPPED(atomicMin)
+DETMODE_DROPPED(atomicMax)
+DETMODE_DROPPED(atomicAnd)
+DETMODE_DROPPED(atomicOr)
+DETMODE_DROPPED(atomicXor)
+#undef DETMODE_DROPPED
+
 // CUDA's names for an atomic of a narrower or a wider scope: here each is one of the whole launch.
 #define atomicAdd_block atomicAdd
 #define atomicAdd_system atomicAdd

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.cuda.host.dropped import with_dropped_results
 from detmode.cuda.host.library import Build, Library, compile
 from detmode.cuda.signature import Bound, Parameter, kernels_of
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
@@ -241,7 +242,7 @@ class ForeignSource(Source):
         self._defines = [each[2:].strip() for each in defines if each.startswith("-D")]
         expanded = self._expanded(text, path, set())
         bare = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), expanded)
-        self.text = _DYNAMIC.sub(_dynamic_pointer, bare)
+        self.text = with_dropped_results(_DYNAMIC.sub(_dynamic_pointer, bare))
         self._names = kernels_of(self.text)
         self._templates = frozenset(_TEMPLATE.findall(self.text))
         self.entry = self._chosen(entry)

@@ -102,14 +102,18 @@ DETMODE_MATCH(double)
 // Atomics, for the types for which CUDA has them. One OS thread runs the whole launch, so a plain
 // read and write is atomic.
 namespace detmode_host {
-// What a certificate names: see AtomicKind in Python.
+// What a certificate names: see _ATOMICS in Python.
 enum AtomicKind {
   INTEGER_ADD = 1,
-  FLOAT_ADD = 2,
-  EXCHANGE = 4,
-  EXTREMUM = 8,
-  BITS = 16,
-  SWAP = 32
+  MINIMUM = 2,
+  MAXIMUM = 4,
+  AND = 8,
+  OR = 16,
+  XOR = 32,
+  WRAPPED_ADD = 64,
+  FLOAT_ADD = 128,
+  EXCHANGE = 256,
+  SWAP = 512
 };
 template <typename T>
 constexpr int kind_of_atomicAdd =
@@ -119,25 +123,39 @@ constexpr int kind_of_atomicSub = INTEGER_ADD;
 template <typename T>
 constexpr int kind_of_atomicExch = EXCHANGE;
 template <typename T>
-constexpr int kind_of_atomicMin = EXTREMUM;
+constexpr int kind_of_atomicMin = MINIMUM;
 template <typename T>
-constexpr int kind_of_atomicMax = EXTREMUM;
+constexpr int kind_of_atomicMax = MAXIMUM;
 template <typename T>
-constexpr int kind_of_atomicAnd = BITS;
+constexpr int kind_of_atomicAnd = AND;
 template <typename T>
-constexpr int kind_of_atomicOr = BITS;
+constexpr int kind_of_atomicOr = OR;
 template <typename T>
-constexpr int kind_of_atomicXor = BITS;
+constexpr int kind_of_atomicXor = XOR;
 template <typename T>
-constexpr int kind_of_atomicInc = INTEGER_ADD;
+constexpr int kind_of_atomicInc = WRAPPED_ADD;
 template <typename T>
-constexpr int kind_of_atomicDec = INTEGER_ADD;
+constexpr int kind_of_atomicDec = WRAPPED_ADD;
+
+// Operations of one number, which is not 0, leave the same memory in any order, if nobody reads
+// what they return. Of other widths or signs they do not: a carry and a sign are others there.
+template <typename T, int kind>
+constexpr int commutes() {
+  if constexpr (kind < WRAPPED_ADD) {
+    int sign = static_cast<T>(-1) < static_cast<T>(0) ? 2 : 0;
+    return 1 + __builtin_ctz(kind) * 4 + sign + (sizeof(T) == 8 ? 1 : 0);
+  }
+  return 0;
+}
 }  // namespace detmode_host
 
 #if DETMODE_RACES
-#define DETMODE_ATOMIC_POINT(address) \
-  detmode_host::atomic_point();       \
-  detmode_host::note_atomic(address, sizeof(*(address)), true, true, __builtin_return_address(0))
+#define DETMODE_ATOMIC_POINT(address, commutes)                                           \
+  detmode_host::atomic_point();                                                           \
+  const void* dropping = detmode_host::S.current->dropping;                               \
+  detmode_host::note_atomic(address, sizeof(*(address)), true, true,                      \
+                            dropping != nullptr ? dropping : __builtin_return_address(0), \
+                            dropping != nullptr ? commutes : 0)
 #define DETMODE_ATOMIC_DONE(kind, old, address)                                            \
   if (detmode_host::S.watch != nullptr) {                                                  \
     detmode_host::S.watch->atomics |= kind;                                                \
@@ -145,17 +163,18 @@ constexpr int kind_of_atomicDec = INTEGER_ADD;
   }
 #define DETMODE_ATOMIC_FUNCTION static DETMODE_UNTRACKED __attribute__((noinline, unused))
 #else
-#define DETMODE_ATOMIC_POINT(address) detmode_host::atomic_point()
+#define DETMODE_ATOMIC_POINT(address, commutes) detmode_host::atomic_point()
 #define DETMODE_ATOMIC_DONE(kind, old, address)
 #define DETMODE_ATOMIC_FUNCTION inline
 #endif
-#define DETMODE_ATOMIC(name, T, result)                                \
-  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) {                \
-    DETMODE_ATOMIC_POINT(address);                                     \
-    T old = *address;                                                  \
-    *address = static_cast<T>(result);                                 \
-    DETMODE_ATOMIC_DONE(detmode_host::kind_of_##name<T>, old, address) \
-    return old;                                                        \
+#define DETMODE_ATOMIC(name, T, result)                                 \
+  DETMODE_ATOMIC_FUNCTION T name(T* address, T value) {                 \
+    constexpr int kind = detmode_host::kind_of_##name<T>;               \
+    DETMODE_ATOMIC_POINT(address, (detmode_host::commutes<T, kind>())); \
+    T old = *address;                                                   \
+    *address = static_cast<T>(result);                                  \
+    DETMODE_ATOMIC_DONE(kind, old, address)                             \
+    return old;                                                         \
   }
 #define DETMODE_ATOMIC_ADD(T) DETMODE_ATOMIC(atomicAdd, T, old + value)
 DETMODE_ATOMIC(atomicAdd, int, static_cast<unsigned int>(old) + static_cast<unsigned int>(value))
@@ -188,7 +207,7 @@ DETMODE_ATOMIC(atomicInc, unsigned int, old >= value ? 0 : old + 1)
 DETMODE_ATOMIC(atomicDec, unsigned int, old == 0 || old > value ? value : old - 1)
 #define DETMODE_ATOMIC_CAS(T)                                           \
   DETMODE_ATOMIC_FUNCTION T atomicCAS(T* address, T compare, T value) { \
-    DETMODE_ATOMIC_POINT(address);                                      \
+    DETMODE_ATOMIC_POINT(address, 0);                                   \
     T old = *address;                                                   \
     if (old == compare) *address = value;                               \
     DETMODE_ATOMIC_DONE(detmode_host::SWAP, old, address)               \

@@ -34,7 +34,7 @@ struct Granule {
   Access atomic_writes[2];
   Access reads[2];
   u32 touched_by;  // the last block, counted from 1, ...
-  u32 touched_as;  // ... and the kinds of its accesses
+  u32 touched_as;  // ... and the kinds of its accesses: 1 reads, 2 writes, 4 commutes as bits 8 on
 };
 
 struct Tracked {
@@ -315,7 +315,8 @@ DETMODE_UNTRACKED inline u32 place_of(const void* code) {
 #endif
 }
 
-enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2, READS_TOO = 4 };
+// From COMMUTES on, the number of an operation that commutes with itself: intrinsics.h.
+enum AccessKind { READ = 0, WRITE = 1, ATOMIC = 2, READS_TOO = 4, COMMUTES = 8 };
 
 DETMODE_UNTRACKED void describe(char* text, size_t size, const Access& access) {
   u32 b = access.block;
@@ -415,8 +416,9 @@ DETMODE_UNTRACKED void require_known(const char* from, size_t bytes, bool writes
 
 inline void memory_changed() { S.idle = S.still = 0; }
 
-// Notes which blocks access what: in pairs of words, the block with the kinds of its accesses so
-// far and the part of memory, and the granule there.
+// Notes which blocks access what: in pairs of words, the block with the kind of its access and the
+// part of memory, and the granule there. Kinds: 1 reads, 2 writes, 3 both, and from 4 on one for
+// each operation that commutes with itself.
 DETMODE_UNTRACKED void touch(Tracked& tracked, size_t offset, size_t bytes, int kind) {
   Watch& watch = *S.watch;
   if (watch.capacity == 0) return;
@@ -424,13 +426,17 @@ DETMODE_UNTRACKED void touch(Tracked& tracked, size_t offset, size_t bytes, int 
   for (size_t g = offset / granule; g * granule < offset + bytes; ++g) {
     Granule& cell = tracked.granules[g];
     u32 block = R.block + 1;
+    u32 commutes = static_cast<u32>(kind) / COMMUTES;
     u32 bits = (kind & WRITE) == 0 ? 1u : (kind & READS_TOO) == 0 ? 2u : 3u;
-    if (cell.touched_by == block && (cell.touched_as & bits) == bits) continue;
-    cell.touched_as = (cell.touched_by == block ? cell.touched_as : 0) | bits;
+    if (commutes != 0) bits = 4u | commutes << 8;
+    u32 before = cell.touched_by == block ? cell.touched_as : 0;
+    if ((before & bits) == bits && (commutes == 0 || before >> 8 == commutes)) continue;
+    cell.touched_as = (commutes != 0 ? before & 7u : before) | bits;
     cell.touched_by = block;
     if (watch.n_touched < watch.capacity) {
       u64* record = watch.touched + 2 * watch.n_touched;
-      record[0] = R.block | u64(bits) << 32 | u64(tracked.argument + 1024) << 40;
+      u32 noted = commutes != 0 ? 3 + commutes : bits;
+      record[0] = R.block | u64(noted) << 32 | u64(tracked.argument + 1024) << 40;
       record[1] = g;
     }
     ++watch.n_touched;
@@ -520,9 +526,10 @@ DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const v
 
 // A volatile access is an atomic one that orders nothing, as the memory model has it.
 DETMODE_UNTRACKED void note_atomic(const void* address, size_t bytes, bool reads, bool writes,
-                                   const void* code) {
+                                   const void* code, int commutes = 0) {
   if (!R.on) return;
-  note(address, bytes, ATOMIC | (writes ? WRITE : READ) | (reads && writes ? READS_TOO : 0), code);
+  int kind = ATOMIC | (writes ? WRITE : READ) | (reads && writes ? READS_TOO : 0);
+  note(address, bytes, kind + commutes * COMMUTES, code);
   if (S.watch == nullptr || S.watch->races) note_mark(address, S.current->thread, reads, writes);
 }
 

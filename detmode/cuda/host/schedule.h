@@ -81,6 +81,9 @@ void fiber_main() {
     while (S.started < S.n_threads && !(n_ready() > 0 && prefer_ready())) {
       int thread = S.order[S.started++];
       S.current->thread = thread;
+#if DETMODE_RACES
+      S.current->dropping = nullptr;  // an abandoned launch may have left it
+#endif
       set_thread(thread);
       S.call(S.slots);
       ++S.exited;

@@ -44,6 +44,9 @@ struct Fiber {
   char* stack;
   size_t stack_bytes;
   int thread;
+#if DETMODE_RACES
+  const void* dropping;  // where it calls an atomic whose result nobody reads, or null
+#endif
 #if DETMODE_ASAN
   void* fake_stack;
 #endif

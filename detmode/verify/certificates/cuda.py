@@ -35,10 +35,11 @@ TOUCHED = 1 << 17
 
 _ATOMICS = (
     "integer add",
+    *["minimum or maximum"] * 2,
+    *["bitwise"] * 3,
+    "integer add",
     "float add",
     "exchange",
-    "minimum or maximum",
-    "bitwise",
     "compare-and-swap",
 )
 """By the bits of AtomicKind in intrinsics.h."""
@@ -72,7 +73,8 @@ def certify(
     launch = _Launch(_source(kernel, entry), arguments, sizes, shared_memory, constants, outputs)
     search = _Search(launch, repeats, seed)
     verdict, variation, reason = search.verdict()
-    kinds = tuple(name for bit, name in enumerate(_ATOMICS) if launch.atomics >> bit & 1)
+    ran = (name for bit, name in enumerate(_ATOMICS) if launch.atomics >> bit & 1)
+    kinds = tuple(dict.fromkeys(ran))
     return Certificate(
         kernel=launch.source.entry,
         language="CUDA C++",
@@ -352,7 +354,9 @@ def _uses(touched: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
     """Return the block, the kind and the place of each row of ``host.Watch.touched``."""
     rows = touched.numpy()
     _, places = np.unique(rows[:, 2:], axis=0, return_inverse=True)
-    return rows[:, 0], np.where(rows[:, 1] >= 2, ORDERED, READ), places.reshape(-1)
+    # Of the host's kinds, those that write take their order, and those from 4 on commute.
+    kinds = np.select([rows[:, 1] < 2, rows[:, 1] < 4], [READ, ORDERED], ORDERED + rows[:, 1] - 3)
+    return rows[:, 0], kinds, places.reshape(-1)
 
 
 def _shown(order: Sequence[int]) -> str:
