@@ -19,6 +19,7 @@ DROPPED = [
 KEPT = [
     "{ int r = _kept(p, 1); }",
     "{ return _kept(p, 1); }",
+    "{ _kept(p, 1) > 3 && f(); }",
     "{ for (; _kept(p, 1);) f(); }",
     "{ r = ({ int a = 1; _kept(p, 1); }); }",
     "{ y = (float) _kept(p, 1); }",
@@ -89,6 +90,22 @@ def test_blocks_that_commute_have_one_order(entry: str) -> None:
     assert found.is_order_independent, found
     assert found.schedules == 3
     assert found.all_orders == (entry in SAVED)
+
+
+@needs.compiler
+@pytest.mark.parametrize("first", [0, 1])
+def test_blocks_that_stopped_midway_are_not_whole(first: int) -> None:
+    """One of two orders of blocks is none of whole ones if a block waits for the other."""
+    text = """
+    __global__ void one_waits(volatile int* flag, int first) {
+      if (blockIdx.x == first) *flag = 1;
+      else while (*flag == 0) {}
+    }
+    """
+    given = [torch.zeros(1, dtype=torch.int32), first]
+    found = detmode.certify(text, given, grid=2, block=1, repeats=2)
+    assert found.is_order_independent, found
+    assert not found.all_orders
 
 
 @needs.compiler
