@@ -1,6 +1,7 @@
 """Functions given to torch.compile stay compiled, and their calls meet the table as in eager."""
 
 import contextlib
+import operator
 import threading
 
 import compiled_functions as functions
@@ -14,6 +15,7 @@ from torch import nn
 
 from detmode import DeterministicMode, allow
 from detmode.compiled import hooks, lowering
+from detmode.sites.graphs import text_of
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 
@@ -107,6 +109,22 @@ def test_a_model_is_reported_as_in_eager(backend):
     if backend != "inductor":
         assert same_bits(got[0], expected)
     assert graphs() == 1
+
+
+@pytest.mark.parametrize("target", [torch.ops.aten.index_put, torch.ops.aten.index_put_])
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (torch.index_put, "aten::index_put.default"),
+        ("index_put_", "aten::index_put_.default"),
+        (operator.setitem, "aten::index_put_.default"),
+    ],
+)
+def test_a_call_has_the_name_that_the_user_wrote(target, source, name):
+    """Graphs have functional variants of in-place calls, and Inductor makes others in-place."""
+    node = torch.fx.Graph().call_function(target.default)
+    node.meta["source_fn_stack"] = [("index_put", source)]
+    assert text_of(node).rpartition("|")[2] == name
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
