@@ -73,8 +73,7 @@ class Operator:
     def allocation(self) -> str:
         """An expression that allocates its result."""
         sizes = next((name for name in self.names if SIZES.fullmatch(name)), None)
-        like = self.like
-        return f"empty({sizes}, {like}.dtype, {like}.device)" if sizes else f"empty_like({like})"
+        return f"new_empty({self.like}, {sizes})" if sizes else f"empty_like({self.like})"
 
     @property
     def case(self) -> str:
