@@ -95,7 +95,9 @@ def check(op: Any, sample: Any, dtype: torch.dtype) -> str | None:
 
 
 def flat(results: tuple[list[torch.Tensor], list[torch.Tensor]]) -> list[torch.Tensor]:
-    return [*results[0], *results[1]]
+    """Return results and gradients in one list, sparse ones as dense ones."""
+    both = (*results[0], *results[1])
+    return [each if each.layout is torch.strided else each.to_dense() for each in both]
 
 
 def wide(value: Any) -> Any:

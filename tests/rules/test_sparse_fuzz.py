@@ -102,6 +102,44 @@ def test_gradients(layout: str, intercept: str) -> None:
     assert substituted == {f"aten::{name}.default": count for name, count in wanted.items()}
 
 
+def conjugate(values: Tensor) -> Tensor:
+    """Values whose memory holds other numbers: their conjugates."""
+    return values.conj().resolve_conj().conj()
+
+
+def negative(values: Tensor) -> Tensor:
+    """Values whose memory holds other numbers: their negatives."""
+    return torch.complex(torch.zeros_like(values), -values).conj().imag
+
+
+@pytest.mark.parametrize(
+    ("lazily", "dtype"), [(conjugate, torch.complex64), (negative, torch.float32)]
+)
+def test_values_whose_memory_holds_others(
+    lazily: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    """The dispatcher leaves conjugate factors to the kernels, and looks into no sparse matrix."""
+    make = Maker(dtype)
+    matrix, dense, self = make.normal(3, 4).to_sparse_csr(), make.normal(4, 5), make.normal(3, 5)
+    values = lazily(matrix.values().clone())
+    places = matrix.crow_indices(), matrix.col_indices()
+    lazy = torch.sparse_csr_tensor(*places, values, matrix.shape, check_invariants=True)
+    calls: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
+        lambda sparse, dense, self: torch.mm(sparse, dense),
+        lambda sparse, dense, self: torch.mm(dense.t(), sparse.t()),
+        lambda sparse, dense, self: torch.mv(sparse, dense[:, 0].contiguous()),
+        lambda sparse, dense, self: torch.addmm(self, sparse, dense),
+        lambda sparse, dense, self: torch.addmv(self[:, 0], sparse, dense[:, 0]),
+        lambda sparse, dense, self: torch.sparse.addmm(self, sparse.to_sparse_coo(), dense),
+    ]
+    for call in calls:
+        with DeterministicMode(simulate="cuda") as mode:
+            expected = call(matrix, dense, self)
+            assert torch.equal(call(lazy, dense, self), expected)
+            assert torch.equal(call(matrix, lazily(dense), lazily(self)), expected)
+        assert "substitute" in {each.action for each in mode.records}
+
+
 def test_products_of_doubles_keep_what_rounding_takes() -> None:
     """(1 + e)(1 - e) - 1 is -e^2, which is lost where each product is rounded."""
     e = 2.0**-30
