@@ -160,6 +160,24 @@ def test_findings(name):
     assert certify(kernel, arguments, grid=grid).summary.startswith(summary)
 
 
+@pytest.mark.parametrize("refusal", [TypeError, DeprecationWarning])
+def test_index(refusal, monkeypatch):
+    """A loop's bound may be a tensor, also where Triton's own interpreter cannot convert one."""
+    inner = triton.runtime.interpreter
+    patch = inner._patch_lang
+
+    def refuse(tensor):
+        raise refusal("an array of shape (1,), as Triton 3.6 under NumPy 2.4, or an older one")
+
+    def patch_as_before(function):
+        patch(function)
+        tl.tensor.__index__ = refuse
+
+    monkeypatch.setattr(inner, "_patch_lang", patch_as_before)
+    case = CASES["scatter_add-segments"]
+    assert certify(case.kernel, case.arguments(), grid=case.grid).is_order_independent
+
+
 def test_memory_between():
     """Memory that a kernel leaves as it was is its own input, and not what varies."""
     certificate = certify(half_written, {"out": torch.zeros(64), "BLOCK": 16}, grid=(4,))

@@ -124,8 +124,21 @@ def interpreted(start: Start, tune: Tune) -> Iterator[None]:
             stack.enter_context(_kept(tl.core.tensor_descriptor_base))
         language = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
         interpreter._patch_lang(language)
+        _mend_index()
         stack.callback(_rewritten.cache_clear)
         yield
+
+
+def _mend_index() -> None:
+    """Let a tensor of one element be an index, such as a loop's bound, where it is none.
+
+    Triton 3.6 passes its array, whose shape is (1,), to ``int``. NumPy 2.4 refuses that; older
+    ones deprecate it, which is an error where warnings are.
+    """
+    try:
+        operator.index(interpreter._implicit_cvt(1))
+    except (TypeError, DeprecationWarning):
+        tl.core.tensor.__index__ = lambda self: int(self.handle.data.squeeze())  # as Triton 3.7
 
 
 @contextmanager
