@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 from torch import Tensor
 
@@ -153,9 +153,7 @@ class KernelSignature:
         self.pointer_words = [self.offsets[i] for i in self.pointers]
         self._tensors = _Part(where, [parameters[i] for i in self.pointers])
         self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
-        # The last one first: its members take more places than it has.
-        numbers = enumerate(self._numbers.parameters)
-        self._structs = [i for i, parameter in numbers if parameter.members][::-1]
+        self._pack = _packer(self._layout, self._numbers.parameters)
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
         """Check all arguments, and put them into the order of the parameters.
@@ -191,11 +189,9 @@ class KernelSignature:
         self._refuse_names(arguments, self._tensors.names)
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
-        numbers = list(self._numbers.of(arguments))
-        for i in self._structs:
-            numbers[i : i + 1] = numbers[i]
+        numbers = self._numbers.of(arguments)
         try:
-            return self._layout.pack(*numbers)
+            return self._pack(*numbers)
         except struct.error:
             self._refuse_words(numbers)
             raise
@@ -214,8 +210,11 @@ class KernelSignature:
             f"{self.where}: {'; '.join(problems)}. The kernel's parameters are {', '.join(names)}"
         )
 
-    def _refuse_words(self, words: list[Any]) -> None:
+    def _refuse_words(self, numbers: tuple[Any, ...]) -> None:
         """Raise ValueError for the first of the numbers that does not fit."""
+        words: list[Any] = []
+        for parameter, number in zip(self._numbers.parameters, numbers):
+            words += number if parameter.members else [number]
         for (name, kind), word in zip(self._words, words):
             try:
                 struct.pack(_CODES[kind], word)
@@ -223,6 +222,15 @@ class KernelSignature:
                 raise ValueError(
                     f"{self.where}: {name} is {word!r}, which no {kind} holds"
                 ) from None
+
+
+def _packer(layout: struct.Struct, numbers: Sequence[Parameter]) -> Callable[..., bytes]:
+    """Return what packs an argument for each of these parameters; structs are opened."""
+    # As a text it is compiled once; a loop over the arguments takes twice as long at each launch.
+    opened = ("*" * bool(each.members) + f"a{i}" for i, each in enumerate(numbers))
+    taken = (f"a{i}" for i in range(len(numbers)))
+    packer = eval(f"lambda {', '.join(taken)}: pack({', '.join(opened)})", {"pack": layout.pack})
+    return cast("Callable[..., bytes]", packer)
 
 
 def _fits(kind: str, value: object) -> bool:

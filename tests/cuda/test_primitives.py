@@ -269,7 +269,7 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
             PRIMITIVES, f"chosen<float, {counting}>", 100,
             grad_output=grad.contiguous(memory_format=form),
             indices=indices.contiguous(memory_format=form), grad_input=grad_input,
-            shape=pooled_shape((threads, outer, inner), sizes, windows, lanes), step=step,
+            shape=pooled_shape(threads, outer, inner, sizes, windows, lanes), step=step,
         )  # fmt: skip
         return grad_input
 

@@ -19,6 +19,8 @@ MANY = 2**18
 """Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 
+_ABSENT = (1, 1, 1)
+
 PooledShape = namedtuple(
     "PooledShape",
     "threads outer inner t_in h_in w_in t_out h_out w_out t_magic h_magic w_magic positions_magic "
@@ -28,12 +30,22 @@ PooledShape = namedtuple(
 
 
 def pooled_shape(
-    work: tuple[int, int, int], sizes_in: Sequence[int], sizes_out: Sequence[int], lanes: int
+    threads: int,
+    outer: int,
+    inner: int,
+    sizes_in: Sequence[int],
+    sizes_out: Sequence[int],
+    lanes: int,
 ) -> PooledShape:
-    """The shape of three axes, with its magic numbers; ``work`` is threads, outer and inner."""
-    magic = magic_numbers(*sizes_in, math.prod(sizes_in))
-    sizes = (*sizes_in, *sizes_out, *magic, lanes, *magic_numbers(lanes))
-    return PooledShape._make((*work, *sizes))
+    """The shape of three axes, with its magic numbers."""
+    *magic, lanes_magic = magic_numbers(*sizes_in, math.prod(sizes_in), lanes)
+    work = threads, outer, inner
+    return PooledShape._make((*work, *sizes_in, *sizes_out, *magic, lanes, lanes_magic))
+
+
+def in_axes(shape: torch.Size, spatial: int) -> tuple[int, ...]:
+    """The last ``spatial`` sizes as those of three axes; the missing ones have 1."""
+    return (*_ABSENT[spatial:], *shape[-spatial:])
 
 
 def entries(kernel: str) -> tuple[str, ...]:
@@ -81,11 +93,11 @@ def plan_chosen(
     source: Source,
     kernel: str,
     dtype: torch.dtype,
-    out_shape: torch.Size,
-    in_shape: torch.Size,
-    spatial: int,
+    leading: torch.Size,
+    sizes: tuple[int, ...],
+    out_sizes: tuple[int, ...],
     flat: bool,
-    counts: Sequence[int],
+    most: int,
     **window: tuple[int, ...],
 ) -> Launch:
     """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
@@ -94,25 +106,23 @@ def plan_chosen(
         source: the file with the kernel.
         kernel: a name that :func:`entries` expanded.
         dtype: of the pooled tensor.
-        out_shape: of ``grad_output``.
-        in_shape: of the pooled tensor.
-        spatial: 2 or 3 dimensions, the last ones.
+        leading: its sizes before the axes: batch and channels, or planes.
+        sizes: of its three axes; a missing one has 1.
+        out_sizes: those of ``grad_output``.
         flat: contiguous, not channels last.
-        counts: the largest numbers that the kernel works out of ``window``, beside positions in
-            the tensors.
+        most: the largest number that the kernel works out of ``window``, beside positions in the
+            tensors.
         window: the kernel's own numbers.
     """
-    outer, inner = (in_shape[:-spatial].numel(), 1) if flat else in_shape[:2]
+    positions, planes = math.prod(sizes), math.prod(leading)
+    numel = positions * planes
+    outer, inner = (planes, 1) if flat else leading
     shared = inner if inner > 1 else outer
-    many = shared >= 4 * PER_THREAD and in_shape.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = index_ctype(in_shape.numel(), out_shape.numel(), *counts)
-    missing = (1,) * (3 - spatial)
+    per_thread = PER_THREAD if numel >= MANY and shared >= 4 * PER_THREAD else 1
     shares = -(-shared // per_thread)
-    threads = in_shape.numel() // max(shared, 1) * shares
-    sizes_in, sizes_out = ((*missing, *each[-spatial:]) for each in (in_shape, out_shape))
-    work, lanes = (threads, outer, inner), shares if inner > 1 else 1
-    shape = pooled_shape(work, sizes_in, sizes_out, lanes)
+    threads = numel // max(shared, 1) * shares
+    index = index_ctype(numel, planes * math.prod(out_sizes), most)
+    shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
     entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
     return Launch(source, entry, threads, shape=shape, **window)
 

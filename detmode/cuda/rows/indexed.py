@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from torch import Tensor
 from detmode.cuda import planned
 from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, in_contiguous
 from detmode.cuda.rows.shapes import Rows
+
+CheckShapes: TypeAlias = Callable[[torch.Size, int, int, torch.Size], None]
+"""Raises for shapes that do not go together: called with that of ``self``, the dimension, from 0,
+the number of indices, and the source's shape."""
 
 
 @dataclass(slots=True)
@@ -49,12 +53,16 @@ def indexed_rows(
     index: Tensor,
     source: Tensor,
     out: Tensor | None,
+    check_shapes: CheckShapes,
     error: type[Exception] = IndexError,
 ) -> IndexedRows:
-    """The arguments of an operator that has made its own checks.
+    """The arguments of an operator that has checked all but shapes.
+
+    ``check_shapes`` is asked where the source's shape is not simply that of ``self`` with another
+    size in ``dim``: what ATen refuses, it refuses.
 
     Raises:
-        Exception: ``error``, on the CPU, for an index out of range.
+        Exception: ``error``, on the CPU, for an index out of range; what ``check_shapes`` raises.
     """
     if out is None:
         out = self.clone(memory_format=torch.contiguous_format)
@@ -63,6 +71,9 @@ def indexed_rows(
     target = out if out.dim() else out.view(1)
     dim = dim % target.dim()
     source_shape, shape = _layout(target.shape, dim, index.numel())
+    if target is not out or source.shape != source_shape:
+        check_shapes(self.shape, dim, index.numel(), source.shape)
+        source = source.reshape(source_shape)
     if source.numel():
         check_on_host(index, shape.size, dim, error)
     # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
@@ -70,8 +81,6 @@ def indexed_rows(
         index = index.reshape(-1)
     if index.dtype is not torch.int64:
         index = index.to(torch.int64)
-    if source.shape != source_shape:
-        source = source.reshape(source_shape)
     return IndexedRows(out, target, dim, index.contiguous(), source, shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
+from operator import add, ge
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ SOURCE = Source(
 
 PaddedAxis = namedtuple("PaddedAxis", "size out padding")
 """One axis: its inputs, its outputs, and how many of those are before the first input."""
-_ABSENT = PaddedAxis(1, 1, 0)
+_ABSENT = (PaddedAxis(1, 1, 0),) * 3
 
 
 def gather_backward(
@@ -83,13 +84,14 @@ def _plan(
     check_implemented(where, dtype, DTYPES)
     reflect = where.startswith("reflection")
     _check(where, out_shape, shape, padding, spatial, reflect)
-    axes = map(PaddedAxis, shape[::-1], out_shape[::-1], map(int, padding[::2]))
-    w, h, d = (*axes, *[_ABSENT] * (3 - spatial))
+    axes = map(PaddedAxis, reversed(shape), reversed(out_shape), padding[::2])
+    w, h, d = (*axes, *_ABSENT[spatial:])
     planes, positions = shape[:-spatial].numel(), shape[-spatial:].numel()
-    many = planes >= PER_THREAD and shape.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = index_ctype(out_shape.numel(), shape.numel())
-    entry = f"pad_backward<{ctype(dtype)}, {str(reflect).lower()}, {per_thread}, {index}>"
+    numel = shape.numel()
+    per_thread = PER_THREAD if planes >= PER_THREAD and numel >= MANY else 1
+    index = index_ctype(out_shape.numel(), numel)
+    way = "true" if reflect else "false"
+    entry = f"pad_backward<{ctype(dtype)}, {way}, {per_thread}, {index}>"
     threads = -(-planes // per_thread) * positions
     return Launch(SOURCE, entry, threads, planes=planes, d=d, h=h, w=w)
 
@@ -98,7 +100,7 @@ def _check(
     where: str,
     out_shape: torch.Size,
     shape: torch.Size,
-    padding: Sequence[int],
+    padding: tuple[int, ...],
     spatial: int,
     reflect: bool,
 ) -> None:
@@ -109,18 +111,19 @@ def _check(
             f"{where}(): Expected self to have {spatial + 1} or {spatial + 2} dimensions, "
             f"but got {len(shape)}"
         )
-    pads = [(int(padding[2 * axis]), int(padding[2 * axis + 1])) for axis in range(spatial)][::-1]
+    # Of the first dimension first, as sizes are.
+    before, behind = padding[-2::-2], padding[::-2]
     sizes = shape[-spatial:]
-    expected = [size + before + after for size, (before, after) in zip(sizes, pads)]
-    if list(out_shape) != [*shape[:-spatial], *expected]:
+    expected = (*shape[:-spatial], *map(add, map(add, sizes, before), behind))
+    if out_shape != expected:
         raise RuntimeError(
-            f"{where}(): Expected grad_output to have the shape "
-            f"{[*shape[:-spatial], *expected]}, but got {list(out_shape)}"
+            f"{where}(): Expected grad_output to have the shape {list(expected)}, but got "
+            f"{list(out_shape)}"
         )
     # Beyond that an image of an image would be needed. ATen does not ask a volume without elements.
     if (
         reflect
-        and any(max(pad) >= size for size, pad in zip(sizes, pads))
+        and any(map(ge, map(max, before, behind), sizes))
         and (spatial == 1 or shape.numel())
     ):
         raise RuntimeError(

@@ -41,7 +41,6 @@ def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bo
     return last if ceil_mode and last * stride >= size + padding else last + 1
 
 
-@lru_cache(maxsize=4096)
 def triple(operator: str, name: str, values: tuple[int, ...]) -> tuple[int, int, int]:
     """Return an argument of a 3-d pooling, which may be given once for all axes.
 

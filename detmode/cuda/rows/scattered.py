@@ -85,7 +85,8 @@ def _check_shapes(self: torch.Size, axis: int, index: torch.Size, src: torch.Siz
     if (
         not len(own) == len(named) == len(given)
         or not all(map(le, named, given))
-        or not all(map(le, named[:axis] + named[axis + 1 :], own[:axis] + own[axis + 1 :]))
+        # In the dimension itself as many as there are.
+        or not all(map(le, named, (*own[:axis], named[axis], *own[axis + 1 :])))
     ):
         raise RuntimeError(
             f"scatter(): index, {list(named)}, should be no larger than src, {list(given)}, nor "

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import torch
@@ -41,8 +42,8 @@ KEYS = ("int32_t", "int64_t")
 MOST_SORTED = 2**31 - 1
 """The most positions that are sorted: their order is int32."""
 
-SORT_BYTES = ((1 << 15, 64), (1 << 31, 120), (1 << 63, 280))
-"""By the most destinations, the bytes of a row's sort in the choice of a way.
+SORTED_SIZES, SORT_BYTES = (1 << 15, 1 << 31), (64, 120, 280)
+"""The bytes of a row's sort in the choice of a way, up to so many destinations, and beyond.
 
 They are those of a sort of 8 bits a pass with 64-bit positions. The one at hand moves less
 (``docs/design/performance-notes.md``), but the choice decides on bits: it stays until it is
@@ -87,26 +88,26 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
 
     ``by_row``: one index for a whole row.
     """
-
-    def touched(run: int, width: int) -> int:
-        return -(-run * width // SECTOR) * SECTOR
-
-    components, words = parts_of(dtype)
-    sorted_rows = shape if by_row else flat(shape)
-    if are_few(sorted_rows):
+    named = shape if by_row else flat(shape)
+    if are_few(named):
         return True
-    if sorted_rows.rows > MOST_SORTED:
+    outer, rows, inner, size, _ = named
+    if rows > MOST_SORTED:
         return False
-    sort = sorted_rows.rows * next(b for most, b in SORT_BYTES if sorted_rows.size <= most)
-    gather = sorted_rows.outer * sorted_rows.rows * touched(sorted_rows.inner, dtype.itemsize)
-    carries = sorted_rows.addends * 4 // PIECE * 8 * components * words
+    components, words = parts_of(dtype)
+    runs, addends, width = outer * rows, outer * rows * inner, dtype.itemsize
+    sort = rows * SORT_BYTES[bisect_left(SORTED_SIZES, size)]
+    carries = addends * 4 // PIECE * 8 * components * words
+    sectors = _sectors(inner * width)
 
-    runs = shape.outer * shape.rows * (1 if by_row else shape.inner)
-    run = shape.addends // max(runs, 1)
-    atomics = touched(run, 4 * components) + touched(run, 8 * words * components)
-    scratch = 3 * shape.destinations * components * (4 + 8 * words)
-    integers = 2 * shape.addends * dtype.itemsize + runs * (16 + atomics) + scratch
-    return sort + gather + carries < integers
+    atomics = _sectors(4 * components * inner) + _sectors(8 * words * components * inner)
+    scratch = 3 * outer * size * inner * components * (4 + 8 * words)
+    integers = 2 * addends * width + runs * (16 + SECTOR * atomics) + scratch
+    return sort + runs * SECTOR * sectors + carries < integers
+
+
+def _sectors(n_bytes: int) -> int:
+    return -(-n_bytes // SECTOR)
 
 
 def are_few(shape: Rows) -> bool:

@@ -10,7 +10,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
 from detmode.cuda.checks import check_implemented, checks_all
-from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
+from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, in_axes, pooled_shape
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_avg_pool_backward"
@@ -85,15 +85,15 @@ def _plan(
     _check_shapes(name, out_shape, shape, spatial)
     outer, inner = shape[:2] if last else (shape[:-spatial].numel(), 1)
     shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
-    per_thread = PER_THREAD if shared >= least and shape.numel() >= MANY else 1
+    numel = shape.numel()
+    per_thread = PER_THREAD if numel >= MANY and shared >= least else 1
     shares = -(-shared // per_thread)
-    threads = shape.numel() // max(shared, 1) * shares
-    missing = (1,) * (3 - spatial)
-    sizes_in, sizes_out = ((*missing, *each[-spatial:]) for each in (shape, out_shape))
+    threads = numel // max(shared, 1) * shares
+    sizes_in, sizes_out = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     products = [(size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes_in, sizes_out)]
-    index = index_ctype(out_shape.numel(), shape.numel(), *products)
-    layout = pooled_shape((threads, outer, inner), sizes_in, sizes_out, shares if last else 1)
+    index = index_ctype(out_shape.numel(), numel, *products)
+    layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
     magics = OutMagics(*magic_numbers(*sizes_out))
     entry = f"{KERNEL}<{ctype(dtype)}, {per_thread}, {index}>"
     return Launch(SOURCE, entry, threads, shape=layout, magics=magics)

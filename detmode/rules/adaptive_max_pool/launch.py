@@ -8,7 +8,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, Source, planned
 from detmode.cuda.checks import check_implemented, checks_all
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, plan_chosen
+from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, in_axes, plan_chosen
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_max_pool_backward"
@@ -74,10 +74,10 @@ def _plan(
     dtype: torch.dtype, out_shape: torch.Size, shape: torch.Size, spatial: int, flat: bool
 ) -> Launch:
     """The launch that still needs its tensors."""
+    sizes, out_sizes = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
-    axes = zip(shape[-spatial:], out_shape[-spatial:])
-    counts = [(size_in + 1) * (size_out + 1) for size_in, size_out in axes]
-    return plan_chosen(SOURCE, KERNEL, dtype, out_shape, shape, spatial, flat, counts)
+    most = max((size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes, out_sizes))
+    return plan_chosen(SOURCE, KERNEL, dtype, shape[:-spatial], sizes, out_sizes, flat, most)
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

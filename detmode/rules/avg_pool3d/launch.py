@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -11,11 +13,13 @@ from torch import Tensor
 from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
-from detmode.cuda.rows.pooling import pooled_size, pooling, triple
+from detmode.cuda.rows.pooling import Pooling, pooled_size, pooling, triple
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
+
+_Sizes = tuple[int, int, int]
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
 
@@ -76,19 +80,22 @@ def _plan(
     """The launch that still needs its tensors."""
     check_scalar_type(dtype, out_dtype)
     check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
-    kernel = triple("avg_pool3d", "kernel_size", kernel_size)
-    strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
-    pads = triple("avg_pool3d", "padding", padding)
-    _check(out_shape, shape, kernel, strides, pads, ceil_mode, divisor_override)
-    axes = list(zip(shape[-3:], out_shape[-3:], kernel, strides, pads))
-    divisor = divisor_override or 0
-    if divisor == 0 and all(_windows_alike(*axis, count_include_pad) for axis in axes):
-        divisor = math.prod(kernel)
-    planes, positions = shape[:-3].numel(), shape[-3:].numel()
-    many = planes >= PER_THREAD and shape.numel() >= MANY
-    per_thread = PER_THREAD if many else 1
-    index = index_ctype(out_shape.numel(), shape.numel(), math.prod(kernel), *strides, *pads)
-    t, h, w = (pooling(*axis) for axis in axes)
+    kernel, strides, pads = _window(kernel_size, stride, padding, divisor_override)
+    _check_shapes(out_shape, shape)
+    volume, out_volume = shape[-3:], out_shape[-3:]
+    modes = repeat(ceil_mode), repeat(count_include_pad)
+    axes, fit, alike = zip(*map(_axis, volume, out_volume, kernel, strides, pads, *modes))
+    if not all(fit) or 0 in shape[-4:]:
+        raise RuntimeError(
+            f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
+            f"do not make {list(out_shape)} of {list(shape)}"
+        )
+    inside = math.prod(kernel)
+    divisor = divisor_override or (inside if all(alike) else 0)
+    numel, planes, positions = shape.numel(), shape[:-3].numel(), volume.numel()
+    per_thread = PER_THREAD if numel >= MANY and planes >= PER_THREAD else 1
+    index = index_ctype(out_shape.numel(), numel, inside, *strides, *pads)
+    t, h, w = axes
     (positions_magic,) = magic_numbers(positions)
     threads = -(-planes // per_thread) * positions
     return Launch(
@@ -99,40 +106,49 @@ def _plan(
     )  # fmt: skip
 
 
-def _windows_alike(
-    size_in: int, size_out: int, kernel: int, stride: int, padding: int, count_include_pad: bool
-) -> bool:
-    """Return whether all windows of an axis count ``kernel`` positions."""
-    margin = padding if count_include_pad else 0
-    return padding == margin and (size_out - 1) * stride - padding + kernel <= size_in + margin
-
-
-def _check(
-    out_shape: torch.Size,
-    shape: torch.Size,
-    kernel: tuple[int, int, int],
-    stride: tuple[int, int, int],
-    padding: tuple[int, int, int],
-    ceil_mode: bool,
+@lru_cache(maxsize=4096)
+def _window(
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
     divisor_override: int | None,
-) -> None:
+) -> tuple[_Sizes, _Sizes, _Sizes]:
+    """Kernel size, stride and padding of three axes."""
+    kernel = triple("avg_pool3d", "kernel_size", kernel_size)
+    strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
+    pads = triple("avg_pool3d", "padding", padding)
+    if divisor_override == 0:
+        raise RuntimeError("divisor must be not zero")
+    if min(*kernel, *strides) <= 0 or min(pads) < 0:
+        raise RuntimeError(
+            "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
+            f"padding not negative, but got {kernel}, {strides} and {pads}"
+        )
+    return kernel, strides, pads
+
+
+@lru_cache(maxsize=4096)
+def _axis(
+    size: int,
+    out: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> tuple[Pooling, bool, bool]:
+    """An axis; whether its windows are as many as ``out``, and all count ``kernel`` positions."""
+    fits = pooled_size(size, kernel, stride, padding, ceil_mode) == out
+    margin = padding if count_include_pad else 0
+    alike = padding == margin and (out - 1) * stride - padding + kernel <= size + margin
+    return pooling(size, out, kernel, stride, padding), fits, alike
+
+
+def _check_shapes(out_shape: torch.Size, shape: torch.Size) -> None:
     if len(shape) not in (4, 5):
         raise RuntimeError("non-empty 4D or 5D (batch mode) tensor expected for input")
     if len(out_shape) != len(shape) or out_shape[:-3] != shape[:-3]:
         raise RuntimeError(
             "avg_pool3d_backward(): Expected grad_output to have the batch and channel sizes of "
             f"self, {list(shape)}, but got {list(out_shape)}"
-        )
-    if divisor_override == 0:
-        raise RuntimeError("divisor must be not zero")
-    if min(kernel) <= 0 or min(stride) <= 0 or min(padding) < 0:
-        raise RuntimeError(
-            "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
-            f"padding not negative, but got {kernel}, {stride} and {padding}"
-        )
-    pooled = [pooled_size(*axis, ceil_mode) for axis in zip(shape[-3:], kernel, stride, padding)]
-    if 0 in shape[-4:] or None in pooled or list(out_shape[-3:]) != pooled:
-        raise RuntimeError(
-            f"avg_pool3d_backward(): windows of {kernel}, {stride} apart, with padding {padding} "
-            f"do not make {list(out_shape)} of {list(shape)}"
         )

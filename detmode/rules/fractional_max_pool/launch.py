@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, index_ctype, launch
 from detmode.cuda.checks import check_implemented, check_scalar_type
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, plan_chosen
+from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, in_axes, plan_chosen
 from detmode.cuda.rows.positions import check_on_host
 from detmode.table.conditions import FLOATING
 
@@ -83,8 +83,8 @@ def _gather(
     indices = indices.contiguous()
     strays = find_strays(indices, axes)
     launch = plan_chosen(
-        *(SOURCE, KERNEL, self.dtype, grad_output.shape, self.shape, n, True),
-        _counts(axes.values()),
+        *(SOURCE, KERNEL, self.dtype, self.shape[:-n]),
+        *(in_axes(self.shape, n), in_axes(indices.shape, n), True, _most(axes.values())),
         t=axes["t"], h=axes["h"], w=axes["w"],
     )  # fmt: skip
     return gather_chosen(launch, grad_output, self, indices, torch.contiguous_format, strays=strays)
@@ -102,16 +102,17 @@ def axes_of(
     return dict(zip("thw", map(Regions, *sizes, kernel)))
 
 
-def _counts(axes: Iterable[Regions]) -> list[int]:
+def _most(axes: Iterable[Regions]) -> int:
     """The kernels multiply twice a position of the input by the regions of its axis."""
-    return [2 * (size + kernel + size // 2**19 + 4) * out for size, out, kernel in axes]
+    most: int = max(2 * (size + kernel + size // 2**19 + 4) * out for size, out, kernel in axes)
+    return most
 
 
 def find_strays(indices: Tensor, axes: dict[str, Regions]) -> Tensor:
     """One int64: not zero if a region chose an element that no region at its place can hold."""
     strays = torch.zeros(1, dtype=torch.int64, device=indices.device)
     elements = math.prod(axis.size for axis in axes.values())
-    index = index_ctype(elements, indices.numel(), *_counts(axes.values()))
+    index = index_ctype(elements, indices.numel(), _most(axes.values()))
     n = indices.numel()
     entry = f"fractional_max_pool_strays<{index}>"
     launch(SOURCE, entry, n, indices=indices, strays=strays, n=n, **axes)

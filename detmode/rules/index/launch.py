@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import planned
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
@@ -36,12 +35,13 @@ def index_add(
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     dim = axis_of(self, dim)
-    _check(self, dim, index, source, alpha)
+    _check(self, index, source, alpha)
     error = RuntimeError if self.dim() > 1 else IndexError
-    return indexed_rows(self, dim, index, source, out, error).run(add_rows, alpha=alpha)
+    rows = indexed_rows(self, dim, index, source, out, _check_shapes, error)
+    return rows.run(add_rows, alpha=alpha)
 
 
-def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex) -> None:
+def _check(self: Tensor, index: Tensor, source: Tensor, alpha: complex) -> None:
     """Raise what ATen's kernels raise and its meta kernel does not."""
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"index_add_(): Expected dtype int32/int64 for index, got {index.dtype}")
@@ -52,7 +52,6 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
             f"index_add_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    _check_shapes(self.shape, dim, index.numel(), source.shape)
     if alpha == 1:
         return
     largest = torch.finfo(self.dtype).max
@@ -62,7 +61,6 @@ def _check(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: complex
         raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
 
 
-@planned
 def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
     if n != (other[dim] if other else 1):
         raise RuntimeError(

@@ -21,8 +21,8 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
     """Add ``values`` to ``out``, duplicates too."""
     rows = broadcast(list(given.values()))
     order, sizes, source_shape, shape = _layout(out.shape, tuple(given), rows)
+    target = out if order is None else out.permute(order)
     # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
-    target = out if order == sorted(order) else out.permute(order)
     source = values if values.shape == source_shape else values.expand(source_shape)
     if source.numel() == 0:
         return
@@ -34,17 +34,19 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
 @planned
 def _layout(
     sizes: torch.Size, dims: tuple[int, ...], rows: tuple[int, ...]
-) -> tuple[list[int], list[int], tuple[int, ...], Rows]:
-    """The order of dimensions in which those with an index are adjacent, and their sizes; the
-    shape of the values, and how they lie.
+) -> tuple[tuple[int, ...] | None, tuple[int, ...], tuple[int, ...], Rows]:
+    """The order of dimensions in which those with an index are adjacent, None where they are; their
+    sizes; the shape of the values, and how they lie.
     """
-    others = [dim for dim in range(len(sizes)) if dim not in dims]
-    # Adjacent indices leave their dimensions where they are; others put theirs first.
-    before = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    head, tail = [[sizes[dim] for dim in some] for some in (others[:before], others[before:])]
-    named = [sizes[dim] for dim in dims]
-    shape = Rows(prod(head), prod(rows), prod(tail), prod(named), wraps=len(named) == 1)
-    return [*others[:before], *dims, *others[before:]], named, (*head, *rows, *tail), shape
+    order, (first, behind) = None, (dims[0], dims[-1] + 1)
+    if behind - first != len(dims):
+        # Adjacent indices leave their dimensions where they are; others put theirs first.
+        order = (*dims, *(dim for dim in range(len(sizes)) if dim not in dims))
+        sizes = torch.Size([sizes[dim] for dim in order])
+        first, behind = 0, len(dims)
+    head, named, tail = sizes[:first], sizes[first:behind], sizes[behind:]
+    shape = Rows(prod(head), prod(rows), prod(tail), prod(named), wraps=len(dims) == 1)
+    return order, named, (*head, *rows, *tail), shape
 
 
 def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> None:

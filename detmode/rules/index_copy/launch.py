@@ -37,32 +37,27 @@ def index_copy(
             "index_copy_(): self and source expected to have the same dtype, but got (self) "
             f"{self.dtype} and (source) {source.dtype}"
         )
-    _check_numbers(self, dim, index, source)
-    own, other = list(self.shape) or [1], list(source.shape) or [1]
-    if own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
-        raise RuntimeError(
-            "index_copy_(): Source/destination tensor must have same slice shapes apart from "
-            f"dimension {dim}, but got {own} and {other}"
-        )
-    return indexed_rows(self, dim, index, source, out).run(assign_rows)
-
-
-def _check_numbers(self: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
-    """Raise what ATen raises for the numbers of dimensions and of indices.
-
-    PyTorch 2.8's meta function looks at neither these nor the sizes.
-    """
+    # PyTorch 2.8's meta function looks neither at this nor at the shapes.
     if index.dim() > 1:
         raise IndexError(f"index_copy_(): Index should have dimension 1 or 0 (got {index.dim()})")
-    if self.dim() and source.dim() and self.dim() != source.dim():
+    return indexed_rows(self, dim, index, source, out, _check_shapes).run(assign_rows)
+
+
+def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
+    if own and other and len(own) != len(other):
         raise IndexError(
             "index_copy_(): When source and destination are not scalars, their dimensionality must "
-            f"match. Source dimensionality ({source.dim()}), destination dimensionality "
-            f"({self.dim()})"
+            f"match. Source dimensionality ({len(other)}), destination dimensionality "
+            f"({len(own)})"
         )
-    given = source.shape[dim] if source.dim() else 1
-    if index.numel() != given:
+    given = other[dim] if other else 1
+    if n != given:
         raise IndexError(
-            f"index_copy_(): Number of indices ({index.numel()}) should be equal to "
-            f"source.size(dim) ({given})"
+            f"index_copy_(): Number of indices ({n}) should be equal to source.size(dim) ({given})"
+        )
+    kept, found = list(own or (1,)), list(other or (1,))
+    if kept[:dim] + kept[dim + 1 :] != found[:dim] + found[dim + 1 :]:
+        raise RuntimeError(
+            "index_copy_(): Source/destination tensor must have same slice shapes apart from "
+            f"dimension {dim}, but got {kept} and {found}"
         )

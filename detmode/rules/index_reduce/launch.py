@@ -94,18 +94,20 @@ def _checked(
             f"index_reduce_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    own, other = list(self.shape), list(source.shape)
-    rows = 1
+    return indexed_rows(self, dim, index, source, out, _check_shapes)
+
+
+def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
+    expected, rows = list(own), 1
     if own and len(own) == len(other):
-        rows = own[dim] = other[dim]
-    if own != other:
+        rows = expected[dim] = other[dim]
+    if expected != list(other):
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {list(self.shape)} source.shape = {other}"
+            f"Got self.shape = {list(own)} source.shape = {list(other)}"
         )
-    if index.numel() != rows:
+    if n != rows:
         raise RuntimeError(
-            f"index_reduce_(): Number of indices ({index.numel()}) should be equal to "
-            f"source.size(dim): ({rows}), for dim: {dim}"
+            f"index_reduce_(): Number of indices ({n}) should be equal to source.size(dim): "
+            f"({rows}), for dim: {dim}"
         )
-    return indexed_rows(self, dim, index, source, out)

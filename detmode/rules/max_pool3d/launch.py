@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
 from detmode.cuda.rows.pooling import pooling, triple
 from detmode.table.conditions import FLOATING
+
+_Sizes = tuple[int, int, int]
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
 
@@ -78,15 +82,33 @@ def _plan(
     check_scalar_type(torch.int64, indices_dtype)
     check_implemented(f"{name}_out_frame", dtype, FLOATING)
     check_shapes(name, out_shape, shape, indices_shape, 3)
-    kernel = triple("max_pool3d", "kernel_size", kernel_size)
-    strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
-    pads = triple("max_pool3d", "padding", padding)
-    dilations = triple("max_pool3d", "dilation", dilation)
-    if 0 in (*shape[-4:], *out_shape[-3:]):
+    sizes, out_sizes = shape[-3:], out_shape[-3:]
+    if shape.numel() * out_shape.numel() == 0 and 0 in (*shape[-4:], *out_sizes):
         raise RuntimeError(
             f"{name}(): Expected no size of 0 behind the batch, but got {list(shape)} and "
             f"{list(out_shape)}"
         )
+    *window, most = _window(name, kernel_size, stride, padding, dilation)
+    t, h, w = map(pooling, sizes, out_sizes, *window)
+    return plan_chosen(
+        *(SOURCE, "max_pool3d_backward", dtype, shape[:-3], sizes, out_sizes, not last, most),
+        t=t, h=h, w=w,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _window(
+    name: str,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[_Sizes, _Sizes, _Sizes, _Sizes, int]:
+    """The arguments for three axes, and the largest number that the kernel works out of them."""
+    kernel = triple("max_pool3d", "kernel_size", kernel_size)
+    strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
+    pads = triple("max_pool3d", "padding", padding)
+    dilations = triple("max_pool3d", "dilation", dilation)
     if any(2 * pad > size for pad, size in zip(pads, kernel)):
         raise RuntimeError(f"{name}(): padding {pads} is more than half of the kernel, {kernel}")
     if min(*kernel, *strides, *dilations) <= 0 or min(pads) < 0:
@@ -95,9 +117,5 @@ def _plan(
             "greater than zero, and padding not negative, but got "
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
-    axes = zip(shape[-3:], out_shape[-3:], kernel, strides, pads, dilations)
-    counts = (*strides, *pads, *(k * d for k, d in zip(kernel, dilations)))
-    t, h, w = (pooling(*axis) for axis in axes)
-    return plan_chosen(
-        SOURCE, "max_pool3d_backward", dtype, out_shape, shape, 3, not last, counts, t=t, h=h, w=w
-    )
+    most = max(*strides, *pads, *map(mul, kernel, dilations))
+    return kernel, strides, pads, dilations, most
