@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from detmode.cuda.elements import plain
 from detmode.cuda.launch import launch
 from detmode.cuda.source import Source
 
@@ -43,9 +44,7 @@ def add_digest(sums: Tensor, tensor: Tensor) -> None:
         sums: int64 of shape (2,), contiguous, on the device of ``tensor``; zero for a new digest.
         tensor: strided, of any dtype.
     """
-    data = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # The stride of a single element may be anything, but only stride 1 can be viewed as bytes.
-    data = data.as_strided((data.numel(),), (1,)).view(torch.uint8)
+    data = plain(tensor).view(torch.uint8)
     if data.numel() == 0:
         return
     if data.is_cuda:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from detmode.cuda.digest import add_digest, add_digests
+from detmode.cuda.elements import plain
 
 WHOLE = "whole"
 """The shard of a tensor that every rank holds whole."""
@@ -240,7 +241,7 @@ def _digest(sums: Tensor, tensors: list[Tensor]) -> None:
 
 def _words(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return a CPU tensor's bytes as 64-bit words, padded with zeros."""
-    data = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+    data = plain(tensor).view(torch.uint8).numpy()
     return np.concatenate([data, np.zeros(-len(data) % 8, np.uint8)]).view(np.int64)
 
 

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detmode.cuda.elements import plain
 from detmode.environment.dispatch import without_modes
-from detmode.mode.repetition.tensors import form_of, has_data, parts, plain
+from detmode.mode.repetition.tensors import form_of, has_data, parts
 from detmode.runs.files import text_of
 from detmode.runs.trace_file import TraceError, read_head
 from detmode.table.rule_table import resolve

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from detmode.cuda.elements import in_memory
 from detmode.environment.dispatch import without_modes
 from detmode.environment.generators import default_generators
 from detmode.mode.repetition.tensors import is_capturing, is_foreign
@@ -153,7 +154,7 @@ def hash_of(tensors: list[Tensor]) -> str:
     """
     found = hashlib.sha256()
     for tensor in tensors:
-        whole = tensor.resolve_conj().resolve_neg().contiguous()
+        whole = in_memory(tensor)
         found.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
     return found.hexdigest()
 

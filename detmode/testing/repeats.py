@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.cuda.elements import in_memory
 from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.mode.repetition.tensors import parts
@@ -102,8 +103,7 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
             raise TypeError(f"cannot compare {path} bit for bit: {_form(tensor)} has no plain data")
         return
     for name, piece in parts(tensor).items():
-        whole = piece.detach().resolve_conj().resolve_neg()
-        yield f"{path}.{name}" if name else path, whole.to("cpu", copy=True).contiguous()
+        yield f"{path}.{name}" if name else path, in_memory(piece).to("cpu", copy=True)
 
 
 def differences(first: Snapshot, second: Snapshot) -> list[str]:

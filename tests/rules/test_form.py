@@ -269,6 +269,27 @@ def test_variants_are_derived(family: str) -> None:
             )
 
 
+def test_substitutes_read_memory_as_it_is() -> None:
+    """PyTorch resolves lazy conj and neg before all operators with a substitute, but for products.
+
+    The launchers of these do it themselves, and resize_ reads no numbers. Any other launcher would
+    read wrong ones.
+    """
+    lazy = {
+        f"{func._schema.name}, {key}"
+        for row in facts.rows()
+        if isinstance(row.rule.action, Substitute) and resolve(row.rule.op) is not None
+        for func in overloads(row.rule.op.partition(".")[0])
+        for key in ("Conjugate", "Negative")
+        # TorchScript's hacked_twin has no kernels.
+        if func._overloadname != "hacked_twin"
+        and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+        and torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough(func.name(), key)
+    }
+    products = {f"aten::{name}, Conjugate" for name in ("mm", "addmm", "addmm_")}
+    assert lazy == products | {"aten::resize_, Conjugate", "aten::resize_, Negative"}
+
+
 def test_forwards_exist(family: str) -> None:
     """FORWARDS names operators of PyTorch, and operators whose name does not tell it already."""
     for op in getattr(families()[family], "FORWARDS", ()):

@@ -16,6 +16,7 @@ from torch import Tensor
 from detmode.cuda import Source, ctype, launch
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
+from detmode.cuda.elements import in_memory
 from detmode.cuda.rows.shapes import KEYS, PIECE, Rows, parts_of
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import widths
@@ -88,17 +89,17 @@ def _product(
         # To a row without entries ATen adds 0.0, but where the matrix is COO or has none at all.
         is_kept = sparse.layout is torch.sparse_coo or sparse._nnz() == 0
         out = self.mul(beta) if is_kept else torch.add(self.new_zeros(()), self, alpha=beta)
-        out = _in_memory(out)
+        out = in_memory(out)
     entries = _entries(sparse)
     if entries.values.numel() and out.numel():
-        _add(entries, _in_memory(dense), out, alpha, include_self=beta != 0)
+        _add(entries, in_memory(dense), out, alpha, include_self=beta != 0)
     return out
 
 
 def _entries(sparse: Tensor) -> _Entries:
     if sparse.layout is torch.sparse_coo:
         rows, columns = sparse._indices().contiguous()
-        return _Entries(rows, columns, _in_memory(sparse._values()), sparse.is_coalesced())
+        return _Entries(rows, columns, in_memory(sparse._values()), sparse.is_coalesced())
     is_by_row = sparse.layout is torch.sparse_csr
     if is_by_row:
         ends, others = sparse.crow_indices(), sparse.col_indices()
@@ -106,16 +107,7 @@ def _entries(sparse: Tensor) -> _Entries:
         ends, others = sparse.ccol_indices(), sparse.row_indices()
     compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others)
     rows, columns = (compressed, plain) if is_by_row else (plain, compressed)
-    return _Entries(rows, columns, _in_memory(sparse.values()), is_by_row)
-
-
-def _in_memory(tensor: Tensor) -> Tensor:
-    """Return what a kernel reads: contiguous, with the numbers that the tensor has.
-
-    PyTorch's dispatcher leaves conjugate factors of products to their kernels, and knows nothing of
-    the values inside a sparse matrix.
-    """
-    return tensor.resolve_conj().resolve_neg().contiguous()
+    return _Entries(rows, columns, in_memory(sparse.values()), is_by_row)
 
 
 def _add(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.digest import add_digest, add_digests, finish_digests
+from detmode.cuda.elements import in_memory
 from detmode.environment.dispatch import without_modes
 
 STAGED_BYTES = 1 << 22
@@ -88,7 +89,7 @@ class Digests:
         n_bytes = tensor.nbytes
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             with without_modes():
-                tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+                tensor = in_memory(tensor)
         words = -(-n_bytes // 8)
         if (self._words + words) * 8 > STAGED_BYTES:
             self._digest_staged()

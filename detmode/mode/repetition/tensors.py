@@ -7,6 +7,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from detmode.cuda.elements import plain
+
 _NO_DISPATCH = Tensor.__torch_dispatch__
 
 SPARSE_PARTS = {
@@ -63,13 +65,6 @@ def parts(tensor: Tensor) -> dict[str, Tensor]:
     if tensor.is_quantized:
         return {"": tensor.int_repr()}
     return {"": tensor if tensor.layout == torch.strided else tensor.to_dense()}
-
-
-def plain(tensor: Tensor) -> Tensor:
-    """Return the elements in row-major order, contiguous, with lazy conj and neg resolved."""
-    found = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # The stride of a single element may be anything, but only stride 1 can be viewed as bytes.
-    return found.as_strided((found.numel(),), (1,))
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
