@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 from torch import Tensor
 
-__all__ = ["Bound", "KernelSignature", "Parameter", "kernels_of"]
+__all__ = ["Bound", "KernelSignature", "Parameter", "kernels_of", "refuse_names"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
@@ -168,7 +168,7 @@ class KernelSignature:
                 return self._packed(arguments), self._tensors.of(arguments)
         except KeyError:
             pass
-        self._refuse_names(arguments, [parameter.name for parameter in self.parameters])
+        refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
 
     def bind_numbers(self, arguments: Mapping[str, object]) -> bytes:
         """Give the first half of what :meth:`bind` gives: for all arguments but the pointers'."""
@@ -177,7 +177,7 @@ class KernelSignature:
                 return self._packed(arguments)
         except KeyError:
             pass
-        self._refuse_names(arguments, self._numbers.names)
+        refuse_names(self.where, arguments, self._numbers.names)
 
     def bind_tensors(self, arguments: Mapping[str, object]) -> tuple[Tensor | None, ...]:
         """Give the second half of what :meth:`bind` gives: for the arguments of pointers."""
@@ -186,7 +186,7 @@ class KernelSignature:
                 return self._tensors.of(arguments)
         except KeyError:
             pass
-        self._refuse_names(arguments, self._tensors.names)
+        refuse_names(self.where, arguments, self._tensors.names)
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
         numbers = self._numbers.of(arguments)
@@ -195,20 +195,6 @@ class KernelSignature:
         except struct.error:
             self._refuse_words(numbers)
             raise
-
-    def _refuse_names(self, arguments: Mapping[str, object], names: Sequence[str]) -> NoReturn:
-        problems = []
-        for name in arguments:
-            if name not in names:
-                near = difflib.get_close_matches(name, [n for n in names if n not in arguments], 1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                problems.append(f"{name!r} is no parameter{hint}")
-        missing = [name for name in names if name not in arguments]
-        if missing:
-            problems.append(f"nothing is given for {', '.join(map(repr, missing))}")
-        raise ValueError(
-            f"{self.where}: {'; '.join(problems)}. The kernel's parameters are {', '.join(names)}"
-        )
 
     def _refuse_words(self, numbers: tuple[Any, ...]) -> None:
         """Raise ValueError for the first of the numbers that does not fit."""
@@ -222,6 +208,22 @@ class KernelSignature:
                 raise ValueError(
                     f"{self.where}: {name} is {word!r}, which no {kind} holds"
                 ) from None
+
+
+def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[str]) -> NoReturn:
+    """Raise ValueError for arguments that are not those of the parameters with these names."""
+    problems = []
+    for name in arguments:
+        if name not in names:
+            near = difflib.get_close_matches(name, [n for n in names if n not in arguments], 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.append(f"{name!r} is no parameter{hint}")
+    missing = [name for name in names if name not in arguments]
+    if missing:
+        problems.append(f"nothing is given for {', '.join(map(repr, missing))}")
+    raise ValueError(
+        f"{where}: {'; '.join(problems)}. The kernel's parameters are {', '.join(names)}"
+    )
 
 
 def _packer(layout: struct.Struct, numbers: Sequence[Parameter]) -> Callable[..., bytes]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from detmode.mode.repetition.tensors import as_bytes, parts, plain
+from detmode.cuda.elements import plain
+from detmode.mode.repetition.tensors import as_bytes, parts
 
 
 @dataclass(frozen=True)
