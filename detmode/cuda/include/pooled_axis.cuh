@@ -3,17 +3,15 @@
 
 #include "index_type.cuh"
 
-// As the launcher describes it: `size` inputs, `out` windows, and what follows from the kernel's
-// size (detmode.cuda.rows.pooling).
-struct pooling {
-  int64_t size, size_magic, out;
+// The windows of an axis, whatever its size: window `o` reaches from o * stride - padding over
+// `whole` strides and `part` positions more, fewer than a stride (detmode.cuda.rows.pooling).
+struct pooling_window {
   int64_t stride, stride_magic, padding;
   int64_t dilation, step;
   int64_t whole, part;
 };
 
-// Window `o` reaches from o * stride - padding over `whole` strides and `part` positions more,
-// fewer than a stride.
+// An axis of `out` windows.
 template <typename index_t>
 struct pooled_axis {
   index_t out;
@@ -21,12 +19,12 @@ struct pooled_axis {
   divisor<index_t> stride;
   index_t whole;
   index_t part;
-  __device__ __forceinline__ pooled_axis(const pooling& axis)
-      : out(static_cast<index_t>(axis.out)),
-        padding(static_cast<index_t>(axis.padding)),
-        stride(axis.stride, axis.stride_magic),
-        whole(static_cast<index_t>(axis.whole)),
-        part(static_cast<index_t>(axis.part)) {}
+  __device__ __forceinline__ pooled_axis(const pooling_window& window, int64_t windows)
+      : out(static_cast<index_t>(windows)),
+        padding(static_cast<index_t>(window.padding)),
+        stride(window.stride, window.stride_magic),
+        whole(static_cast<index_t>(window.whole)),
+        part(static_cast<index_t>(window.part)) {}
   // The windows that hold position `i`: as many as whole strides, up to the last that begins before
   // it, and one more where the position is in the part. Empty between windows.
   __device__ __forceinline__ index_range<index_t> covering(index_t i) const {

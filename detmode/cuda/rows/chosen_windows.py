@@ -43,7 +43,7 @@ def pooled_shape(
     return PooledShape._make((*work, *sizes_in, *sizes_out, *magic, lanes, lanes_magic))
 
 
-def in_axes(shape: torch.Size, spatial: int) -> tuple[int, ...]:
+def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
     """The last ``spatial`` sizes as those of three axes; the missing ones have 1."""
     return (*_ABSENT[spatial:], *shape[-spatial:])
 
@@ -93,7 +93,7 @@ def plan_chosen(
     source: Source,
     kernel: str,
     dtype: torch.dtype,
-    leading: torch.Size,
+    leading: tuple[int, ...],
     sizes: tuple[int, ...],
     out_sizes: tuple[int, ...],
     flat: bool,
@@ -138,7 +138,11 @@ def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial
 
 
 def check_shapes(
-    name: str, out_shape: torch.Size, shape: torch.Size, indices_shape: torch.Size, spatial: int
+    name: str,
+    out_shape: tuple[int, ...],
+    shape: tuple[int, ...],
+    indices_shape: tuple[int, ...],
+    spatial: int,
 ) -> None:
     """Check the shapes alone, as :func:`check` does."""
     if len(shape) not in (spatial + 1, spatial + 2):

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from functools import lru_cache
 
 from detmode.cuda import magic_numbers
 
-Pooling = namedtuple(
-    "Pooling", "size size_magic out stride stride_magic padding dilation step whole part"
-)
-"""The struct of one axis in ``pooled_axis.cuh``."""
+Window = namedtuple("Window", "stride stride_magic padding dilation step whole part")
+"""The windows of an axis, whatever its size: ``pooling_window`` of ``pooled_axis.cuh``."""
+
+Sizes = tuple[int, int, int]
+"""An argument for each axis."""
 
 
-@lru_cache(maxsize=4096)
-def pooling(
-    size: int, out: int, kernel: int, stride: int, padding: int, dilation: int = 1
-) -> Pooling:
-    """The pooling of ``size`` inputs to ``out`` outputs.
+def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
+    """The windows of an axis.
 
     From its first input to its last, a window has ``whole`` strides and ``part`` positions more;
     windows that hold one input are ``step`` apart.
     """
-    size_magic, stride_magic = magic_numbers(size, stride)
+    (magic,) = magic_numbers(stride)
     step = dilation // math.gcd(dilation, stride)
     parts = divmod((kernel - 1) * dilation + 1, stride)
-    return Pooling(size, size_magic, out, stride, stride_magic, padding, dilation, step, *parts)
+    return Window(stride, magic, padding, dilation, step, *parts)
 
 
 def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
@@ -41,7 +38,7 @@ def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bo
     return last if ceil_mode and last * stride >= size + padding else last + 1
 
 
-def triple(operator: str, name: str, values: tuple[int, ...]) -> tuple[int, int, int]:
+def triple(operator: str, name: str, values: tuple[int, ...]) -> Sizes:
     """Return an argument of a 3-d pooling, which may be given once for all axes.
 
     Raises:

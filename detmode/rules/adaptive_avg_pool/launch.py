@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
 
 import torch
@@ -76,23 +77,25 @@ def _gather(
 def _plan(
     name: str,
     spatial: int,
-    out_shape: torch.Size,
-    shape: torch.Size,
+    out_shape: tuple[int, ...],
+    shape: tuple[int, ...],
     last: bool,
     dtype: torch.dtype,
 ) -> Launch:
     """The launch that still needs its tensors."""
+    # A plain tuple is cut quicker than a torch.Size.
+    shape, out_shape = tuple(shape), tuple(out_shape)
     _check_shapes(name, out_shape, shape, spatial)
-    outer, inner = shape[:2] if last else (shape[:-spatial].numel(), 1)
+    outer, inner = shape[:2] if last else (math.prod(shape[:-spatial]), 1)
     shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
-    numel = shape.numel()
+    numel = math.prod(shape)
     per_thread = PER_THREAD if numel >= MANY and shared >= least else 1
     shares = -(-shared // per_thread)
     threads = numel // max(shared, 1) * shares
     sizes_in, sizes_out = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     products = [(size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes_in, sizes_out)]
-    index = index_ctype(out_shape.numel(), numel, *products)
+    index = index_ctype(math.prod(out_shape), numel, *products)
     layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
     magics = OutMagics(*magic_numbers(*sizes_out))
     entry = f"{KERNEL}<{ctype(dtype)}, {per_thread}, {index}>"
@@ -115,7 +118,9 @@ def _check(name: str, grad_output: Tensor, self: Tensor) -> None:
     check_implemented(f"{name}_cuda", self.dtype, FLOATING)
 
 
-def _check_shapes(name: str, out_shape: torch.Size, shape: torch.Size, spatial: int) -> None:
+def _check_shapes(
+    name: str, out_shape: tuple[int, ...], shape: tuple[int, ...], spatial: int
+) -> None:
     if 0 in out_shape[1:]:
         raise RuntimeError(
             f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "

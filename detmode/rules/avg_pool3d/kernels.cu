@@ -1,5 +1,6 @@
 // Backward of 3-D average pooling: one thread owns grad_input elements and gathers from the windows
 // that cover them. No two threads write one element, so there are no atomics.
+#include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
 #include "dtype.cuh"
 #include "planes.cuh"
@@ -10,10 +11,10 @@ struct Axis {
   index_t in;
   index_t kernel;
   pooled_axis<index_t> windows;
-  __device__ __forceinline__ Axis(const pooling& axis)
-      : in(static_cast<index_t>(axis.size)),
-        kernel(static_cast<index_t>(axis.whole * axis.stride + axis.part)),
-        windows(axis) {}
+  __device__ __forceinline__ Axis(const pooling_window& window, int64_t size, int64_t out)
+      : in(static_cast<index_t>(size)),
+        kernel(static_cast<index_t>(window.whole * window.stride + window.part)),
+        windows(window, out) {}
 };
 
 // What window `o` counts on this axis: its positions in the input, or with `padded` those in the
@@ -29,25 +30,26 @@ static __device__ __forceinline__ index_t window_size(index_t o, const Axis<inde
 
 // Neighbouring threads own neighbouring positions, a thread `per_thread` planes. `shared_divisor`
 // is that of all windows, or 0 where they differ; `reciprocal` is its reciprocal where the sum may
-// be divided by that, otherwise 0. `n` is how many threads have work.
+// be divided by that, otherwise 0. Planes are the `outer` of `shape`.
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
-                                    scalar_t* __restrict__ grad_input, int64_t planes, pooling t,
-                                    pooling h, pooling w, int64_t positions_magic,
+                                    scalar_t* __restrict__ grad_input, pooled_shape shape,
+                                    pooling_window t, pooling_window h, pooling_window w,
                                     bool count_include_pad, int64_t shared_divisor,
-                                    double reciprocal, int64_t n) {
+                                    double reciprocal) {
   using acc_t = opmath_t<scalar_t>;
-  Axis<index_t> t_axis(t), h_axis(h), w_axis(w);
-  divisor<index_t> positions(t.size * h.size * w.size, positions_magic);
-  divisor<index_t> height(h.size, h.size_magic), width(w.size, w.size_magic);
-  index_t windows = static_cast<index_t>(t.out * h.out * w.out);
+  Axis<index_t> t_axis(t, shape.t_in, shape.t_out), h_axis(h, shape.h_in, shape.h_out),
+      w_axis(w, shape.w_in, shape.w_out);
+  divisor<index_t> positions(shape.t_in * shape.h_in * shape.w_in, shape.positions_magic);
+  divisor<index_t> height(shape.h_in, shape.h_magic), width(shape.w_in, shape.w_magic);
+  index_t windows = static_cast<index_t>(shape.t_out * shape.h_out * shape.w_out);
   acc_t share_of_all = static_cast<acc_t>(shared_divisor);
   acc_t reciprocal_of_all = static_cast<acc_t>(reciprocal);
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+  for (int64_t i = thread_index(); i < shape.threads; i += thread_count()) {
     index_t group = positions.quotient(static_cast<index_t>(i));
     index_t position = static_cast<index_t>(i) - group * positions.value;
     index_t plane = group * per_thread;
-    index_t count = static_cast<index_t>(planes) - plane;
+    index_t count = static_cast<index_t>(shape.outer) - plane;
     const scalar_t* source = grad_output + plane * windows;
     index_t row = width.quotient(position);
     index_t frame = height.quotient(row);

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
+from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries
-from detmode.cuda.rows.pooling import Pooling, pooled_size, pooling, triple
+from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
+from detmode.cuda.rows.pooling import Sizes, Window, pooled_size, triple, window_of
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
-
-_Sizes = tuple[int, int, int]
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
 
@@ -66,8 +63,8 @@ def avg_pool3d_backward(
 
 @planned
 def _plan(
-    out_shape: torch.Size,
-    shape: torch.Size,
+    out_shape: tuple[int, ...],
+    shape: tuple[int, ...],
     out_dtype: torch.dtype,
     dtype: torch.dtype,
     kernel_size: tuple[int, ...],
@@ -80,40 +77,44 @@ def _plan(
     """The launch that still needs its tensors."""
     check_scalar_type(dtype, out_dtype)
     check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
-    kernel, strides, pads = _window(kernel_size, stride, padding, divisor_override)
+    kernel, strides, pads, (t, h, w) = _windows(kernel_size, stride, padding, divisor_override)
+    # A plain tuple is cut quicker than a torch.Size.
+    shape, out_shape = tuple(shape), tuple(out_shape)
     _check_shapes(out_shape, shape)
     volume, out_volume = shape[-3:], out_shape[-3:]
-    modes = repeat(ceil_mode), repeat(count_include_pad)
-    axes, fit, alike = zip(*map(_axis, volume, out_volume, kernel, strides, pads, *modes))
-    if not all(fit) or 0 in shape[-4:]:
+    fits, alike = 0 not in shape[-4:], count_include_pad or not any(pads)
+    for size, out, window, step, pad in zip(volume, out_volume, kernel, strides, pads):
+        fits = fits and pooled_size(size, window, step, pad, ceil_mode) == out
+        # Windows that are all inside what counts have the same divisor.
+        alike = alike and (out - 1) * step + window <= size + 2 * pad
+    if not fits:
         raise RuntimeError(
             f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
             f"do not make {list(out_shape)} of {list(shape)}"
         )
     inside = math.prod(kernel)
-    divisor = divisor_override or (inside if all(alike) else 0)
-    numel, planes, positions = shape.numel(), shape[:-3].numel(), volume.numel()
+    divisor = divisor_override or (inside if alike else 0)
+    planes, positions = math.prod(shape[:-3]), math.prod(volume)
+    numel = planes * positions
     per_thread = PER_THREAD if numel >= MANY and planes >= PER_THREAD else 1
-    index = index_ctype(out_shape.numel(), numel, inside, *strides, *pads)
-    t, h, w = axes
-    (positions_magic,) = magic_numbers(positions)
+    index = index_ctype(math.prod(out_shape), numel, inside, *strides, *pads)
     threads = -(-planes // per_thread) * positions
     return Launch(
         SOURCE, f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>", threads,
-        planes=planes, t=t, h=h, w=w, positions_magic=positions_magic, n=threads,
+        shape=pooled_shape(threads, planes, 1, volume, out_volume, 1), t=t, h=h, w=w,
         count_include_pad=count_include_pad, shared_divisor=divisor,
         reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _window(
+def _windows(
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     divisor_override: int | None,
-) -> tuple[_Sizes, _Sizes, _Sizes]:
-    """Kernel size, stride and padding of three axes."""
+) -> tuple[Sizes, Sizes, Sizes, tuple[Window, ...]]:
+    """Kernel size, stride and padding of three axes, and their windows."""
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
@@ -124,27 +125,10 @@ def _window(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {strides} and {pads}"
         )
-    return kernel, strides, pads
+    return kernel, strides, pads, tuple(map(window_of, kernel, strides, pads))
 
 
-@lru_cache(maxsize=4096)
-def _axis(
-    size: int,
-    out: int,
-    kernel: int,
-    stride: int,
-    padding: int,
-    ceil_mode: bool,
-    count_include_pad: bool,
-) -> tuple[Pooling, bool, bool]:
-    """An axis; whether its windows are as many as ``out``, and all count ``kernel`` positions."""
-    fits = pooled_size(size, kernel, stride, padding, ceil_mode) == out
-    margin = padding if count_include_pad else 0
-    alike = padding == margin and (out - 1) * stride - padding + kernel <= size + margin
-    return pooling(size, out, kernel, stride, padding), fits, alike
-
-
-def _check_shapes(out_shape: torch.Size, shape: torch.Size) -> None:
+def _check_shapes(out_shape: tuple[int, ...], shape: tuple[int, ...]) -> None:
     if len(shape) not in (4, 5):
         raise RuntimeError("non-empty 4D or 5D (batch mode) tensor expected for input")
     if len(out_shape) != len(shape) or out_shape[:-3] != shape[:-3]:

@@ -9,10 +9,10 @@ struct Axis {
   pooled_axis<index_t> windows;
   index_t dilation;
   index_t step;
-  __device__ __forceinline__ Axis(const pooling& axis)
-      : windows(axis),
-        dilation(static_cast<index_t>(axis.dilation)),
-        step(static_cast<index_t>(axis.step)) {}
+  __device__ __forceinline__ Axis(const pooling_window& window, int64_t out)
+      : windows(window, out),
+        dilation(static_cast<index_t>(window.dilation)),
+        step(static_cast<index_t>(window.step)) {}
 };
 
 // The outputs whose windows hold input `i`: those that reach over it, of which i + padding -
@@ -33,8 +33,8 @@ template <typename scalar_t, int per_thread, typename index_t>
 __global__ void max_pool3d_backward(const scalar_t* __restrict__ grad_output,
                                     const int64_t* __restrict__ indices,
                                     scalar_t* __restrict__ grad_input, pooled_shape shape,
-                                    pooling t, pooling h, pooling w) {
-  const Axis<index_t> axes[3] = {t, h, w};
+                                    pooling_window t, pooling_window h, pooling_window w) {
+  const Axis<index_t> axes[3] = {{t, shape.t_out}, {h, shape.h_out}, {w, shape.w_out}};
   gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
                                      [&](int axis, index_t i) { return covering(i, axes[axis]); });
 }

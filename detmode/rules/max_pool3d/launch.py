@@ -13,10 +13,8 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Launch, Source, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
-from detmode.cuda.rows.pooling import pooling, triple
+from detmode.cuda.rows.pooling import Window, triple, window_of
 from detmode.table.conditions import FLOATING
-
-_Sizes = tuple[int, int, int]
 
 SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
 
@@ -68,9 +66,9 @@ def _plan(
     dtype: torch.dtype,
     out_dtype: torch.dtype,
     indices_dtype: torch.dtype,
-    shape: torch.Size,
-    out_shape: torch.Size,
-    indices_shape: torch.Size,
+    shape: tuple[int, ...],
+    out_shape: tuple[int, ...],
+    indices_shape: tuple[int, ...],
     last: bool,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
@@ -78,33 +76,41 @@ def _plan(
     dilation: tuple[int, ...],
 ) -> Launch:
     """The launch that still needs its tensors."""
-    check_scalar_type(dtype, out_dtype)
-    check_scalar_type(torch.int64, indices_dtype)
-    check_implemented(f"{name}_out_frame", dtype, FLOATING)
+    _check_dtypes(name, dtype, out_dtype, indices_dtype)
+    # A plain tuple is cut quicker than a torch.Size.
+    shape, out_shape = tuple(shape), tuple(out_shape)
     check_shapes(name, out_shape, shape, indices_shape, 3)
     sizes, out_sizes = shape[-3:], out_shape[-3:]
-    if shape.numel() * out_shape.numel() == 0 and 0 in (*shape[-4:], *out_sizes):
+    if 0 in shape[-4:] or 0 in out_sizes:
         raise RuntimeError(
             f"{name}(): Expected no size of 0 behind the batch, but got {list(shape)} and "
             f"{list(out_shape)}"
         )
-    *window, most = _window(name, kernel_size, stride, padding, dilation)
-    t, h, w = map(pooling, sizes, out_sizes, *window)
+    (t, h, w), most = _windows(name, kernel_size, stride, padding, dilation)
     return plan_chosen(
         *(SOURCE, "max_pool3d_backward", dtype, shape[:-3], sizes, out_sizes, not last, most),
         t=t, h=h, w=w,
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
+def _check_dtypes(
+    name: str, dtype: torch.dtype, out_dtype: torch.dtype, indices_dtype: torch.dtype
+) -> None:
+    check_scalar_type(dtype, out_dtype)
+    check_scalar_type(torch.int64, indices_dtype)
+    check_implemented(f"{name}_out_frame", dtype, FLOATING)
+
+
 @lru_cache(maxsize=4096)
-def _window(
+def _windows(
     name: str,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
-) -> tuple[_Sizes, _Sizes, _Sizes, _Sizes, int]:
-    """The arguments for three axes, and the largest number that the kernel works out of them."""
+) -> tuple[tuple[Window, ...], int]:
+    """The windows of three axes, and the largest number that the kernel works out of them."""
     kernel = triple("max_pool3d", "kernel_size", kernel_size)
     strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("max_pool3d", "padding", padding)
@@ -118,4 +124,4 @@ def _window(
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
     most = max(*strides, *pads, *map(mul, kernel, dilations))
-    return kernel, strides, pads, dilations, most
+    return tuple(map(window_of, kernel, strides, pads, dilations)), most
