@@ -81,16 +81,16 @@ def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
 
 @planned
 def _check_shapes(self: torch.Size, axis: int, index: torch.Size, src: torch.Size) -> None:
-    own, named, given = self or (1,), index or (1,), src or (1,)
-    if (
-        not len(own) == len(named) == len(given)
-        or not all(map(le, named, given))
-        # In the dimension itself as many as there are.
-        or not all(map(le, named, (*own[:axis], named[axis], *own[axis + 1 :])))
-    ):
+    own, named, given = list(self) or [1], index or (1,), src or (1,)
+    fits = len(own) == len(named) == len(given)
+    if fits:
+        # In the dimension itself an index has as many positions as it likes.
+        own[axis] = named[axis]
+        fits = all(map(le, named, given)) and all(map(le, named, own))
+    if not fits:
         raise RuntimeError(
             f"scatter(): index, {list(named)}, should be no larger than src, {list(given)}, nor "
-            f"than self, {list(own)}, apart from dimension {axis}"
+            f"than self, {list(self) or [1]}, apart from dimension {axis}"
         )
 
 
