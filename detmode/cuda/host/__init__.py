@@ -18,16 +18,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.dtypes import CTYPES
-from detmode.cuda.host.library import (
-    Build,
-    Library,
-    compile,
-    compiler,
-    default_build,
-    load,
-    sanitizer_environment,
-    unavailable,
-)
+from detmode.cuda.host.library import Build, Library, compile, default_build, load
+from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 from detmode.cuda.undo import Undo
