@@ -22,11 +22,12 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed import ProcessGroup, distributed_c10d
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from detmode.distributed.local_state import ShardDigests, digests_of, hash_of, local_tensors
+from detmode.distributed.begun_check import MOST_SHARDS, BegunCheck, agree
+from detmode.distributed.local_state import digests_of, local_tensors
 from detmode.distributed.verdict import (
     Held,
     Verdict,
@@ -36,8 +37,6 @@ from detmode.distributed.verdict import (
 )
 from detmode.environment.dispatch import untraced, without_modes
 
-_SHARDS = 31
-"""The most shards, of different forms or devices, of which a rank may hold tensors."""
 _PAUSES = (1e-4, 0.05)
 """The shortest and the longest time between two looks at what has not arrived, in seconds."""
 _FAREWELL = 10.0
@@ -139,7 +138,7 @@ class check_ranks:
         self._hook: Any = None
         self._steps = self._checks = 0
         self._agreed: int | None = None
-        self._pending: _Check | None = None
+        self._pending: BegunCheck | None = None
         self._stream: torch.cuda.Stream | None = None
 
     def __enter__(self) -> check_ranks:
@@ -205,12 +204,12 @@ class check_ranks:
         with without_modes(), torch.no_grad():
             optimizers = [each for each, is_own in self._optimizers.items() if is_own]
             shards = digests_of(local_tensors(self._module, optimizers, self._also, self._ignore))
-            if len(shards) > _SHARDS:
+            if len(shards) > MOST_SHARDS:
                 raise ValueError(
                     f"check_ranks: tensors of {len(shards)} different shards and devices, and only "
-                    f"{_SHARDS} can be compared; leave some out with ignore="
+                    f"{MOST_SHARDS} can be compared; leave some out with ignore="
                 )
-            check = self._pending = _Check(
+            check = self._pending = BegunCheck(
                 self._checks, self._steps, shards, is_told=self._is_told()
             )
             began = f"began/{self._key_of(self._rank)}"
@@ -245,14 +244,14 @@ class check_ranks:
             steps = dict(zip(self._ranks, tables[:, 0, 1].tolist()))
             if len(set(steps.values())) > 1:
                 self._conclude(check, lambda: verdict_on_steps(steps))
-            if not _agree(tables):
+            if not agree(tables):
                 details = {name: asdict(held) for name, held in check.held().items()}
                 key = f"{check.number}/{self._key_of(self._rank)}"
                 self._reached(self._store.set, key, json.dumps(details))
                 self._conclude(check, lambda: self._judge(check))
         self._agreed = check.step
 
-    def _until_arrived(self, check: _Check) -> None:
+    def _until_arrived(self, check: BegunCheck) -> None:
         """Wait for the tables of all ranks, or until another rank has found a difference."""
         begin = time.monotonic()
         pause, longest = _PAUSES
@@ -292,7 +291,7 @@ class check_ranks:
             assert verdict is not None
             raise RankError(verdict)
 
-    def _lost(self, check: _Check, error: Exception | None) -> NoReturn:
+    def _lost(self, check: BegunCheck, error: Exception | None) -> NoReturn:
         """Raise for a check that does not end, with the ranks that have not begun it."""
         behind, end = self._behind(check), time.monotonic() + _GRACE
         while error and time.monotonic() < end:
@@ -308,7 +307,7 @@ class check_ranks:
         )
         raise RankError(Verdict(text, tuple(behind), None, check.step)) from error
 
-    def _behind(self, check: _Check) -> list[int]:
+    def _behind(self, check: BegunCheck) -> list[int]:
         """Return the ranks that have not begun a check."""
         behind = []
         for rank, number in enumerate(self._ranks):
@@ -318,7 +317,7 @@ class check_ranks:
                 behind.append(number)
         return behind
 
-    def _conclude(self, check: _Check, find: Callable[[], Verdict | None]) -> None:
+    def _conclude(self, check: BegunCheck, find: Callable[[], Verdict | None]) -> None:
         """Raise on every rank of the job what the group's first rank finds, if it finds any."""
         key = f"{check.number}/{self._group.group_name}"
         if self._rank == 0:
@@ -338,7 +337,7 @@ class check_ranks:
                 time.sleep(_PAUSES[1])
         raise RankError(verdict)
 
-    def _awaited(self, check: _Check, key: str) -> bytes:
+    def _awaited(self, check: BegunCheck, key: str) -> bytes:
         """Return what another rank writes to the store."""
         try:
             self._store.wait([key], timedelta(seconds=self._timeout))
@@ -347,109 +346,13 @@ class check_ranks:
         found: bytes = self._reached(self._store.get, key)
         return found
 
-    def _judge(self, check: _Check) -> Verdict | None:
+    def _judge(self, check: BegunCheck) -> Verdict | None:
         """Find the verdict from the digests that all ranks have written."""
         held = {}
         for rank, number in enumerate(self._ranks):
             details = json.loads(self._awaited(check, f"{check.number}/{self._key_of(rank)}"))
             held[number] = {name: Held(**each) for name, each in details.items()}
         return verdict_on_tensors(held, check.step, self._agreed)
-
-
-class _Check:
-    """A check that has begun.
-
-    Attributes:
-        number: counted from 1.
-        step: the number of the step after which it was made.
-    """
-
-    def __init__(
-        self, number: int, step: int, shards: list[ShardDigests], *, is_told: bool
-    ) -> None:
-        self.number = number
-        self.step = step
-        self._shards = shards
-        # A row of its own, and one for each shard: its key, its layout and its root.
-        self._table = torch.zeros(1 + _SHARDS, 4, dtype=torch.int64)
-        names = sorted(local.name for shard in shards for _, local in shard.tensors)
-        own = (hash_of("\n".join(names)), step, len(shards), int(is_told))
-        self._table[0] = torch.tensor(own)
-        for row, shard in enumerate(shards, 1):
-            self._table[row, :2] = torch.tensor([shard.key, shard.layout])
-
-    def meets_on_gpu(self, group: ProcessGroup) -> bool:
-        """Return whether the group gathers the tables on GPUs."""
-        pairs = distributed.get_backend_config(group).split(",")
-        backends = dict(pair.split(":") for pair in pairs)
-        on_gpu = any(shard.root.is_cuda for shard in self._shards)
-        return "cpu" not in backends or (on_gpu and backends.get("cuda") == "nccl")
-
-    def send(self, group: ProcessGroup) -> None:
-        """Send the table to all ranks, from the host."""
-        for row, shard in enumerate(self._shards, 1):
-            self._table[row, 2:] = shard.root
-        self._received = torch.empty(group.size(), *self._table.shape, dtype=torch.int64)
-        received = list(self._received.unbind(0))
-        self._work = distributed.all_gather(received, self._table, group, async_op=True)
-        self.has_arrived = self._work.is_completed
-
-    def send_from_gpu(self, group: ProcessGroup, stream: torch.cuda.Stream) -> None:
-        """Send the table to all ranks, on a stream of its own; the host waits for nothing."""
-        on_host = [shard for shard in self._shards if not shard.root.is_cuda]
-        for row, shard in enumerate(self._shards, 1):
-            if shard in on_host:
-                self._table[row, 2:] = shard.root
-            else:
-                stream.wait_stream(torch.cuda.current_stream(shard.root.device))
-        # Memory that is not pinned would be copied at once, after waiting for the stream.
-        self._table = self._table.pin_memory()
-        with torch.cuda.stream(stream):
-            self._sent = self._table.to(stream.device, non_blocking=True)
-            for row, shard in enumerate(self._shards, 1):
-                if shard not in on_host:
-                    self._sent[row, 2:].copy_(shard.root, non_blocking=True)
-            shape = (group.size(), *self._table.shape)
-            self._gathered = self._sent.new_empty(shape)
-            gathered = list(self._gathered.unbind(0))
-            self._work = distributed.all_gather(gathered, self._sent, group, async_op=True)
-            self._work.wait()  # of the stream
-            self._received = torch.empty(shape, dtype=torch.int64, pin_memory=True)
-            self._received.copy_(self._gathered, non_blocking=True)
-            self.has_arrived = stream.record_event().query
-
-    def received(self) -> Tensor:
-        """Return the tables of all ranks; after they have arrived.
-
-        Raises:
-            RuntimeError: a rank has ended meanwhile.
-        """
-        if not self._received.is_pinned():
-            self._work.wait()
-        return self._received
-
-    def held(self) -> dict[str, Held]:
-        """Return what this rank holds, in the module's order."""
-        found = {}
-        for shard in self._shards:
-            for (position, local), sums in zip(shard.tensors, shard.sums.tolist()):
-                digest = "".join(f"{each % (1 << 64):016x}" for each in sums)
-                found[position] = local.name, Held(shard.key, local.form, digest)
-        return dict(found[position] for position in sorted(found))
-
-
-def _agree(tables: Tensor) -> bool:
-    """Return whether the ranks hold tensors of the same names, and replicas are equal.
-
-    Tensors that have moved to another shard on some ranks count as a difference too.
-    """
-    seen: dict[int, list[int]] = {}
-    of_ranks: list[list[list[int]]] = tables.tolist()
-    return len({own[0] for own, *_ in of_ranks}) == 1 and all(
-        seen.setdefault(key, content) == content
-        for own, *rows in of_ranks
-        for key, *content in rows[: own[2]]
-    )
 
 
 def _type(value: object) -> str:
