@@ -201,17 +201,18 @@ def sparse_matrix(
         spread: the first rows, among which the entries lie.
     """
     places = [make.integers(0, spread or rows, entries), make.integers(0, columns, entries)]
-    matrix = torch.sparse_coo_tensor(
-        torch.stack(places), make.normal(entries), (rows, columns), check_invariants=True
-    )
-    if layout == "coo":
-        return matrix
-    matrix = matrix.coalesce()
-    if layout == "coalesced":
-        return matrix
     with warnings.catch_warnings():
-        # PyTorch says once that compressed rows are in beta.
+        # PyTorch says once that compressed rows are in beta, and 2.11 and 2.12 that nothing is
+        # checked, even where it is.
         warnings.simplefilter("ignore", UserWarning)
+        matrix = torch.sparse_coo_tensor(
+            torch.stack(places), make.normal(entries), (rows, columns), check_invariants=True
+        )
+        if layout == "coo":
+            return matrix
+        matrix = matrix.coalesce()
+        if layout == "coalesced":
+            return matrix
         if layout == "csc":
             return matrix.to_sparse_csc()
         if layout == "bsr":
