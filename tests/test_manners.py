@@ -148,10 +148,11 @@ def test_recordings_and_comparisons_say_what_they_are(tmp_path):
             path.parent.mkdir(exist_ok=True)
             recording = detmode.record(path, level=level)
             assert repr(recording) == f"<record: 0 {level}s to {path}>"
-            parameter = torch.nn.Parameter(torch.full((2,), value))
+            given = torch.full((2,), value)
+            parameter = torch.nn.Parameter(given)
             with recording:
                 if level == "call":
-                    parameter.detach().neg()
+                    given.neg().neg()
                 else:
                     parameter.grad = torch.ones(2)
                     torch.optim.SGD([parameter]).step()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch._higher_order_ops
 import torch.compiler.config
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 from torch._dynamo import convert_frame
@@ -33,6 +35,9 @@ from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
 
 _PROGRAM: Any = resolve(AHEAD_OF_TIME_PROGRAM)
+
+_HIGHER_ORDER = str(Path(torch._higher_order_ops.__file__).parent)
+"""Here PyTorch calls its compiler by itself, only to trace: nothing is lost where that is all."""
 
 _GUARDS_IGNORE_MODES = hasattr(
     torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals"
@@ -126,7 +131,7 @@ def call_user_compiler(
             compiled = _call_user_compiler(graph, gm, example_inputs)
         # What comes from a cache is not lowered.
         has_twins = not lowered or any(lowered)
-    elif mode.compiles:
+    elif mode.compiles and not graph.root_tx.f_code.co_filename.startswith(_HIGHER_ORDER):
         mode.say_once(
             "torch.compile",
             "a function given to torch.compile runs operator by operator under DeterministicMode: "

@@ -115,7 +115,8 @@ def test_view_of_an_unfinished_result_does_not_wait(late: Late, tmp_path: Path) 
     assert made == digests_of(tmp_path / "run", "aten::clone", "inputs")[0] != (UNDEFINED,)
     for side in ("inputs", "outputs"):
         assert digests_of(tmp_path / "run", "aten::view", side) == [made]
-        assert digests_of(tmp_path / "run", "aten::detach", side) == [made]
+        # PyTorch 2.8 detaches twice.
+        assert set(digests_of(tmp_path / "run", "aten::detach", side)) == {made}
 
 
 def test_result_that_is_copied_into_place(late: Late, tmp_path: Path) -> None:
