@@ -45,6 +45,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "_sleep": lambda cycles: found.append(f"busy for {cycles}"),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
+    # PyTorch's timer waits for the GPU that it takes to be there.
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
 
     def block(n: int, device: torch.device, **_: object) -> SimpleNamespace:
         return SimpleNamespace(zero_=lambda: found.append(f"{n} on {device}"))
