@@ -1,6 +1,7 @@
 """Sums, products, means, extrema and assignments by index, over shapes, strides and dtypes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import exact_reductions
@@ -322,3 +323,12 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool | None) -> N
     integer = assign.WORDS[dtype.itemsize]
     got, self, source = (each.view(integer) for each in (got, self, source))
     last_wins.assert_last_wins(got, self, torch.arange(15).view(5, 3)[index], source)
+
+
+@pytest.mark.parametrize("function", [launch.index_add, partial(index_reduce, reduce="prod")])
+def test_vector_is_no_source_for_a_scalar(function: Callable[..., Tensor]) -> None:
+    """As in ATen; a scalar is one."""
+    index = torch.tensor([0])
+    with pytest.raises(RuntimeError, match="source tensor shape must match self"):
+        function(torch.ones(()), 0, index, torch.ones(1))
+    assert function(torch.ones(()), 0, index, torch.ones(())).shape == ()

@@ -121,3 +121,12 @@ def test_replication_of_one_element(dtype: torch.dtype) -> None:
         lambda: replication_pad.replication_pad1d_backward(grad_output, self, padding), 1
     )
     assert_exact(got, self, sources("replication", shape, padding), grad_output)
+
+
+def test_reflection_of_no_volumes_is_not_asked_for_its_padding() -> None:
+    """As in ATen, which refuses the same padding of a volume that has elements."""
+    self, grad_output, padding = torch.ones(0, 2, 2, 2), torch.ones(0, 6, 6, 6), [2] * 6
+    function = reflection_pad.reflection_pad3d_backward
+    assert function(grad_output, self, padding).shape == self.shape
+    with pytest.raises(RuntimeError, match="Padding size should be less"):
+        function(torch.ones(1, 6, 6, 6), torch.ones(1, 2, 2, 2), padding)

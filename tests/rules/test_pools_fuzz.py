@@ -179,6 +179,15 @@ def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     assert_chosen(data, *functions, self, (), indices, windows)
 
 
+def test_avg_pool3d_divides_a_window_beyond_the_padding_by_what_it_counts() -> None:
+    """With ``ceil_mode`` the last window of an axis counts two positions, others three."""
+    window = ([3], [2], [1], True, True, None)
+    self = torch.empty(1, 1, 4, 4, 4, dtype=torch.float64)
+    grad = Maker(torch.float64).normal(1, 1, 3, 3, 3)
+    expected = torch.ops.aten.avg_pool3d_backward(grad, self, *window)
+    torch.testing.assert_close(avg_pool3d.avg_pool3d_backward(grad, self, *window), expected)
+
+
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_avg_pool3d_survives_a_sum_beyond_the_range(dtype: torch.dtype) -> None:
     """Finite gradients give a finite result as in ATen, if windows share a divisor."""
