@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
@@ -89,13 +90,14 @@ class _Part:
         self._in_order = (
             itemgetter(*names) if len(names) > 1 else lambda a: tuple(a[n] for n in names)
         )
+        self._types_of = _types_of(len(names))
         self._accepted: set[tuple[type, ...]] = set()
 
     def of(self, arguments: Mapping[str, object]) -> tuple[Any, ...]:
         """Return the arguments of these parameters, in their order."""
         values: tuple[Any, ...] = self._in_order(arguments)
         # Types that were checked once need no second look.
-        types = tuple(map(type, values))
+        types = self._types_of(*values)
         if types not in self._accepted:
             self._check(values)
             self._accepted.add(types)
@@ -147,7 +149,12 @@ class KernelSignature:
             self.offsets.append(len(words))
             words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
         self.n_words = len(words)
-        self._layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in words))
+        self._layout = _layout_of(kind for _, kind in words)
+        self._structs = {
+            each.name: (8 * offset, _layout_of(k for _, k in each.members).pack_into)
+            for each, offset in zip(parameters, self.offsets)
+            if each.members
+        }
         self._words = [(name, kind) for name, kind in words if kind != "pointer"]
         self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
         self.pointer_words = [self.offsets[i] for i in self.pointers]
@@ -188,6 +195,21 @@ class KernelSignature:
             pass
         refuse_names(self.where, arguments, self._tensors.names)
 
+    def with_structs(self, words: bytes, structs: Mapping[str, Sequence[int | float]]) -> bytes:
+        """Replace structs in what :meth:`bind_numbers` gave, by the values of their members.
+
+        Raises:
+            ValueError: no struct has this name, or these members.
+        """
+        packed = bytearray(words)
+        for name, members in structs.items():
+            try:
+                start, pack_into = self._structs[name]
+                pack_into(packed, start, *members)
+            except (KeyError, struct.error):
+                raise ValueError(f"{self.where}: no struct {name} holds {members}") from None
+        return bytes(packed)
+
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
         numbers = self._numbers.of(arguments)
         try:
@@ -226,9 +248,23 @@ def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[st
     )
 
 
+def _layout_of(kinds: Iterable[str]) -> struct.Struct:
+    return struct.Struct("=" + "".join(_CODES[kind] for kind in kinds))
+
+
+# As texts, these are compiled once; loops over the arguments take twice as long at each launch.
+
+
+@functools.cache
+def _types_of(n: int) -> Callable[..., tuple[type, ...]]:
+    """Return what gives the types of ``n`` arguments."""
+    taken = [f"a{i}" for i in range(n)]
+    found = eval(f"lambda {', '.join(taken)}: ({''.join(f'type({name}), ' for name in taken)})")
+    return cast("Callable[..., tuple[type, ...]]", found)
+
+
 def _packer(layout: struct.Struct, numbers: Sequence[Parameter]) -> Callable[..., bytes]:
     """Return what packs an argument for each of these parameters; structs are opened."""
-    # As a text it is compiled once; a loop over the arguments takes twice as long at each launch.
     opened = ("*" * bool(each.members) + f"a{i}" for i, each in enumerate(numbers))
     taken = (f"a{i}" for i in range(len(numbers)))
     packer = eval(f"lambda {', '.join(taken)}: pack({', '.join(opened)})", {"pack": layout.pack})

@@ -123,6 +123,28 @@ def test_a_launch_that_is_kept() -> None:
         Launch(KERNELS, "scale<float>", 1, n=1.0, factor=1.0)
 
 
+def test_a_launch_of_another_size() -> None:
+    """It has the new threads and members, and all else as the launch has it, which stays."""
+    output = torch.zeros(4, dtype=torch.int64)
+    first = Launch(WARP, "by_value", 0, both=Mixed(0, 0, 0.0), after=9)
+    second = first.resized(1, both=(-7, 2**62, 0.75))
+    first(output=output)
+    assert output.tolist() == [0, 0, 0, 0]
+    second(output=output)
+    assert output.tolist() == [-7, 2**62, 3, 9]
+    for name, members in (
+        ("both", (1, 2)),
+        ("both", (1, 2.0, 3.0)),
+        ("both", (1, 2**63, 3.0)),
+        ("b", ()),
+    ):
+        message = f"warp.cu: by_value: no struct {name} holds {members}"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            first.resized(1, **{name: members})
+    with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
+        first.resized(-1, both=(1, 2, 3.0))
+
+
 def test_declarations() -> None:
     """Templates, bounds, comments and structs are read as a compiler reads them."""
     kernels = kernels_of("""
