@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, launch, launch_blocks, magic_numbers
-from detmode.cuda.rows.chosen_windows import pooled_shape
+from detmode.cuda.rows.chosen_windows import PooledShape, pooled_shape
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -262,6 +262,7 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     shares = -(-(channels if channels_last else outer) // per_thread)
     lanes = shares if channels_last else 1
     threads = 24 * shares * (batch if channels_last else 1)
+    shape = PooledShape._make(pooled_shape(threads, outer, inner, sizes, windows, lanes))
 
     def gathered() -> torch.Tensor:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
@@ -269,7 +270,7 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
             PRIMITIVES, f"chosen<float, {counting}>", 100,
             grad_output=grad.contiguous(memory_format=form),
             indices=indices.contiguous(memory_format=form), grad_input=grad_input,
-            shape=pooled_shape(threads, outer, inner, sizes, windows, lanes), step=step,
+            shape=shape, step=step,
         )  # fmt: skip
         return grad_input
 

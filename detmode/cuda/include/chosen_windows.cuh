@@ -35,7 +35,7 @@ struct pooled_shape {
   int64_t t_out, h_out, w_out;
   int64_t t_magic, h_magic, w_magic;
   int64_t positions_magic;
-  int64_t lanes, lanes_magic;
+  int64_t lanes_magic, lanes;
 };
 
 // What one thread owns: a position of the input, in `count` planes or channels. Its first window

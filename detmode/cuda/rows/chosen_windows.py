@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers
+from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
 from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 
@@ -24,9 +25,11 @@ _ABSENT = (1, 1, 1)
 PooledShape = namedtuple(
     "PooledShape",
     "threads outer inner t_in h_in w_in t_out h_out w_out t_magic h_magic w_magic positions_magic "
-    "lanes lanes_magic",
+    "lanes_magic lanes",
 )
 """The layout of the tensors and of the threads on them: ``pooled_shape`` of the kernels' header."""
+
+_NO_SHAPE = PooledShape._make((0,) * len(PooledShape._fields))
 
 
 def pooled_shape(
@@ -36,11 +39,10 @@ def pooled_shape(
     sizes_in: Sequence[int],
     sizes_out: Sequence[int],
     lanes: int,
-) -> PooledShape:
-    """The shape of three axes, with its magic numbers."""
-    *magic, lanes_magic = magic_numbers(*sizes_in, math.prod(sizes_in), lanes)
-    work = threads, outer, inner
-    return PooledShape._make((*work, *sizes_in, *sizes_out, *magic, lanes, lanes_magic))
+) -> tuple[int, ...]:
+    """The members of a ``PooledShape`` of three axes, with the magic numbers."""
+    magic = magic_numbers(*sizes_in, math.prod(sizes_in), lanes)
+    return (threads, outer, inner, *sizes_in, *sizes_out, *magic, lanes)
 
 
 def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
@@ -56,6 +58,21 @@ def entries(kernel: str) -> tuple[str, ...]:
         for per_thread in (1, PER_THREAD)
         for index in ("int32_t", "int64_t")
     )
+
+
+@planned
+def unsized(
+    source: Source,
+    kernel: str,
+    dtype: torch.dtype,
+    per_thread: int,
+    index: str,
+    windows: tuple[tuple[int, ...], ...] = (),
+    **numbers: Any,
+) -> Launch:
+    """The launch of an entry on nothing, to be resized: its ``shape`` has zeros."""
+    entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
+    return Launch(source, entry, 0, shape=_NO_SHAPE, **dict(zip("thw", windows)), **numbers)
 
 
 def gather_chosen(
@@ -98,7 +115,7 @@ def plan_chosen(
     out_sizes: tuple[int, ...],
     flat: bool,
     most: int,
-    **window: tuple[int, ...],
+    windows: tuple[tuple[int, ...], ...] = (),
 ) -> Launch:
     """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -110,9 +127,9 @@ def plan_chosen(
         sizes: of its three axes; a missing one has 1.
         out_sizes: those of ``grad_output``.
         flat: contiguous, not channels last.
-        most: the largest number that the kernel works out of ``window``, beside positions in the
+        most: the largest number that the kernel works out of ``windows``, beside positions in the
             tensors.
-        window: the kernel's own numbers.
+        windows: of three axes, where the kernel takes them.
     """
     positions, planes = math.prod(sizes), math.prod(leading)
     numel = positions * planes
@@ -123,8 +140,8 @@ def plan_chosen(
     threads = numel // max(shared, 1) * shares
     index = index_ctype(numel, planes * math.prod(out_sizes), most)
     shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
-    return Launch(source, entry, threads, shape=shape, **window)
+    launch = unsized(source, kernel, dtype, per_thread, index, windows)
+    return launch.resized(threads, shape=shape)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
+from detmode.cuda import Launch, Source, empty_like, index_ctype, magic_numbers, planned
 from detmode.cuda.checks import check_implemented, checks_all
-from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, in_axes, pooled_shape
+from detmode.cuda.rows.chosen_windows import (
+    MANY,
+    PER_THREAD,
+    entries,
+    in_axes,
+    pooled_shape,
+    unsized,
+)
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_avg_pool_backward"
@@ -20,6 +27,7 @@ SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 OutMagics = namedtuple("OutMagics", "t h w")
 """The magic numbers of the sizes out."""
+_NO_MAGICS = OutMagics(0, 0, 0)
 
 
 @checks_all
@@ -94,12 +102,11 @@ def _plan(
     threads = numel // max(shared, 1) * shares
     sizes_in, sizes_out = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
-    products = [(size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes_in, sizes_out)]
-    index = index_ctype(math.prod(out_shape), numel, *products)
+    most = (max(sizes_in) + 1) * (max(sizes_out) + 1)
+    index = index_ctype(math.prod(out_shape), numel, most)
     layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
-    magics = OutMagics(*magic_numbers(*sizes_out))
-    entry = f"{KERNEL}<{ctype(dtype)}, {per_thread}, {index}>"
-    return Launch(SOURCE, entry, threads, shape=layout, magics=magics)
+    launch = unsized(SOURCE, KERNEL, dtype, per_thread, index, magics=_NO_MAGICS)
+    return launch.resized(threads, shape=layout, magics=magic_numbers(*sizes_out))
 
 
 def _channels_last(self: Tensor) -> bool:

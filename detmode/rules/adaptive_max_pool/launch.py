@@ -76,7 +76,7 @@ def _plan(
     """The launch that still needs its tensors."""
     sizes, out_sizes = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
-    most = max((size_in + 1) * (size_out + 1) for size_in, size_out in zip(sizes, out_sizes))
+    most = (max(sizes) + 1) * (max(out_sizes) + 1)
     return plan_chosen(SOURCE, KERNEL, dtype, shape[:-spatial], sizes, out_sizes, flat, most)
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, planned
+from detmode.cuda import Launch, Source, empty_like, index_ctype, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape
+from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape, unsized
 from detmode.cuda.rows.pooling import Sizes, Window, pooled_size, triple, window_of
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
 
-SOURCE = Source(__file__, "kernels.cu", entries=entries("avg_pool3d_backward"))
+KERNEL = "avg_pool3d_backward"
+SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
 @checks_all
@@ -52,10 +54,10 @@ def avg_pool3d_backward(
         NotImplementedError: a dtype that is not floating point.
     """
     launch = _plan(
-        *(grad_output.shape, self.shape, grad_output.dtype, self.dtype),
-        *(tuple(kernel_size), tuple(stride), tuple(padding)),
-        *(ceil_mode, count_include_pad, divisor_override),
-    )
+        grad_output.shape, self.shape, grad_output.dtype, self.dtype,
+        tuple(kernel_size), tuple(stride), tuple(padding),
+        ceil_mode, count_include_pad, divisor_override,
+    )  # fmt: skip
     grad_input = empty_like(self, memory_format=torch.contiguous_format)
     launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
     return grad_input
@@ -77,31 +79,49 @@ def _plan(
     """The launch that still needs its tensors."""
     check_scalar_type(dtype, out_dtype)
     check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
-    kernel, strides, pads, (t, h, w) = _windows(kernel_size, stride, padding, divisor_override)
+    windows, kernel, strides, pads, inside, most = _windows(
+        kernel_size, stride, padding, divisor_override
+    )
     # A plain tuple is cut quicker than a torch.Size.
     shape, out_shape = tuple(shape), tuple(out_shape)
     _check_shapes(out_shape, shape)
     volume, out_volume = shape[-3:], out_shape[-3:]
-    fits, alike = 0 not in shape[-4:], count_include_pad or not any(pads)
-    for size, out, window, step, pad in zip(volume, out_volume, kernel, strides, pads):
-        fits = fits and pooled_size(size, window, step, pad, ceil_mode) == out
-        # Windows that are all inside what counts have the same divisor.
-        alike = alike and (out - 1) * step + window <= size + 2 * pad
-    if not fits:
+    made = tuple(map(pooled_size, volume, kernel, strides, pads, repeat(ceil_mode)))
+    if made != out_volume or 0 in shape[-4:]:
         raise RuntimeError(
             f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
             f"do not make {list(out_shape)} of {list(shape)}"
         )
-    inside = math.prod(kernel)
+    # Windows that are all inside what counts have the same divisor; ceil_mode lets the last reach
+    # beyond the padding.
+    alike = count_include_pad or not any(pads)
+    if alike and ceil_mode:
+        alike = all(
+            (out - 1) * step + window <= size + 2 * pad
+            for size, out, window, step, pad in zip(volume, out_volume, kernel, strides, pads)
+        )
     divisor = divisor_override or (inside if alike else 0)
     planes, positions = math.prod(shape[:-3]), math.prod(volume)
     numel = planes * positions
     per_thread = PER_THREAD if numel >= MANY and planes >= PER_THREAD else 1
-    index = index_ctype(math.prod(out_shape), numel, inside, *strides, *pads)
+    index = index_ctype(math.prod(out_shape), numel, most)
     threads = -(-planes // per_thread) * positions
-    return Launch(
-        SOURCE, f"avg_pool3d_backward<{ctype(dtype)}, {per_thread}, {index}>", threads,
-        shape=pooled_shape(threads, planes, 1, volume, out_volume, 1), t=t, h=h, w=w,
+    launch = _unsized(dtype, per_thread, index, windows, count_include_pad, divisor)
+    return launch.resized(threads, shape=pooled_shape(threads, planes, 1, volume, out_volume, 1))
+
+
+@planned
+def _unsized(
+    dtype: torch.dtype,
+    per_thread: int,
+    index: str,
+    windows: tuple[Window, ...],
+    count_include_pad: bool,
+    divisor: int,
+) -> Launch:
+    """The launch on nothing, to be resized."""
+    return unsized(
+        SOURCE, KERNEL, dtype, per_thread, index, windows,
         count_include_pad=count_include_pad, shared_divisor=divisor,
         reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip
@@ -113,8 +133,10 @@ def _windows(
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     divisor_override: int | None,
-) -> tuple[Sizes, Sizes, Sizes, tuple[Window, ...]]:
-    """Kernel size, stride and padding of three axes, and their windows."""
+) -> tuple[tuple[Window, ...], Sizes, Sizes, Sizes, int, int]:
+    """The windows of three axes; their kernel size, stride and padding; what a window holds at
+    most; and the largest number that the kernel works out of all these.
+    """
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
@@ -125,7 +147,8 @@ def _windows(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {strides} and {pads}"
         )
-    return kernel, strides, pads, tuple(map(window_of, kernel, strides, pads))
+    windows, inside = tuple(map(window_of, kernel, strides, pads)), math.prod(kernel)
+    return windows, kernel, strides, pads, inside, max(inside, *strides, *pads)
 
 
 def _check_shapes(out_shape: tuple[int, ...], shape: tuple[int, ...]) -> None:

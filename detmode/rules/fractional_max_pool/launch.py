@@ -85,8 +85,8 @@ def _gather(
     launch = plan_chosen(
         *(SOURCE, KERNEL, self.dtype, self.shape[:-n]),
         *(in_axes(self.shape, n), in_axes(indices.shape, n), True, _most(axes.values())),
-        t=axes["t"], h=axes["h"], w=axes["w"],
-    )  # fmt: skip
+        (axes["t"], axes["h"], axes["w"]),
+    )
     return gather_chosen(launch, grad_output, self, indices, torch.contiguous_format, strays=strays)
 
 

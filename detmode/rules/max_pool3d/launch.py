@@ -16,7 +16,8 @@ from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chose
 from detmode.cuda.rows.pooling import Window, triple, window_of
 from detmode.table.conditions import FLOATING
 
-SOURCE = Source(__file__, "kernels.cu", entries=entries("max_pool3d_backward"))
+KERNEL = "max_pool3d_backward"
+SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
 @checks_all
@@ -52,10 +53,10 @@ def max_pool3d_with_indices_backward(
     name = "max_pool3d_with_indices_backward"
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
     launch = _plan(
-        *(name, self.dtype, grad_output.dtype, indices.dtype),
-        *(self.shape, grad_output.shape, indices.shape, last),
-        *(tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation)),
-    )
+        name, self.dtype, grad_output.dtype, indices.dtype,
+        self.shape, grad_output.shape, indices.shape, last,
+        tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation),
+    )  # fmt: skip
     memory_format = torch.channels_last_3d if last else torch.contiguous_format
     return gather_chosen(launch, grad_output, self, indices, memory_format)
 
@@ -86,11 +87,8 @@ def _plan(
             f"{name}(): Expected no size of 0 behind the batch, but got {list(shape)} and "
             f"{list(out_shape)}"
         )
-    (t, h, w), most = _windows(name, kernel_size, stride, padding, dilation)
-    return plan_chosen(
-        *(SOURCE, "max_pool3d_backward", dtype, shape[:-3], sizes, out_sizes, not last, most),
-        t=t, h=h, w=w,
-    )  # fmt: skip
+    windows, most = _windows(name, kernel_size, stride, padding, dilation)
+    return plan_chosen(SOURCE, KERNEL, dtype, shape[:-3], sizes, out_sizes, not last, most, windows)
 
 
 @lru_cache(maxsize=64)
