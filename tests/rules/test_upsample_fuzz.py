@@ -121,17 +121,17 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     """Written once for the sizes and the dtype of a stream's calls, short ones alone, and anew
     where nothing lasts; every call gives the same bits.
     """
-    launched = mock.Mock(wraps=tables.launch)
-    monkeypatch.setattr(tables, "launch", launched)
+    allocated = mock.Mock(wraps=tables.empty)
+    monkeypatch.setattr(tables, "empty", allocated)
     tables._kept.cache_clear()
     grad, backward = torch.randn(2, 3, 6, 6), SUBSTITUTES["aten::upsample_bilinear2d_backward"]
 
     def written(stream: int | None, grad: torch.Tensor, to: int = 3) -> int:
         monkeypatch.setattr(tables, "lasting_stream", lambda like: stream)
-        launched.reset_mock()
+        allocated.reset_mock()
         found = backward(grad, [6, 6], [*grad.shape[:2], 3, to], False)
         monkeypatch.setattr(tables, "lasting_stream", lambda like: None)
-        count = launched.call_count
+        count = allocated.call_count
         assert torch.equal(found, backward(grad, [6, 6], [*grad.shape[:2], 3, to], False))
         return int(count)
 

@@ -25,8 +25,7 @@ struct Axis {
 
 // The last dimension is the first.
 template <typename opmath_t>
-static __device__ __forceinline__ void read_tables(const int32_t* positions,
-                                                   const opmath_t* weights,
+static __device__ __forceinline__ void read_tables(const opmath_t* tables,
                                                    const resized_axis (&sizes)[3],
                                                    Axis<opmath_t> (&axes)[3]) {
 #pragma unroll
@@ -35,12 +34,11 @@ static __device__ __forceinline__ void read_tables(const int32_t* positions,
     axes[d].in = static_cast<int32_t>(in);
     axes[d].out = static_cast<int32_t>(out);
     axes[d].taps = static_cast<int32_t>(taps);
-    axes[d].first = positions;
-    axes[d].low = positions + out;
-    axes[d].high = positions + out + in;
-    axes[d].weights = weights;
-    positions += out + 2 * in;
-    weights += out * taps;
+    axes[d].weights = tables;
+    axes[d].first = reinterpret_cast<const int32_t*>(tables + out * taps);
+    axes[d].low = axes[d].first + out;
+    axes[d].high = axes[d].low + in;
+    tables += sizes[d].length;
   }
 }
 

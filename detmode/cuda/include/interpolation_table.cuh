@@ -1,19 +1,20 @@
 // Where each output position of an interpolation reads, and which output positions read an input
 // position: computed once for each dimension, so that the gather below it knows no interpolation.
 //
-// A dimension's table has `first[out]`, the input position of each output position's first tap (it
-// may lie outside the input), `low[in]` and `high[in]`, the first and last output position that
-// read an input position, and `weights[out][taps]`. Dimensions lie one after the other, the last
-// one (the width) first.
+// A dimension's table has `weights[out][taps]` and then, as int32, `first[out]`, the input position
+// of each output position's first tap (it may lie outside the input), `low[in]` and `high[in]`, the
+// first and last output position that read an input position. Dimensions lie one after the other,
+// the last one (the width) first.
 #pragma once
 
 #include "dtype.cuh"
 #include "index.cuh"
 
 // One dimension, as the launcher describes it: `scale` is input positions per output position, and
-// `taps` are the most that an output position has. An absent dimension has the sizes 0.
+// `taps` are the most that an output position has, and `length` is that of its table in weights. An
+// absent dimension has the sizes 0.
 struct resized_axis {
-  int64_t size, out, taps;
+  int64_t size, out, taps, length;
   double scale;
 };
 
@@ -23,6 +24,7 @@ struct Resize {
   int64_t in;
   int64_t out;
   int64_t taps;
+  int64_t length;
   opmath_t scale;
   bool align_corners;
 };
@@ -36,11 +38,11 @@ static __device__ __forceinline__ opmath_t center_of(int64_t o) {
 // position t - out. `interpolation` tells, of an output position, the first and the last input
 // position it reads (`span`, both clamped), and its taps (`weigh`, which returns `first`).
 template <typename interpolation, typename opmath_t>
-static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t, int32_t* positions,
-                                      opmath_t* weights) {
+static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t, opmath_t* table) {
+  int32_t* positions = reinterpret_cast<int32_t*>(table + resize.out * resize.taps);
   int64_t begin, end;
   if (t < resize.out) {
-    positions[t] = static_cast<int32_t>(interpolation::weigh(resize, t, weights + t * resize.taps));
+    positions[t] = static_cast<int32_t>(interpolation::weigh(resize, t, table + t * resize.taps));
     return;
   }
   int64_t i = t - resize.out;
@@ -66,25 +68,24 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
 
 // All dimensions, one thread for each position.
 template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(int32_t* positions, opmath_t* weights, resized_axis w,
-                                resized_axis h, resized_axis d, bool align_corners) {
+__global__ void upsample_tables(opmath_t* tables, resized_axis w, resized_axis h, resized_axis d,
+                                bool align_corners) {
   auto resize_of = [&](const resized_axis& axis) {
-    return Resize<opmath_t>{axis.size, axis.out, axis.taps, static_cast<opmath_t>(axis.scale),
-                            align_corners};
+    return Resize<opmath_t>{
+        axis.size,    axis.out, axis.taps, axis.length, static_cast<opmath_t>(axis.scale),
+        align_corners};
   };
   const Resize<opmath_t> dimensions[3] = {resize_of(w), resize_of(h), resize_of(d)};
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
   for (int64_t t = thread_index(); t < n; t += thread_count()) {
     int64_t rest = t;
-    int32_t* at = positions;
-    opmath_t* taps = weights;
+    opmath_t* table = tables;
     int i = 0;
     for (; rest >= dimensions[i].in + dimensions[i].out; ++i) {
       rest -= dimensions[i].in + dimensions[i].out;
-      at += dimensions[i].out + 2 * dimensions[i].in;
-      taps += dimensions[i].out * dimensions[i].taps;
+      table += dimensions[i].length;
     }
-    write_position<interpolation>(dimensions[i], rest, at, taps);
+    write_position<interpolation>(dimensions[i], rest, table);
   }
 }

@@ -93,14 +93,13 @@ struct Cubic {
 // and for the leading dimensions alone.
 template <typename in_t, typename out_t, int dims, int width, bool packed>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
-    upsample_gather(const in_t* __restrict__ grad_output, const int32_t* __restrict__ positions,
-                    const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
-                    int64_t outer, int64_t inner, resized_axis w, resized_axis h, resized_axis d,
-                    bool clamps) {
+    upsample_gather(const in_t* __restrict__ grad_output, const opmath_t<in_t>* __restrict__ tables,
+                    out_t* __restrict__ grad_input, int64_t outer, int64_t inner, resized_axis w,
+                    resized_axis h, resized_axis d, bool clamps) {
   using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
   const source_t* source = reinterpret_cast<const source_t*>(grad_output);
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(positions, weights, {w, h, d}, axes);
+  read_tables<opmath_t<in_t>>(tables, {w, h, d}, axes);
   int64_t hop = ceil_div(inner, width), n = outer * hop, stride = packed ? hop : inner;
   int64_t plane = stride;
 #pragma unroll
@@ -139,14 +138,13 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
 template <typename in_t, typename out_t, int dims, int rows>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather_rows(const in_t* __restrict__ grad_output,
-                         const int32_t* __restrict__ positions,
-                         const opmath_t<in_t>* __restrict__ weights, out_t* __restrict__ grad_input,
+                         const opmath_t<in_t>* __restrict__ tables, out_t* __restrict__ grad_input,
                          int64_t outer, resized_axis w, resized_axis h, resized_axis d,
                          bool clamps) {
   constexpr int width = 2;
   constexpr int rows_at_once = dims == 1 ? rows : 1;
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(positions, weights, {w, h, d}, axes);
+  read_tables<opmath_t<in_t>>(tables, {w, h, d}, axes);
   // Rows are neighbours within a plane; with no leading dimension all are.
   int64_t height = dims > 1 ? h.size : outer, groups = ceil_div(height, rows);
   int64_t n = dims > 1 ? outer * groups : groups, plane = w.out;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Launch, ctype, empty, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
+    ABSENT,
     PACKED,
     ROWS,
     SOURCE,
@@ -21,7 +21,6 @@ from detmode.cuda.rows.interpolation_tables import (
     Axis,
     Interpolation,
     Tables,
-    by_name,
     ratio_of,
 )
 
@@ -58,35 +57,29 @@ def gather_backward(
     if grad_output.dtype not in FLOATING:
         raise NotImplementedError(f"interpolation is not implemented for {grad_output.dtype}")
     memory_format = torch.contiguous_format
+    strides = grad_output.stride()
     # Channels last, an element is at least as far from the next in a row as from the next channel.
-    if not contiguous and grad_output.stride(-1) >= grad_output.stride(1):
+    if not contiguous and strides[-1] >= strides[1]:
         memory_format = suggest_memory_format(grad_output)
     grad_output = grad_output.contiguous(memory_format=memory_format)
     plan = _plan(
-        *(interpolation, grad_output.dtype, grad_output.shape, memory_format),
-        *(tuple(output_size), tuple(input_size), align_corners, tuple(scales)),
+        interpolation, grad_output.dtype, grad_output.shape, memory_format,
+        tuple(output_size), tuple(input_size), align_corners, tuple(scales),
         grad_output.data_ptr() % 16 == 0,
-    )
+    )  # fmt: skip
     if memory_format is torch.contiguous_format:
         grad_input = new_empty(grad_output, input_size)
     else:
         grad_input = empty(input_size, grad_output.dtype, grad_output.device, memory_format)
     if plan is None:
         return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
-    positions, weights = plan.tables.beside(grad_output)
+    tables = plan.tables.beside(grad_output)
     if plan.last is None:
-        plan.gather(
-            grad_output=grad_output, positions=positions, weights=weights, grad_input=grad_input
-        )
+        plan.gather(grad_output=grad_output, tables=tables, grad_input=grad_input)
         return grad_input
-    sums = new_empty(weights, plan.sums)
-    plan.gather(
-        grad_output=grad_output,
-        positions=positions[plan.skipped[0] :],
-        weights=weights[plan.skipped[1] :],
-        grad_input=sums,
-    )
-    plan.last(grad_output=sums, positions=positions, weights=weights, grad_input=grad_input)
+    sums = new_empty(tables, plan.sums)
+    plan.gather(grad_output=grad_output, tables=tables[plan.skipped :], grad_input=sums)
+    plan.last(grad_output=sums, tables=tables, grad_input=grad_input)
     return grad_input
 
 
@@ -98,14 +91,14 @@ class _Plan(NamedTuple):
         gather: over all axes, or over all but the last one.
         last: over that one, in two launches.
         sums: the shape of what is between the two.
-        skipped: the positions and weights of the last axis.
+        skipped: the length of the last axis' table.
     """
 
     tables: Tables
     gather: Launch
     last: Launch | None = None
     sums: tuple[int, int] = (0, 0)
-    skipped: tuple[int, int] = (0, 0)
+    skipped: int = 0
 
 
 @planned
@@ -136,33 +129,51 @@ def _plan(
         )
     if shape == input_size or 0 in input_size:
         return None
-    found = []
+    opmath = torch.float64 if dtype is torch.float64 else torch.float32
+    at_once = opmath.itemsize // 4
+    axes, threads, length, reads = [], 0, 0, 1
     for size, out, scale in zip(sizes[::-1], output_size[::-1], scales[::-1]):
-        if max(size, out) >= 1 << 31:
+        if size >= 1 << 31 or out >= 1 << 31:
             raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
         ratio = ratio_of(size, out, align_corners, scale)
-        found.append(Axis(size, out, interpolation.taps(size, ratio), ratio))
-    axes = tuple(found)
+        taps = interpolation.taps(size, ratio)
+        axis = Axis(size, out, taps, out * taps - (-(out + 2 * size) // at_once), ratio)
+        axes.append(axis)
+        threads += size + out
+        length += axis.length
+        reads *= -(-out * taps // size)
+    write = _write_nothing(interpolation, opmath, align_corners)
+    tables = Tables(write.resized(threads, **_by_name(axes)), length, opmath)
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
-    reads = math.prod(-(-axis.out * axis.taps // axis.size) for axis in axes)
     is_one_row = len(axes) == 1 or axes[0].out * inner == 1
     numel = math.prod(input_size)
     many = inner == 1 and numel >= MANY
-    opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    positions = sum(axis.positions for axis in axes)
-    tables = Tables(interpolation, axes, align_corners, opmath, positions)
-    gather = partial(_gather, clamps=interpolation.clamps, opmath=opmath)
+    clamps = interpolation.clamps
     if is_one_row or reads <= MAX_READS or many:
-        return _Plan(tables, gather(dtype, dtype, outer, inner, axes, numel, is_aligned))
+        return _Plan(tables, _gather(dtype, dtype, outer, inner, axes, numel, is_aligned, clamps))
     row, outer_last = axes[0].out * inner, outer * math.prod(axis.size for axis in axes[1:])
+    numel_first = outer_last * row
     return _Plan(
         tables,
-        gather(dtype, opmath, outer, row, axes[1:], outer_last * row, is_aligned),
-        gather(opmath, dtype, outer_last, inner, axes[:1], numel, True),
+        _gather(dtype, opmath, outer, row, axes[1:], numel_first, is_aligned, clamps),
+        _gather(opmath, dtype, outer_last, inner, axes[:1], numel, True, clamps),
         (outer_last, row),
-        (axes[0].positions, axes[0].out * axes[0].taps),
+        axes[0].length,
     )
+
+
+@planned
+def _write_nothing(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> Launch:
+    """The launch that writes tables of no axes, to be resized."""
+    entry = interpolation.entry.format(ctype(dtype))
+    return Launch(interpolation.source, entry, 0, align_corners=align_corners, **_by_name([ABSENT]))
+
+
+def _by_name(axes: list[Axis]) -> dict[str, Axis]:
+    """The axes, the last one first, as arguments of the kernels."""
+    w, h, d, *_ = *axes, ABSENT, ABSENT
+    return {"w": w, "h": h, "d": d}
 
 
 def _gather(
@@ -170,16 +181,13 @@ def _gather(
     written: torch.dtype,
     outer: int,
     inner: int,
-    axes: tuple[Axis, ...],
+    axes: list[Axis],
     numel: int,
     is_aligned: bool,
-    *,
     clamps: bool,
-    opmath: torch.dtype,
 ) -> Launch:
     """The launch that reads [outer, ..., inner], reversed axes between, and writes ``numel``."""
     template = f"{ctype(read)}, {ctype(written)}, {len(axes)}"
-    numbers = {"outer": outer, **by_name(axes), "clamps": clamps}
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
@@ -188,12 +196,17 @@ def _gather(
             step, kind = packed, "true"
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
-        entry = f"upsample_gather<{template}, {step}, {kind}>"
-        return Launch(SOURCE, entry, numel // inner * -(-inner // step), inner=inner, **numbers)
+        return Launch(
+            SOURCE, f"upsample_gather<{template}, {step}, {kind}>",
+            numel // inner * -(-inner // step),
+            outer=outer, inner=inner, clamps=clamps, **_by_name(axes),
+        )  # fmt: skip
     grid, block, rows = _grid_of_rows(axes[0].size, axes[1].size if axes[1:] else 0, numel)
+    opmath_size = 8 if read is torch.float64 else 4
     return Launch.of_blocks(
         SOURCE, f"upsample_gather_rows<{template}, {rows}>", grid, block,
-        shared=2 * rows * block[0] * block[1] * opmath.itemsize, **numbers,
+        shared=2 * rows * block[0] * block[1] * opmath_size,
+        outer=outer, clamps=clamps, **_by_name(axes),
     )  # fmt: skip
 
 
@@ -201,7 +214,7 @@ def _grid_of_rows(
     width: int, height: int, numel: int
 ) -> tuple[tuple[int, int], tuple[int, int], int]:
     """Grid, block and the rows that a thread serves, for planes or, without ``height``, rows."""
-    x = min(256, max(32, 1 << (width - 1).bit_length()))
+    x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
     y = 256 // x
     rows = ROWS if numel >= SEVERAL * ROWS else 1
     lines = numel // width

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, lasting_stream, launch
+from detmode.cuda import Launch, Source, empty, lasting_stream
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
 PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
 """Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
-MOST_KEPT = 1 << 16
-"""The most positions of tables that are kept."""
+MOST_KEPT = 1 << 18
+"""The most elements of tables that are kept."""
 ROWS = 4
 """Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
 
@@ -64,18 +64,11 @@ class Interpolation:
     clamps: bool
 
 
-class Axis(NamedTuple):
-    """A dimension: its input and output size, taps, and input positions per output position."""
+Axis = namedtuple("Axis", "size out taps length scale")
+"""A dimension: its input and output size, taps, elements of its table, and input positions per
+output position: ``resized_axis`` of the kernels' header."""
 
-    size: int
-    out: int
-    taps: int
-    scale: float
-
-    @property
-    def positions(self) -> int:
-        """Integers in its table."""
-        return self.out + 2 * self.size
+ABSENT = Axis(0, 0, 0, 0, 0.0)
 
 
 def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> float:
@@ -85,53 +78,36 @@ def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> f
     return 1.0 / scale if scale is not None and scale > 0 else size / out
 
 
-def by_name(axes: Sequence[Axis]) -> dict[str, Axis]:
-    """The axes, the last one first, as the kernels' arguments ``w``, ``h`` and ``d``."""
-    absent = Axis(0, 0, 0, 0.0)
-    return dict(zip("whd", (*axes, absent, absent)))
-
-
 @dataclass(eq=False)  # frozen, each would take a microsecond more
 class Tables:
-    """The tables of all axes, one after the other: int32 positions, and weights in opmath_t.
+    """The tables of all axes, one after the other: weights, and behind them int32 positions.
 
     Args:
-        interpolation: writes them.
-        axes: the last one first.
-        align_corners: as of the interpolation.
-        opmath: the dtype of the weights.
-        positions: their number.
+        write: the launch that writes them.
+        length: the elements of all of them.
+        dtype: of the weights.
     """
 
-    interpolation: Interpolation
-    axes: tuple[Axis, ...]
-    align_corners: bool
-    opmath: torch.dtype
-    positions: int
+    write: Launch
+    length: int
+    dtype: torch.dtype
 
-    def beside(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions and weights on the device of ``like``, to be read alone.
+    def beside(self, like: Tensor) -> Tensor:
+        """The tables on the device of ``like``, to be read alone.
 
         Those that a call has written are kept for later ones on its stream, unless they are long.
         """
         stream = lasting_stream(like)
-        if stream is None or self.positions > MOST_KEPT:
+        if stream is None or self.length > MOST_KEPT:
             return self._written(like.device)
         return _kept(self, like.device, stream)
 
-    def _written(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        axes = self.axes
-        positions = empty((self.positions,), torch.int32, device)
-        weights = empty((sum(axis.out * axis.taps for axis in axes),), self.opmath, device)
-        launch(
-            self.interpolation.source, self.interpolation.entry.format(ctype(self.opmath)),
-            sum(axis.size + axis.out for axis in axes),
-            positions=positions, weights=weights, **by_name(axes),
-            align_corners=self.align_corners,
-        )  # fmt: skip
-        return positions, weights
+    def _written(self, device: torch.device) -> Tensor:
+        tables = empty((self.length,), self.dtype, device)
+        self.write(tables=tables)
+        return tables
 
 
 @lru_cache(maxsize=32)
-def _kept(tables: Tables, device: torch.device, stream: int) -> tuple[Tensor, Tensor]:
+def _kept(tables: Tables, device: torch.device, stream: int) -> Tensor:
     return tables._written(device)
