@@ -62,9 +62,9 @@ def gather_backward(
     """
     where = f"{name}{spatial}d_backward"
     launch = _plan(
-        *(where, spatial, grad_output.shape, self.shape),
-        *(tuple(padding), grad_output.dtype, self.dtype),
-    )
+        where, spatial, grad_output.shape, self.shape,
+        tuple(padding), grad_output.dtype, self.dtype,
+    )  # fmt: skip
     grad_input = empty_like(self, memory_format=torch.contiguous_format)
     launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
     return grad_input

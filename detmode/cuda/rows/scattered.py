@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from operator import le
 from typing import Any
 
@@ -81,16 +80,17 @@ def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
 
 @planned
 def _check_shapes(self: torch.Size, axis: int, index: torch.Size, src: torch.Size) -> None:
-    own, named, given = list(self) or [1], index or (1,), src or (1,)
+    own, named, given = list(self) or [1], list(index) or [1], list(src) or [1]
     fits = len(own) == len(named) == len(given)
     if fits:
         # In the dimension itself an index has as many positions as it likes.
         own[axis] = named[axis]
-        fits = all(map(le, named, given)) and all(map(le, named, own))
+        # Equal sizes are the rule, and quickest compared as a whole.
+        fits = own == named == given or (all(map(le, named, given)) and all(map(le, named, own)))
     if not fits:
         raise RuntimeError(
-            f"scatter(): index, {list(named)}, should be no larger than src, {list(given)}, nor "
-            f"than self, {list(self) or [1]}, apart from dimension {axis}"
+            f"scatter(): index, {named}, should be no larger than src, {given}, nor than self, "
+            f"{list(self) or [1]}, apart from dimension {axis}"
         )
 
 
@@ -138,6 +138,14 @@ def _layout(
     sizes: torch.Size, strides: tuple[int, ...], dim: int, size: int
 ) -> tuple[Rows, bool, bool]:
     """The elements' layout; whether the index repeats itself before ``dim``, and behind it."""
-    repeats = [stride == 0 or length == 1 for stride, length in zip(strides, sizes)]
-    shape = Rows(prod(sizes[:dim]), sizes[dim], prod(sizes[dim + 1 :]), size)
-    return shape, all(repeats[:dim]), all(repeats[dim + 1 :])
+    outer = inner = 1
+    repeats_before = repeats_behind = True
+    for other, (length, stride) in enumerate(zip(sizes, strides)):
+        repeats = stride == 0 or length == 1
+        if other < dim:
+            outer *= length
+            repeats_before &= repeats
+        elif other > dim:
+            inner *= length
+            repeats_behind &= repeats
+    return Rows(outer, sizes[dim], inner, size), repeats_before, repeats_behind
