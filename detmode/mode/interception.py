@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -118,12 +118,15 @@ class Interception(CompiledInside):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         traced = False
-        if types:
-            kind = self._kind_of(types)
+        for cls in types:
+            kind = self._kinds.get(cls)
+            if kind is None:
+                kind = self._kinds[cls] = _kind_of(cls)
             if kind == _FOREIGN:
                 # A subclass desugars first; the mode then sees the operators that it is made of.
                 return NotImplemented
-            traced = kind == _TRACED
+            if kind == _TRACED:
+                traced = True
         resolve_conjugates()
         resolve_negatives()
         # An overload itself is hashed and called in Python.
@@ -156,22 +159,6 @@ class Interception(CompiledInside):
         site = kwargs.pop(SITE)
         result = self._intercept(overload, args, kwargs, traced=traced, site=site)
         return None if overload.variant == "inplace" else result
-
-    def _kind_of(self, types: Iterable[type]) -> int:
-        """Return the most foreign kind among the tensors' types."""
-        found = _PLAIN
-        for cls in types:
-            kind = self._kinds.get(cls)
-            if kind is None:
-                if getattr(cls, "__torch_dispatch__", None) is _NO_DISPATCH:
-                    kind = _PLAIN
-                elif cls.__module__.startswith("torch._subclasses."):
-                    kind = _TRACED
-                else:
-                    kind = _FOREIGN
-                self._kinds[cls] = kind
-            found = max(found, kind)
-        return found
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
         """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
@@ -362,6 +349,13 @@ def facts_of(
             found.override = action
             break
     return found
+
+
+def _kind_of(cls: type) -> int:
+    """Return what a type of tensor is to the mode."""
+    if getattr(cls, "__torch_dispatch__", None) is _NO_DISPATCH:
+        return _PLAIN
+    return _TRACED if cls.__module__.startswith("torch._subclasses.") else _FOREIGN
 
 
 def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
