@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -41,10 +40,6 @@ class Decision(NamedTuple):
     unavailable: str | None = None
 
 
-# There are few, and making one takes a while.
-_made = lru_cache(1 << 12)(Decision)
-
-
 def decide(
     rule: Rule | None,
     policy: Policy,
@@ -67,13 +62,13 @@ def decide(
         is_known: the call may go on although it would raise: a suite's baseline has it.
     """
     if rule is None and override in (None, "substitute"):
-        return _made("pass", "no rule lists it")
+        return Decision("pass", "no rule lists it")
     if rule is not None and isinstance(rule.action, Allow):
-        return _made("pass", rule.because)
+        return Decision("pass", rule.because)
     if is_allowed:
-        return _made("allow", "an allow region covers it")
+        return Decision("allow", "an allow region covers it")
     if override in ("allow", "native"):
-        return _made(override, "an override asks for it")
+        return Decision(override, "an override asks for it")
     if override in ("warn", "error") or rule is None:
         action = override or "warn"
         unavailable = None
@@ -81,16 +76,16 @@ def decide(
         if not isinstance(rule.action, Substitute) or not (policy.substitute or override):
             unavailable = None
         elif unavailable is None:
-            return _made("substitute", rule.because)
+            return Decision("substitute", rule.because)
         if isinstance(rule.without_substitute, Native) and is_flag_on:
-            return _made("native", rule.because, unavailable)
+            return Decision("native", rule.because, unavailable)
         is_silent = rule.alert is None or not is_flag_on
         action = "warn" if policy.warn_only or (is_silent and not policy.strict) else "error"
     if rule is None:
         why = "no rule lists it, but an override asks for a warning or an error"
     else:
         why = rule.because if is_flag_on else messages.flag_is_off(rule)
-    return _made("warn" if is_known else action, why, unavailable)
+    return Decision("warn" if is_known else action, why, unavailable)
 
 
 def launcher_missing(call: InterceptedCall) -> str | None:

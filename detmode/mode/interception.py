@@ -108,6 +108,8 @@ class Interception(CompiledInside):
         TorchDispatchMode.__init__(self)
         # By what an overload calls; None if its calls are not intercepted.
         self._overloads: dict[Any, OverloadInfo | None] = {}
+        # By the facts that the policy decides on.
+        self._decisions: dict[tuple[Any, ...], Decision] = {}
         self._counter = RowCounter(self._logger)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
@@ -205,7 +207,7 @@ class Interception(CompiledInside):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
             return overload.func(*args, **kwargs)
-        call = InterceptedCall(overload, args, kwargs, self._simulate, traced=traced)
+        call = InterceptedCall(overload, args, kwargs, self._simulate, traced)
         if site is not None:
             call.site, outer, call.name = site_from(site, self._memory.caller())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
@@ -222,15 +224,21 @@ class Interception(CompiledInside):
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
             self._memory.find_site(call, self._counter.paths)
-        decision = decide(
-            rule,
-            self._policy,
-            override=overload.override,
-            is_allowed=is_allowed,
-            is_flag_on=FLAG.chosen()[0],
-            unavailable=launcher_missing(call),
-            is_known=self._known is not None and self._known(call),
-        )
+        unavailable, is_flag_on = launcher_missing(call), FLAG.chosen()[0]
+        is_known = self._known is not None and self._known(call)
+        # The table keeps the rules alive.
+        facts = id(rule), overload.override, is_allowed, is_flag_on, unavailable, is_known
+        decision = self._decisions.get(facts)
+        if decision is None:
+            decision = self._decisions[facts] = decide(
+                rule,
+                self._policy,
+                override=overload.override,
+                is_allowed=is_allowed,
+                is_flag_on=is_flag_on,
+                unavailable=unavailable,
+                is_known=is_known,
+            )
         if decision.action == "pass":
             return call.run()
         if decision.unavailable is not None:

@@ -18,8 +18,15 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from detmode.cuda.undo import Undo
-from detmode.sites.graphs import place_of, runs_graph
-from detmode.sites.lines import backward_site, current_module, nearest, own_line, site_of
+from detmode.sites.graphs import place_of
+from detmode.sites.lines import (
+    backward_site,
+    called_at,
+    current_module,
+    nearest,
+    own_line,
+    site_of,
+)
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import InterceptedCall
 from detmode.table.call_site import CallSite, Note
@@ -160,8 +167,10 @@ class ForwardMemory:
         user, path = current_module(paths)
         site = None
         if user is not None:
-            site = CallSite(site_of(user), path)
-            if runs_graph(user):
+            site, is_graphs = called_at(user)
+            if path is not None:
+                site = CallSite(site.site, path)
+            if is_graphs:
                 caller = self.caller()
                 place, overload = place_of(user, caller, paths)
                 user = nearest(user) or user

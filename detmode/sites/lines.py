@@ -16,7 +16,7 @@ from detmode.sites.cells import place_in
 from detmode.sites.files import is_own, is_users
 from detmode.sites.graphs import INTERPRETER, is_compilers, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import Site
+from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
@@ -26,7 +26,7 @@ WRAPPERS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "external_ut
 """The file of the functions in which Dynamo calls a module or a function of PyTorch's own."""
 
 # For each code object, by instruction.
-_sites: ById[dict[int, Site]] = ById()
+_places: ById[dict[int, tuple[CallSite, bool]]] = ById()
 
 
 def own_line(frame: FrameType | None) -> str | None:
@@ -115,18 +115,23 @@ def nearest(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def called_at(frame: FrameType) -> tuple[CallSite, bool]:
+    """Return the place of a user's frame, in no module, and whether the frame runs a graph."""
+    code = frame.f_code
+    places = _places.get(id(code))
+    if places is None:
+        places = _places.keep(code, {})
+    place = places.get(frame.f_lasti)
+    if place is None:
+        file, line = code.co_filename, frame.f_lineno
+        site = Site(place_in(file, line), file, line, frame.f_globals.get("__name__"))
+        place = places[frame.f_lasti] = CallSite(site, None), runs_graph(frame)
+    return place
+
+
 def site_of(frame: FrameType) -> Site:
     """Return the site of a user's frame."""
-    code = frame.f_code
-    sites = _sites.get(id(code))
-    if sites is None:
-        sites = _sites.keep(code, {})
-    site = sites.get(frame.f_lasti)
-    if site is None:
-        file, line = code.co_filename, frame.f_lineno
-        python_module = frame.f_globals.get("__name__")
-        site = sites[frame.f_lasti] = Site(place_in(file, line), file, line, python_module)
-    return site
+    return called_at(frame)[0].site
 
 
 def backward_site() -> Site:

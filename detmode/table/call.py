@@ -151,7 +151,6 @@ class InterceptedCall(Call):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pretend: str | None = None,
-        *,
         traced: bool = False,
     ) -> None:
         signature = overload.signature
