@@ -366,7 +366,7 @@ MODE = (
         ),
         ("(is_silent and not policy.strict)", "is_silent"),
         ("not (policy.substitute or override)", "not policy.substitute"),
-        ('_made("warn" if is_known else action', "Decision(action"),
+        ('Decision("warn" if is_known else action', "Decision(action"),
     ),
     *_of(
         "detmode/mode/listed.py",
