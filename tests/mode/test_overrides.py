@@ -84,6 +84,15 @@ def test_an_operator_that_is_in_no_rule(mode):
     assert (record.overload, record.family, record.alert) == ("aten::neg.default", None, None)
 
 
+def test_each_override_is_for_its_own_operators(mode):
+    """Operators that no rule lists have nothing in common but that."""
+    with mode(overrides={"aten::abs": "allow", "aten::neg": "error"}) as made:
+        torch.ones(3).abs()
+        with pytest.raises(RuntimeError, match="an override asks for a warning or an error"):
+            torch.ones(3).neg()
+    assert [record.action for record in made.records] == ["allow", "error"]
+
+
 def test_a_call_that_a_rule_knows_not_to_vary(mode, table):
     """An override stays silent about a call that does not vary by its row."""
     from detmode import Allow, Rule
