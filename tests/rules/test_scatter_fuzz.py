@@ -42,11 +42,13 @@ def calls(
     axis = dim % max(len(shape), 1)
     lengths = [n if d == axis else draw(st.integers(min(n, 1), n)) for d, n in enumerate(lengths)]
     # Which dimensions the index is expanded along.
-    along = draw(st.sampled_from(["none", "behind", "before", "all"]))
+    along = draw(st.sampled_from(["none", "behind", "before", "all", "some"]))
     before, behind = along in ("before", "all"), along in ("behind", "all")
-    own = [
-        1 if (d > axis and behind) or (d < axis and before) else n for d, n in enumerate(lengths)
+    expanded = [
+        draw(st.booleans()) if along == "some" else before if d < axis else behind
+        for d in range(len(lengths))
     ]
+    own = [1 if expanded[d] and d != axis else n for d, n in enumerate(lengths)]
     index = Maker(dtype, seed=draw(SEEDS)).integers(0, spread, *own).expand(lengths)
     index = draw(LAYOUTS)(index) if along == "none" else index
     self = draw(values(shape, dtype))

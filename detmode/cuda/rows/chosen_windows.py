@@ -41,8 +41,9 @@ def pooled_shape(
     lanes: int,
 ) -> tuple[int, ...]:
     """The members of a ``PooledShape`` of three axes, with the magic numbers."""
-    magic = magic_numbers(*sizes_in, math.prod(sizes_in), lanes)
-    return (threads, outer, inner, *sizes_in, *sizes_out, *magic, lanes)
+    t, h, w = sizes_in
+    magic = magic_numbers(t, h, w, t * h * w, lanes)
+    return (threads, outer, inner, t, h, w, *sizes_out, *magic, lanes)
 
 
 def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
