@@ -66,13 +66,15 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
     modules: list[torch.nn.Module] = []
     # Python makes an object of each frame that is looked at: of these there is no need.
     frame: FrameType | None = sys._getframe(3 if innermost else 1)
-    while frame is not None and not (innermost and user and modules):
+    # Until Dynamo is imported, no frame is one of its wrappers'.
+    has_wrappers = "torch._dynamo.external_utils" in sys.modules
+    while frame is not None:
         code = frame.f_code
         if code is _MODULE_CALL:
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
-        elif code.co_name == "inner" and code.co_filename == WRAPPERS:
+        elif has_wrappers and code.co_name == "inner" and code.co_filename == WRAPPERS:
             called = frame.f_locals.get("fn")
             # Where Dynamo does not trace the module's call, that has a frame of its own.
             if isinstance(called, torch.nn.Module) and called not in modules[-1:]:
@@ -81,6 +83,11 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
             is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
         ):
             user = frame
+        else:
+            frame = frame.f_back
+            continue
+        if innermost and user is not None and modules:
+            break
         frame = frame.f_back
     modules.reverse()
     if not innermost:
