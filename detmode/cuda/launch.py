@@ -221,9 +221,12 @@ class Launch:
         It takes a third of the time of a new one, of which all numbers are checked and packed.
 
         Raises:
-            ValueError: ``threads`` is negative, or a struct is not as the kernel declares it.
+            ValueError: ``threads`` is negative, a struct is not as the kernel declares it, or this
+                launch has an explicit grid and block.
         """
         source, entry, _, block, shared = self._how
+        if block != (BLOCK, 1, 1):
+            raise ValueError(f"resized(): {self!r} was made by of_blocks; make a new one")
         made = Launch.__new__(Launch)
         made._how = source, entry, _grid_for(threads), block, shared
         made._signature = self._signature

@@ -143,6 +143,8 @@ def test_a_launch_of_another_size() -> None:
             first.resized(1, **{name: members})
     with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
         first.resized(-1, both=(1, 2, 3.0))
+    with pytest.raises(ValueError, match="was made by of_blocks; make a new one"):
+        Launch.of_blocks(WARP, "by_value", 1, 1, both=Mixed(0, 0, 0.0), after=9).resized(1)
 
 
 def test_declarations() -> None:
