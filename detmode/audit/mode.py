@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -56,7 +57,7 @@ class _Tally:
         return path
 
     def _path(self) -> str:
-        modules = surroundings()[1]
+        modules = surroundings(sys._getframe())[1]
         for cls in set(map(type, modules)) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__)

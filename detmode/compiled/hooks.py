@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +30,7 @@ from detmode.compiled import timing
 from detmode.compiled.current import CAN_COMPILE, thread
 from detmode.compiled.lowering import keeping_whole
 from detmode.sites.graphs import has_line, note_root
-from detmode.sites.lines import WRAPPERS, current_module, nearest, site_of, surroundings
+from detmode.sites.lines import WRAPPERS, nearest, nearest_place, site_of, surroundings
 from detmode.table.call_site import CallSite
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
@@ -142,7 +143,7 @@ def call_user_compiler(
 
 def _module_of(graph: OutputGraph) -> str | None:
     """Return the local variable that is the module whose call is compiled, if it is one's."""
-    modules, frame = surroundings()[1], graph.root_tx
+    modules, frame = surroundings(sys._getframe())[1], graph.root_tx
     if modules:
         names = (name for name, value in frame.f_locals.items() if value is modules[-1])
         return next(names, "self")
@@ -155,7 +156,9 @@ def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     mode = thread.mode
     if mode is None:
         return compiled(*args)
-    frame, path = current_module(mode.paths)
-    user = nearest(frame)
-    caller = CallSite(site_of(user), path) if user is not None else None
+    caller = None
+    if (found := nearest_place(sys._getframe(), mode.paths)) is not None:
+        frame, place, _ = found
+        user = nearest(frame)
+        caller = CallSite(site_of(user), place.module) if user is not None else None
     return mode._memory.call_from(caller, compiled, *args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from types import FrameType
 
@@ -58,7 +59,7 @@ class CallSites:
         return site_from(site, self._memory.caller())[0]
 
     def _place(self) -> CallSite:
-        frame, modules = surroundings()
+        frame, modules = surroundings(sys._getframe())
         in_backward = _current_node() is not None
         if frame is None:
             return self._memory.current_place() or CallSite(backward_site(), None)

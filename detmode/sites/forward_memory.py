@@ -8,6 +8,7 @@ because sequence numbers belong to threads.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
@@ -21,9 +22,8 @@ from detmode.cuda.undo import Undo
 from detmode.sites.graphs import place_of
 from detmode.sites.lines import (
     backward_site,
-    called_at,
-    current_module,
     nearest,
+    nearest_place,
     own_line,
     site_of,
 )
@@ -164,17 +164,21 @@ class ForwardMemory:
         node = _current_node()
         if call.notes is None:
             call.notes = [] if node is None else self._notes_of(node)
-        user, path = current_module(paths)
+        try:
+            # Python makes an object of each frame that is looked at. There is no need of one of
+            # this function, of what calls it, and of what PyTorch has called.
+            frame = sys._getframe(3)
+        except ValueError:
+            # A thread of PyTorch's own has no others.
+            frame = None
         site = None
-        if user is not None:
-            site, is_graphs = called_at(user)
-            if path is not None:
-                site = CallSite(site.site, path)
+        if (found := nearest_place(frame, paths)) is not None:
+            user, site, is_graphs = found
             if is_graphs:
                 caller = self.caller()
                 place, overload = place_of(user, caller, paths)
                 user = nearest(user) or user
-                site = place or caller or CallSite(site_of(user), path)
+                site = place or caller or CallSite(site_of(user), site.module)
                 if overload.replace("_.", ".") == call.name.replace("_.", "."):
                     call.name = overload
             if site.site.text not in paths.own_lines:

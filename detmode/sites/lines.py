@@ -25,6 +25,8 @@ _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 WRAPPERS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "external_utils.py")
 """The file of the functions in which Dynamo calls a module or a function of PyTorch's own."""
 
+_WRAPPING = "torch._dynamo.external_utils"
+
 # For each code object, by instruction.
 _places: ById[dict[int, tuple[CallSite, bool]]] = ById()
 
@@ -48,7 +50,7 @@ def outer_site(site: Site, paths: ModulePaths) -> str | None:
     return paths.own_lines.get(site.text)
 
 
-def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[torch.nn.Module]]:
+def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.nn.Module]]:
     """Return the nearest frame of the user's code, and the modules being called, outermost first.
 
     A frame that runs a node of a compiled graph stands for the user's.
@@ -59,15 +61,12 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
     to other tools.
 
     Args:
-        innermost: of the modules, the last one is enough, which may be called below or above the
-            user's line; the stack is read no further. It begins two callers further out.
+        frame: where to begin, going outwards.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
-    # Python makes an object of each frame that is looked at: of these there is no need.
-    frame: FrameType | None = sys._getframe(3 if innermost else 1)
     # Until Dynamo is imported, no frame is one of its wrappers'.
-    has_wrappers = "torch._dynamo.external_utils" in sys.modules
+    has_wrappers = _WRAPPING in sys.modules
     while frame is not None:
         code = frame.f_code
         if code is _MODULE_CALL:
@@ -75,36 +74,77 @@ def surroundings(*, innermost: bool = False) -> tuple[FrameType | None, list[tor
         elif code is _ENGINE_CALL:
             break
         elif has_wrappers and code.co_name == "inner" and code.co_filename == WRAPPERS:
-            called = frame.f_locals.get("fn")
+            called = _module_in_wrapper(frame)
             # Where Dynamo does not trace the module's call, that has a frame of its own.
-            if isinstance(called, torch.nn.Module) and called not in modules[-1:]:
+            if called is not None and called not in modules[-1:]:
                 modules.append(called)
-        elif user is None and (
-            is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
-        ):
+        elif user is None and _stands_for_user(frame):
             user = frame
+        frame = frame.f_back
+    modules.reverse()
+    return user, [module for module in modules if not _is_compilers(module)]
+
+
+def nearest_place(
+    start: FrameType | None, paths: ModulePaths
+) -> tuple[FrameType, CallSite, bool] | None:
+    """Return the nearest frame of the user's code, its place, and whether it runs a graph.
+
+    What :func:`surroundings` finds, with the stack read no further than needed, since this is asked
+    at each call that a mode decides on. The place has the innermost module that is being called,
+    which may be below the frame or above it. A module that a model has at several places is shown
+    where it was first called.
+
+    Args:
+        start: the frame where to begin, going outwards.
+        paths: those of the modules.
+    """
+    user: FrameType | None = None
+    module: torch.nn.Module | None = None
+    has_wrappers = _WRAPPING in sys.modules
+    frame = start
+    while frame is not None:
+        code = frame.f_code
+        if code is _MODULE_CALL:
+            if module is None:
+                module = frame.f_locals["self"]
+        elif code is _ENGINE_CALL:
+            break
+        elif has_wrappers and code.co_name == "inner" and code.co_filename == WRAPPERS:
+            if module is None:
+                module = _module_in_wrapper(frame)
+        elif user is None:
+            places = _places.get(id(code))
+            # Not every frame of the interpreter runs a node of the compiler's.
+            if (places is not None and code is not INTERPRETER) or _stands_for_user(frame):
+                user = frame
+                place, is_graphs = (places and places.get(frame.f_lasti)) or called_at(frame)
         else:
             frame = frame.f_back
             continue
-        if innermost and user is not None and modules:
+        if user is not None and module is not None:
             break
         frame = frame.f_back
-    modules.reverse()
-    if not innermost:
-        modules = [module for module in modules if not _is_compilers(module)]
-    return user, modules
+    if user is None:
+        return None
+    if module is not None:
+        path = paths.known.get(id(module))
+        if path is None and (modules := surroundings(start)[1]):
+            path = paths.of(modules, recomputed=_current_node() is not None)
+        place = CallSite(place.site, path)
+    return user, place, is_graphs
 
 
-def current_module(paths: ModulePaths) -> tuple[FrameType | None, str | None]:
-    """Return the nearest frame of the user's code, and the path of the module being called.
+def _module_in_wrapper(frame: FrameType) -> torch.nn.Module | None:
+    """Return the module that a frame of one of Dynamo's wrappers calls, if it calls one."""
+    called = frame.f_locals.get("fn")
+    return called if isinstance(called, torch.nn.Module) else None
 
-    A module that a model has at several places is shown where it was first called.
-    """
-    user, modules = surroundings(innermost=True)
-    path = paths.known.get(id(modules[-1])) if modules else None
-    if modules and path is None and (modules := surroundings()[1]):
-        path = paths.of(modules, recomputed=_current_node() is not None)
-    return user, path
+
+def _stands_for_user(frame: FrameType) -> bool:
+    """Return whether a frame is of the user's code, or runs a node of a compiled graph."""
+    code = frame.f_code
+    return is_users(code.co_filename) or (code is INTERPRETER and node_at(frame) is not None)
 
 
 def _is_compilers(module: torch.nn.Module) -> bool:
