@@ -114,7 +114,6 @@ class Audit(DeterministicMode):
         overload: OverloadInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
         traced: bool,
         site: str | None = None,
     ) -> Any:
@@ -122,10 +121,10 @@ class Audit(DeterministicMode):
         tally.called.add(overload.func._schema.name)
         if overload.composite and overload.override is None:
             # The operators that it calls are counted instead.
-            return super()._intercept(overload, args, kwargs, traced=traced, site=site)
+            return super()._intercept(overload, args, kwargs, traced, site)
         module, tally.acted = tally.module(), None
         # As in a trace nothing is launched, so that no substitute is unavailable.
-        result = super()._intercept(overload, args, kwargs, traced=True, site=site)
+        result = super()._intercept(overload, args, kwargs, True, site)
         cost = tally.acted or Cost.of(self._floor(overload.func).bytes(args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)

@@ -308,3 +308,12 @@ FILL = Setting(
     torch._C._set_deterministic_fill_uninitialized_memory,
     needed=True,
 )
+
+
+def is_flag_on() -> bool:
+    """Return whether PyTorch's flag is on by the program's choice: ``FLAG.chosen()[0]``, sooner."""
+    changes = FLAG._changes
+    value: bool = _get_flag()
+    if FLAG._active or changes != FLAG._changes:
+        return FLAG.chosen()[0]
+    return value

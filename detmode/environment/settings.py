@@ -15,7 +15,14 @@ import wrapt
 from torch.utils import _python_dispatch
 
 from detmode.cuda.undo import Undo
-from detmode.environment.process_setting import FILL, FLAG, Setting, holding, native_calls
+from detmode.environment.process_setting import (
+    FILL,
+    FLAG,
+    Setting,
+    holding,
+    is_flag_on,
+    native_calls,
+)
 
 R = TypeVar("R")
 
@@ -109,7 +116,7 @@ INDUCTOR_DETERMINISTIC: Setting[bool | None] = Setting(
 
 def _inductor_is_loaded(config: ModuleType) -> None:
     if INDUCTOR_DETERMINISTIC.save_late():
-        _set_inductor(FLAG.chosen()[0])
+        _set_inductor(is_flag_on())
 
 
 wrapt.register_post_import_hook(_inductor_is_loaded, _INDUCTOR)

@@ -9,7 +9,6 @@ import torch
 
 from detmode import cuda
 from detmode.mode import messages
-from detmode.table.call import InterceptedCall
 from detmode.table.rule import Allow, Native, Rule, Substitute
 
 _get_mode = torch._C._get_dispatch_mode
@@ -88,11 +87,12 @@ def decide(
     return Decision("warn" if is_known else action, why, unavailable)
 
 
-def launcher_missing(call: InterceptedCall) -> str | None:
-    """Return why the call's substitute cannot be launched, with the remedy; ``None`` if it can."""
-    action = call.row.rule.action if call.row else None
-    if not isinstance(action, Substitute) or not action.launches or call.launches_on is None:
-        return None
+def launcher_missing(launches_on: str) -> str | None:
+    """Return why no substitute can be launched, with the remedy; ``None`` if one can.
+
+    Args:
+        launches_on: the type of device of the call's tensors.
+    """
     if _get_mode(_PROXY) is not None:
         return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
-    return cuda.unavailable(call.launches_on)
+    return cuda.unavailable(launches_on)

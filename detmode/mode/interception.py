@@ -21,7 +21,7 @@ from detmode.environment.dispatch import (
     resolve_negatives,
     untraced,
 )
-from detmode.environment.process_setting import FLAG
+from detmode.environment.process_setting import is_flag_on
 from detmode.environment.settings import deterministic_flag, no_memory_fill, with_native_settings
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
@@ -145,7 +145,7 @@ class Interception(CompiledInside):
                     )
             return operator(*args, **kwargs) if kwargs else operator(*args)
         if overload.twin is None:
-            return self._intercept(overload, args, kwargs or {}, traced=traced)
+            return self._intercept(overload, args, kwargs or {}, traced)
         if _count_modes() and (seen_by := observer()) is not None:
             # The observer needs the line that the twin carries.
             return seen_by.observe(
@@ -159,7 +159,7 @@ class Interception(CompiledInside):
     ) -> Any:
         # PyTorch makes the dict anew for each call.
         site = kwargs.pop(SITE)
-        result = self._intercept(overload, args, kwargs, traced=traced, site=site)
+        result = self._intercept(overload, args, kwargs, traced, site)
         return None if overload.variant == "inplace" else result
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
@@ -190,7 +190,6 @@ class Interception(CompiledInside):
         overload: OverloadInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
         traced: bool,
         site: str | None = None,
     ) -> Any:
@@ -198,10 +197,11 @@ class Interception(CompiledInside):
 
         ``site`` is given by compiled code, in which the user has no frame.
         """
-        if overload.composite and overload.override is None:
-            return self._decompose(overload, args, kwargs)
-        if overload.dense_passes and overload.override is None and _is_dense(args, kwargs):
-            return overload.run(*args, **kwargs)
+        if overload.override is None:
+            if overload.composite:
+                return self._decompose(overload, args, kwargs)
+            if overload.dense_passes and _is_dense(args, kwargs):
+                return overload.run(*args, **kwargs)
         traced = traced or _get_mode(_FAKE) is not None
         if traced and (_compilation() is not None or is_propagation()):
             # The program makes the call when it runs what is compiled or exported here, or shares
@@ -224,10 +224,13 @@ class Interception(CompiledInside):
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
             self._memory.find_site(call, self._counter.paths)
-        unavailable, is_flag_on = launcher_missing(call), FLAG.chosen()[0]
+        unavailable = None
+        if rule is not None and rule.launches and call.launches_on is not None:
+            unavailable = launcher_missing(call.launches_on)
         is_known = self._known is not None and self._known(call)
+        has_flag = is_flag_on()
         # The table keeps the rules alive.
-        facts = id(rule), overload.override, is_allowed, is_flag_on, unavailable, is_known
+        facts = id(rule), overload.override, is_allowed, has_flag, unavailable, is_known
         decision = self._decisions.get(facts)
         if decision is None:
             decision = self._decisions[facts] = decide(
@@ -235,7 +238,7 @@ class Interception(CompiledInside):
                 self._policy,
                 override=overload.override,
                 is_allowed=is_allowed,
-                is_flag_on=is_flag_on,
+                is_flag_on=has_flag,
                 unavailable=unavailable,
                 is_known=is_known,
             )
@@ -303,7 +306,7 @@ class Interception(CompiledInside):
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
         rule, warned = call.row.rule if call.row else None, decision.action == "warn"
-        alert = rule.alert_for(overload.variant) if rule and FLAG.chosen()[0] else None
+        alert = rule.alert_for(overload.variant) if rule and is_flag_on() else None
         if alert is not None:
             text = messages.alert_text(alert, warn=warned)
         else:

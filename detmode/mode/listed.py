@@ -286,7 +286,7 @@ def _kernel(func: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
             return run(*args, **kwargs)
         with _as_in_a_mode():
             resolve_views()
-            return level._intercept(overload, args, kwargs, traced=False)
+            return level._intercept(overload, args, kwargs, False)
 
     return kernel
 

@@ -6,12 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import repeat
+from operator import floordiv
 from typing import Any
 
 import torch
 
 from detmode.cuda.undo import Lock
-from detmode.environment.process_setting import FLAG
+from detmode.environment.process_setting import is_flag_on
 from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
@@ -42,7 +44,8 @@ class Course:
 
     def __init__(self) -> None:
         self._latest: list[tuple[int, str | None]] = []
-        self._counts: Counter[tuple[int, int, str | None]] = Counter()
+        # By the number of the stretch, and the call.
+        self._counts: Counter[tuple[int, tuple[int, str | None]]] = Counter()
         self._length = 1
         self._counted = 0
 
@@ -62,7 +65,7 @@ class Course:
         return _lock.run(self._parts)
 
     def _parts(self) -> list[tuple[int, str | None, int]]:
-        counted = [(row, module, count) for (_, row, module), count in self._counts.items()]
+        counted = [(*call, count) for (_, call), count in self._counts.items()]
         return counted + [(row, module, 1) for row, module in list(self._latest)]
 
     def _count(self) -> None:
@@ -70,12 +73,12 @@ class Course:
         if len(latest) < _RECENT:
             return  # another thread has counted them
         while (self._counted + _RECENT) // self._length >= _STRETCHES:
-            halved: Counter[tuple[int, int, str | None]] = Counter()
-            for (stretch, row, module), count in self._counts.items():
-                halved[stretch // 2, row, module] += count
+            halved: Counter[tuple[int, tuple[int, str | None]]] = Counter()
+            for (stretch, call), count in self._counts.items():
+                halved[stretch // 2, call] += count
             self._counts, self._length = halved, self._length * 2
-        for place, (row, module) in enumerate(latest, start=self._counted):
-            self._counts[place // self._length, row, module] += 1
+        places = range(self._counted, self._counted + _RECENT)
+        self._counts.update(zip(map(floordiv, places, repeat(self._length)), latest))
         self._counted += _RECENT
         # Other threads may have added calls behind them.
         del self._latest[:_RECENT]
@@ -201,7 +204,7 @@ def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
     if decision.action == "warn":
         return f"To accept it without a warning, backward included: {allow}"
     # Where PyTorch gives no alert, only strict=True makes it an error.
-    is_silent = rule is None or rule.alert is None or not FLAG.chosen()[0]
+    is_silent = rule is None or rule.alert is None or not is_flag_on()
     return (
         f"To let it run as it is, backward included: {allow}; "
         f"to get warnings instead of errors: {'strict=False' if is_silent else 'warn_only=True'}"

@@ -151,7 +151,6 @@ def _intercepting(
         overload: OverloadInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
         traced: bool,
         site: str | None = None,
     ) -> Any:
@@ -160,6 +159,6 @@ def _intercepting(
             if sample.left <= 0:
                 run = partial(plainly, level, overload, traced=traced, site=site)
                 return receive(level, overload.twin or overload.func, args, kwargs, run, site)
-        return plainly(level, overload, args, kwargs, traced=traced, site=site)
+        return plainly(level, overload, args, kwargs, traced, site)
 
     return intercept

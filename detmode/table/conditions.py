@@ -17,7 +17,7 @@ from detmode.cuda.dtypes import FLOATING as FLOATING
 from detmode.cuda.dtypes import INTEGRAL as INTEGRAL
 from detmode.cuda.dtypes import REDUCED as REDUCED
 from detmode.environment import nccl
-from detmode.environment.process_setting import FILL, FLAG
+from detmode.environment.process_setting import FILL, is_flag_on
 from detmode.environment.versions import parse_version
 from detmode.table.call import Call
 from detmode.table.reductions import has_an_order
@@ -325,7 +325,7 @@ def lies_along(name: str, dim: str) -> Condition:
 @_by_name
 def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` when the call is made (a program may turn it off in a block)."""
-    return _unnamed(lambda call: FLAG.chosen()[0] is value)
+    return _unnamed(lambda call: is_flag_on() is value)
 
 
 @_by_name

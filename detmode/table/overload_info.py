@@ -106,6 +106,7 @@ class OverloadInfo:
     Attributes:
         chain: the rows with their conditions.
         run: makes a call, sooner than ``func``, which is called in Python.
+        composite: true if it is composed of other operators and no row lists it.
         twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
         dense_passes: true if calls without a sparse tensor do not vary.
@@ -134,6 +135,12 @@ class OverloadInfo:
         self.override = override
         self.twin: torch._ops.OpOverload | None = None
         self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
+        # TorchScript's own operators have no dispatcher entry to ask.
+        self.composite = (
+            not rows
+            and func.namespace != "prim"
+            and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
+        )
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
@@ -156,16 +163,6 @@ class OverloadInfo:
             if argument.name in unsaid
             or (argument.alias_info is not None and argument.alias_info.is_write)
         }
-
-    @cached_property
-    def composite(self) -> bool:
-        """True if it is composed of other operators and no row lists it."""
-        # TorchScript's own operators have no dispatcher entry to ask.
-        return (
-            not self.rows
-            and self.func.namespace != "prim"
-            and torch._C._dispatch_has_kernel_for_dispatch_key(self.func.name(), COMPOSITE)
-        )
 
     @cached_property
     def kernels(self) -> set[tuple[str, bool]]:

@@ -197,6 +197,11 @@ class Rule(Value):
                     f"certificate says {self.certificate.summary!r}, so the action must be Refuse()"
                 )
 
+    @cached_property
+    def launches(self) -> bool:
+        """True if a kernel of a substitute is launched for the call."""
+        return isinstance(self.action, Substitute) and self.action.launches
+
     @property
     def without_substitute(self) -> Action:
         """PyTorch's own action for the call, without detmode's kernels."""
