@@ -202,7 +202,8 @@ class Interception(CompiledInside):
                 return self._decompose(overload, args, kwargs)
             if overload.dense_passes and _is_dense(args, kwargs):
                 return overload.run(*args, **kwargs)
-        traced = traced or _get_mode(_FAKE) is not None
+        if not traced and _count_modes():
+            traced = _get_mode(_FAKE) is not None
         if traced and (_compilation() is not None or is_propagation()):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
@@ -211,10 +212,11 @@ class Interception(CompiledInside):
         if site is not None:
             call.site, outer, call.name = site_from(site, self._memory.caller())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
-        elif torch.is_grad_enabled():
+        else:
             for tensor in call.tensors:
                 if tensor.requires_grad:
-                    self._memory.remember_call(call, self._counter.paths)
+                    if torch.is_grad_enabled():
+                        self._memory.remember_call(call, self._counter.paths)
                     break
         rule = call.row.rule if call.row else None
         if overload.override is None if rule is None else isinstance(rule.action, Allow):
@@ -229,8 +231,7 @@ class Interception(CompiledInside):
             unavailable = launcher_missing(call.launches_on)
         is_known = self._known is not None and self._known(call)
         has_flag = is_flag_on()
-        # The table keeps the rules alive.
-        facts = id(rule), overload.override, is_allowed, has_flag, unavailable, is_known
+        facts = call.row, overload.override, is_allowed, has_flag, unavailable, is_known
         decision = self._decisions.get(facts)
         if decision is None:
             decision = self._decisions[facts] = decide(

@@ -163,7 +163,7 @@ class ForwardMemory:
         """
         node = _current_node()
         if call.notes is None:
-            call.notes = [] if node is None else self._notes_of(node)
+            call.notes = () if node is None else self._notes_of(node)
         try:
             # Python makes an object of each frame that is looked at. There is no need of one of
             # this function, of what calls it, and of what PyTorch has called.
@@ -207,7 +207,7 @@ class ForwardMemory:
         allowed = [region.patterns for region in self._active]
         node = _current_node()
         if node is not None:
-            notes = call.notes or []
+            notes = call.notes or ()
             # What holds for all that the node may be.
             allowed += [
                 patterns

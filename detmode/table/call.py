@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -157,7 +157,7 @@ class InterceptedCall(Call):
         self.args = args
         self.kwargs = kwargs
         self.site: CallSite | None = None
-        self.notes: list[Note] | None = None
+        self.notes: Sequence[Note] | None = None
         self.row: FamilyRule | None = None
         if traced:
             self.launches_on = None
