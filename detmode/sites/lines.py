@@ -61,7 +61,7 @@ def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.
     to other tools.
 
     Args:
-        frame: where to begin, going outwards.
+        frame: the first to look at; the next one is its caller.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
@@ -96,7 +96,7 @@ def nearest_place(
     where it was first called.
 
     Args:
-        start: the frame where to begin, going outwards.
+        start: the first frame to look at.
         paths: those of the modules.
     """
     user: FrameType | None = None

@@ -22,9 +22,13 @@ class Numbered(ForwardMemory):
         if allowed:
             self.open_region(self, (name,), Undo())
         self.number = number + 1
-        self.remember_call(call_of(name), ModulePaths())
+        self._receive(call_of(name))
         if allowed:
             self.close_region(self)
+
+    def _receive(self, call):
+        """Stand for the mode, whose frames are not looked at."""
+        self.remember_call(call, ModulePaths())
 
     def allows_in_backward_of(self, number, node="GatherBackward0"):
         self.node = node_of(number, node)
