@@ -47,7 +47,6 @@ def decide(
     is_allowed: bool = False,
     is_flag_on: bool = True,
     unavailable: str | None = None,
-    is_known: bool = False,
 ) -> Decision:
     """Decide on the action for a call.
 
@@ -58,7 +57,6 @@ def decide(
         is_allowed: an ``allow`` region covers the call.
         is_flag_on: PyTorch's flag, which a program may turn off inside the block.
         unavailable: the reason why the rule's substitute cannot run here; ``None`` if it can.
-        is_known: the call may go on although it would raise: a suite's baseline has it.
     """
     if rule is None and override in (None, "substitute"):
         return Decision("pass", "no rule lists it")
@@ -84,7 +82,7 @@ def decide(
         why = "no rule lists it, but an override asks for a warning or an error"
     else:
         why = rule.because if is_flag_on else messages.flag_is_off(rule)
-    return Decision("warn" if is_known else action, why, unavailable)
+    return Decision(action, why, unavailable)
 
 
 def launcher_missing(launches_on: str) -> str | None:

@@ -7,6 +7,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -86,7 +87,7 @@ class Interception(CompiledInside):
     _told: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
     _known: Callable[[InterceptedCall], bool] | None = None
-    """Returns whether a call that would raise may run."""
+    """Returns whether a call that would raise may run: a suite's baseline has it."""
 
     def __init__(
         self,
@@ -229,9 +230,8 @@ class Interception(CompiledInside):
         unavailable = None
         if rule is not None and rule.launches and call.launches_on is not None:
             unavailable = launcher_missing(call.launches_on)
-        is_known = self._known is not None and self._known(call)
         has_flag = is_flag_on()
-        facts = call.row, overload.override, is_allowed, has_flag, unavailable, is_known
+        facts = call.row, overload.override, is_allowed, has_flag, unavailable
         decision = self._decisions.get(facts)
         if decision is None:
             decision = self._decisions[facts] = decide(
@@ -241,14 +241,15 @@ class Interception(CompiledInside):
                 is_allowed=is_allowed,
                 is_flag_on=has_flag,
                 unavailable=unavailable,
-                is_known=is_known,
             )
         if decision.action == "pass":
             return call.run()
+        if decision.action == "error" and self._known is not None and self._known(call):
+            decision = replace(decision, action="warn")
         if decision.unavailable is not None:
             self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
         is_new = self._counter.count(call, decision)
-        if decision.action in self._told and (is_new or decision.action == "error"):
+        if (is_new or decision.action == "error") and decision.action in self._told:
             self._tell(call, decision)
         if self.lists:
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
