@@ -64,7 +64,7 @@ def call_natively(
         or _get_benchmark()
     ):
         return _wait_and_call_natively(function, args, kwargs)
-    return function(*args, **kwargs)
+    return function(*args, **kwargs) if kwargs else function(*args)
 
 
 def _wait_and_call_natively(

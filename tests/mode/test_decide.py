@@ -66,9 +66,6 @@ OFF, BROKEN = {"is_flag_on": False}, {"unavailable": "no compiler"}
         (None, DEFAULT, {"override": "error"}, "error"),
         (None, STRICT, {"override": "warn"}, "warn"),
         (KERNEL, STRICT, {"override": "error", "is_allowed": True}, "allow"),
-        # What a suite's baseline knows is counted, and does not raise.
-        (ALERTS, DEFAULT, {"is_known": True}, "warn"),
-        (NATIVE, DEFAULT, {"is_known": True}, "native"),
     ],
 )
 def test_the_action(rule, policy, facts, action):
