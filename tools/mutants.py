@@ -319,12 +319,18 @@ STATE = (
         ("self._chosen = after = found", "after = found"),
         ("if len(self._active) > 1:", "if False:"),
         ("if self._active or self._waiting:", "if self._active:"),
+        ("if frame.f_code is self.waiter:", "if False:"),
+        ("self._suspects |= threads", "pass"),
+        ("self._suspects -= {thread", "{thread"),
+        ("- own\n", "\n"),
     ),
     *_of(
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("(holding, FILL, False, is_wish=True)", "(holding, FILL, False)"),
         ("        or FILL._waiting\n", ""),
+        ("native_calls.begun.add(_get_thread())", "pass"),
+        ("FILL.end_wishes()", "pass"),
     ),
     *_of(
         "detmode/environment/seeding.py",
@@ -345,6 +351,7 @@ STATE = (
         (" - node.name().endswith(_COPY_SLICES)", ""),
         ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
         ("if all(patterns in note.allowed for note in notes)", "if True"),
+        ("sys._getframe(3)", "sys._getframe(4)"),
     ),
 )
 
@@ -366,7 +373,11 @@ MODE = (
         ),
         ("(is_silent and not policy.strict)", "is_silent"),
         ("not (policy.substitute or override)", "not policy.substitute"),
-        ('Decision("warn" if is_known else action', "Decision(action"),
+    ),
+    *_of(
+        "detmode/mode/interception.py",
+        "tests/test_pytest_plugin.py",
+        ("self._known is not None and self._known(call)", "False"),
     ),
     *_of(
         "detmode/mode/listed.py",
@@ -511,6 +522,16 @@ COMPILED = (
         "detmode/sites/forward_memory.py",
         _COMPILED("programs"),
         ("self._callers.keep(number, caller)", "pass"),
+        ("except ValueError:", "except KeyError:"),
+    ),
+    *_of(
+        "detmode/sites/lines.py",
+        "tests/mode " + _COMPILED("programs"),
+        (
+            "            if module is None:\n                module = frame",
+            "            if True:\n                module = frame",
+        ),
+        ("if path is None and (modules", "if path is not None and (modules"),
     ),
     *_of(
         "detmode/runs/graphs.py",

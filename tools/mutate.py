@@ -102,7 +102,9 @@ def check(tree: Path, mutant: Mutant, limit_s: float) -> Outcome:
     seconds = time.monotonic() - begun
     if code is None:
         return Outcome(mutant, KILLED, seconds, f"its tests did not end in {limit_s:.0f} s")
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    # Of pytest's summary, not of what a test logs.
+    summary = ("FAILED tests/", "ERROR tests/")
+    failed = [line for line in output.splitlines() if line.startswith(summary)]
     told = failed[0].split(" - ")[0].partition(" ")[2] if failed else ""
     if code in _NOTICED and told:
         return Outcome(mutant, KILLED, seconds, told)

@@ -151,9 +151,9 @@ class KernelSignature:
         self.n_words = len(words)
         self._layout = _layout_of(kind for _, kind in words)
         self._structs = {
-            each.name: (8 * offset, _layout_of(k for _, k in each.members).pack_into)
+            each.name: (8 * offset, 8 * (offset + len(each.members)), _layout_of(kinds).pack)
             for each, offset in zip(parameters, self.offsets)
-            if each.members
+            if (kinds := [kind for _, kind in each.members])
         }
         self._words = [(name, kind) for name, kind in words if kind != "pointer"]
         self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
@@ -201,14 +201,13 @@ class KernelSignature:
         Raises:
             ValueError: no struct has this name, or these members.
         """
-        packed = bytearray(words)
         for name, members in structs.items():
             try:
-                start, pack_into = self._structs[name]
-                pack_into(packed, start, *members)
+                start, end, pack = self._structs[name]
+                words = words[:start] + pack(*members) + words[end:]
             except (KeyError, struct.error):
                 raise ValueError(f"{self.where}: no struct {name} holds {members}") from None
-        return bytes(packed)
+        return words
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
         numbers = self._numbers.of(arguments)

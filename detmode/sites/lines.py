@@ -115,8 +115,7 @@ def nearest_place(
                 module = _module_in_wrapper(frame)
         elif user is None:
             places = _places.get(id(code))
-            # Not every frame of the interpreter runs a node of the compiler's.
-            if (places is not None and code is not INTERPRETER) or _stands_for_user(frame):
+            if places is not None or _stands_for_user(frame):
                 user = frame
                 place, is_graphs = (places and places.get(frame.f_lasti)) or called_at(frame)
         else:

@@ -247,6 +247,21 @@ def test_the_place_in_a_library_call_is_the_users(mode, line):
     assert [record.site for record in made.records] == line(user)
 
 
+def test_graphs_that_the_program_interprets(mode, line):
+    """A node of the compiler's graph has the line it was made of; others, that of the program."""
+    compiled, own = (torch.fx.symbolic_trace(lambda x: x.cumsum(0)) for _ in range(2))
+    for node in compiled.graph.nodes:
+        node.meta["stack_trace"] = 'File "net.py", line 7'
+
+    def user():
+        torch.fx.Interpreter(compiled).run(torch.ones(3))
+        torch.fx.Interpreter(own).run(torch.ones(3))  # here
+
+    with mode() as made:
+        user()
+    assert [record.site for record in made.records] == ["net.py:7", *line(user)]
+
+
 def test_the_report_is_a_copy(mode):
     """A mode counts on over several blocks; a report that was taken earlier stays as it was."""
     made, reports = mode(), []

@@ -177,11 +177,20 @@ def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine, n
     assert FLAG._waiting + FLAG._active == []
 
 
-def test_one_thread_waits_not_for_itself(on):
+def test_one_thread_waits_not_for_itself(on, monkeypatch):
     """A call within a call, in the same thread, holds what it needs."""
     with deterministic_flag(False):
         assert call_natively(torch.are_deterministic_algorithms_enabled, (), {})
         assert not torch.are_deterministic_algorithms_enabled()
+
+    def call_with_flag_off() -> bool:
+        with deterministic_flag(False):
+            return not torch.are_deterministic_algorithms_enabled()
+
+    monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
+    with Other(natively):
+        pass  # so that there is a thread to look at
+    assert call_natively(call_with_flag_off, (), {})
 
 
 def test_a_native_call_that_waits_holds_nobody_up(on, monkeypatch):

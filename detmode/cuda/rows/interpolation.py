@@ -143,7 +143,7 @@ def _plan(
         length += axis.length
         reads *= -(-out * taps // size)
     write = _write_nothing(interpolation, opmath, align_corners)
-    tables = Tables(write.resized(threads, **_by_name(axes)), length, opmath)
+    tables = Tables(write.resized(threads, **dict(zip("whd", axes))), length, opmath)
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
     is_one_row = len(axes) == 1 or axes[0].out * inner == 1
