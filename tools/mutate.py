@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import re
 import subprocess
 import sys
 import time
@@ -103,9 +104,8 @@ def check(tree: Path, mutant: Mutant, limit_s: float) -> Outcome:
     if code is None:
         return Outcome(mutant, KILLED, seconds, f"its tests did not end in {limit_s:.0f} s")
     # Of pytest's summary, not of what a test logs.
-    summary = ("FAILED tests/", "ERROR tests/")
-    failed = [line for line in output.splitlines() if line.startswith(summary)]
-    told = failed[0].split(" - ")[0].partition(" ")[2] if failed else ""
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+\.py.*)", output, re.MULTILINE)
+    told = failed[0].split(" - ")[0] if failed else ""
     if code in _NOTICED and told:
         return Outcome(mutant, KILLED, seconds, told)
     if code == 0:
@@ -154,8 +154,8 @@ def page(outcomes: Iterable[Outcome], commit: str) -> str:
     rows = [
         (
             f"`{each.mutant.file}`",
-            f"`{each.mutant.old.strip()}`".replace("|", "\\|"),
-            f"`{each.mutant.new.strip()}`".replace("|", "\\|"),
+            _cell(each.mutant.old),
+            _cell(each.mutant.new),
             f"{each.outcome}: `{each.told}`" if each.told else each.outcome,
         )
         for each in found
@@ -169,6 +169,11 @@ def page(outcomes: Iterable[Outcome], commit: str) -> str:
         + tabulate(rows, headers=heads, tablefmt="pipe", disable_numparse=True)
         + "\n"
     )
+
+
+def _cell(code: str) -> str:
+    """Code on one line of a table."""
+    return f"`{' '.join(code.split())}`".replace("|", "\\|")
 
 
 def parser() -> argparse.ArgumentParser:
