@@ -126,6 +126,15 @@ def test_assignment(
     assert_last_wins(got, self, to, part)
 
 
+def test_a_scalar_takes_several() -> None:
+    """A tensor without dimensions is a vector of one element, of which an index names many."""
+    total, index = torch.tensor(1.0), torch.zeros(3, dtype=torch.int64)
+    with DeterministicMode(simulate="cuda"):
+        assert total.scatter_add(0, index, torch.tensor([1.0, 2.0, 3.0])) == 7
+        with pytest.raises(RuntimeError, match=r"index, \[3\], should be no larger than src, \[2\]"):
+            scatter(total, 0, index, torch.ones(2))
+
+
 def test_methods() -> None:
     """``scatter_`` and the backward of ``topk`` are substituted; other strides run natively."""
     mode = DeterministicMode(simulate="cuda")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from functools import lru_cache
 
 from detmode.cuda import magic_numbers
 
@@ -26,6 +27,7 @@ def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Wind
     return Window(stride, magic, padding, dilation, step, *parts)
 
 
+@lru_cache(maxsize=4096)  # shapes vary, and their axes less so
 def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
     """The windows along an axis, without those that begin behind it and its first padding.
 

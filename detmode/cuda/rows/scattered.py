@@ -75,22 +75,23 @@ def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
         return
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"scatter(): index should be int64 or int32, but got {index.dtype}")
-    _check_shapes(self.shape, axis, index.shape, src.shape)
-
-
-@planned
-def _check_shapes(self: torch.Size, axis: int, index: torch.Size, src: torch.Size) -> None:
-    own, named, given = list(self) or [1], list(index) or [1], list(src) or [1]
-    fits = len(own) == len(named) == len(given)
-    if fits:
+    own, named = list(self.shape) or [1], list(index.shape) or [1]
+    if len(own) == len(named):
         # In the dimension itself an index has as many positions as it likes.
         own[axis] = named[axis]
-        # Equal sizes are the rule, and quickest compared as a whole.
-        fits = own == named == given or (all(map(le, named, given)) and all(map(le, named, own)))
-    if not fits:
+    # Equal sizes are the rule, and quickest compared as a whole.
+    if own != named or index.shape != src.shape:
+        _check_sizes(self, axis, own, named, list(src.shape) or [1])
+
+
+def _check_sizes(
+    self: Tensor, axis: int, own: list[int], named: list[int], given: list[int]
+) -> None:
+    fits = len(own) == len(named) == len(given)
+    if not (fits and all(map(le, named, given)) and all(map(le, named, own))):
         raise RuntimeError(
             f"scatter(): index, {named}, should be no larger than src, {given}, nor than self, "
-            f"{list(self) or [1]}, apart from dimension {axis}"
+            f"{list(self.shape) or [1]}, apart from dimension {axis}"
         )
 
 
