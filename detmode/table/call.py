@@ -44,8 +44,8 @@ class Signature:
             for argument in arguments
             if not _WITHOUT_TENSORS.issuperset(_TYPE.findall(str(argument.type)))
         )
-        # Python binds them, in a third of the time that a copy of the defaults takes. The names of
-        # the schema are no parameters: some are Python's keywords.
+        # Python binds them, sooner than a copy of the defaults could be filled. The names of the
+        # schema are no parameters: some are Python's keywords.
         taken = ", ".join(f"a{i}=defaults[{name!r}]" for i, name in enumerate(self.names))
         items = ", ".join(f"{name!r}: a{i}" for i, name in enumerate(self.names))
         self.positional: Callable[..., dict[str, Any]] = eval(
