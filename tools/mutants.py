@@ -319,17 +319,12 @@ STATE = (
         ("self._chosen = after = found", "after = found"),
         ("if len(self._active) > 1:", "if False:"),
         ("if self._active or self._waiting:", "if self._active:"),
-        ("if frame.f_code is self.waiter:", "if False:"),
-        ("self._suspects |= threads", "pass"),
-        ("self._suspects -= {thread", "{thread"),
-        ("- own\n", "\n"),
     ),
     *_of(
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("(holding, FILL, False, is_wish=True)", "(holding, FILL, False)"),
         ("        or FILL._waiting\n", ""),
-        ("native_calls.begun.add(_get_thread())", "pass"),
         ("FILL.end_wishes()", "pass"),
     ),
     *_of(

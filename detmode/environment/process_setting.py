@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from detmode.cuda.undo import Lock, Undo
+from detmode.cuda.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
 
@@ -32,60 +30,8 @@ _set_flag = torch._C._set_deterministic_algorithms
 PATIENCE = 60.0
 """The seconds that a call waits for calls of other threads that need another value."""
 
-
-class NativeCalls:
-    """The calls in progress, in all threads, that need PyTorch's deterministic paths.
-
-    They are frequent and short, so nothing is done at the end of one, and nothing can be left
-    behind. Whether a thread is in one is read from its stack, once another thread needs to know.
-
-    Attributes:
-        begun: the threads that may be in one. A thread adds itself before each.
-        maker: the code of the function that makes them, and adds the thread.
-        waiter: the code of the function that it calls to wait for other calls before.
-    """
-
-    maker: CodeType
-    waiter: CodeType
-
-    def __init__(self) -> None:
-        self.begun: set[int] = set()
-        # Those whose stacks are being read, or were in a call when they were. A thread that begins
-        # a call meanwhile is in both sets.
-        self._suspects: set[int] = set()
-        self._lock = Lock()
-
-    def here(self) -> bool:
-        """Return whether the current thread is in one."""
-        return self._has_one(sys._getframe())
-
-    def elsewhere(self) -> bool:
-        """Return whether another thread is in one."""
-        own = {_get_thread()}
-        if not self._suspects and self.begun <= own:
-            return False
-        others = (self.begun | self._suspects) - own
-        return bool(others) and self._lock.run(self._is_in_one, others)
-
-    def _is_in_one(self, threads: set[int]) -> bool:
-        # In this order: wherever an interrupt comes, each thread is in one of the sets.
-        self._suspects |= threads
-        self.begun -= threads
-        frames = sys._current_frames()
-        self._suspects -= {thread for thread in threads if not self._has_one(frames.get(thread))}
-        return not self._suspects.isdisjoint(threads)
-
-    def _has_one(self, frame: FrameType | None) -> bool:
-        while frame is not None:
-            if frame.f_code is self.waiter:
-                frame = frame.f_back  # the maker, whose call has not begun
-            elif frame.f_code is self.maker:
-                return True
-            frame = frame and frame.f_back
-        return False
-
-
-native_calls = NativeCalls()
+native_calls = Calls()
+"""The calls that need PyTorch's deterministic paths."""
 
 
 class ConflictError(RuntimeError):
@@ -221,7 +167,7 @@ class Setting(Generic[T]):
             # it, and waits in turn.
             self._chosen, self._held = self._read(), hold.value
             self._active.append(hold)
-            if not native_calls.elsewhere():
+            if not native_calls.ongoing:
                 self._changes += 1
                 self._write(hold.value)
                 return True
@@ -253,7 +199,7 @@ class Setting(Generic[T]):
             ):
                 return True
         disturbs = self._needed != hold.value and self._read() != hold.value
-        return disturbs and native_calls.elsewhere()
+        return disturbs and bool(native_calls.ongoing) and native_calls.elsewhere()
 
     def _drop(self, hold: holding[T]) -> None:
         if hold in self._waiting:

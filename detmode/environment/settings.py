@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -27,7 +26,6 @@ from detmode.environment.process_setting import (
 
 R = TypeVar("R")
 
-_get_thread = threading.get_ident
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
@@ -39,22 +37,16 @@ def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
     return holding(FLAG, (mode, False))
 
 
-def call_natively(
-    function: Callable[..., R],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    has_settings: bool = False,
-) -> R:
-    """Call ``function`` under the settings of deterministic paths.
+def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
+    """Return ``function``, to be called at once, under the settings of deterministic paths.
 
     Without them, the backward of attention varies under ``warn_only``, and timing chooses the
     algorithm under cuDNN's benchmark, which a program may turn on inside a block.
     """
-    # First: another thread's call that needs other settings sees this one from here on.
-    native_calls.begun.add(_get_thread())
-    if has_settings:
-        FILL.end_wishes()
-    elif (
+    # Registered as in progress first: another thread's call that needs the flag off sees it and
+    # waits.
+    call = native_calls.made(function)
+    if (
         FLAG._active
         or FLAG._waiting
         or FILL._active
@@ -63,20 +55,19 @@ def call_natively(
         or _get_warn_only()
         or _get_benchmark()
     ):
-        return _wait_and_call_natively(function, args, kwargs)
-    return function(*args, **kwargs) if kwargs else function(*args)
+        return functools.partial(_call_with_native_settings, function)
+    return call
 
 
-def _wait_and_call_natively(
-    function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> R:
+def _call_with_native_settings(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
     with deterministic_flag(True), benchmark:
-        return call_natively(function, args, kwargs, True)
+        return native_calls.made(_filled)(function, args, kwargs)
 
 
-native_calls.maker = call_natively.__code__
-native_calls.waiter = _wait_and_call_natively.__code__
+def _filled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    FILL.end_wishes()
+    return function(*args, **kwargs)
 
 
 def _inductor_config() -> Any:

@@ -23,7 +23,7 @@ from detmode.environment.dispatch import (
     untraced,
 )
 from detmode.environment.process_setting import is_flag_on
-from detmode.environment.settings import call_natively, deterministic_flag, no_memory_fill
+from detmode.environment.settings import deterministic_flag, no_memory_fill, with_native_settings
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
@@ -280,7 +280,7 @@ class Interception(CompiledInside):
         """
         match decision.action:
             case "native":
-                return call_natively(call.overload.run, call.args, call.kwargs)
+                return with_native_settings(call.overload.run)(*call.args, **call.kwargs)
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None
                 action = call.row.rule.action

@@ -18,9 +18,9 @@ from detmode.environment.process_setting import holding, native_calls
 from detmode.environment.settings import (
     FILL,
     FLAG,
-    call_natively,
     deterministic_flag,
     no_memory_fill,
+    with_native_settings,
 )
 
 WAITS = 0.05
@@ -32,7 +32,7 @@ def with_flag_off(other: Other) -> None:
 
 
 def natively(other: Other) -> None:
-    call_natively(other.stay, (), {})
+    with_native_settings(other.stay)()
 
 
 def in_a_substitute(other: Other) -> None:
@@ -57,7 +57,7 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
     with Other(with_flag_off) as other:
         start = time.monotonic()
         after(WAITS, other.go_on.set)
-        assert call_natively(torch.are_deterministic_algorithms_enabled, (), {})
+        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
         assert time.monotonic() - start >= WAITS
 
 
@@ -83,7 +83,7 @@ def test_what_needs_other_settings_waits_for_a_native_call(on, needs_other_setti
 def test_calls_that_need_the_same_overlap(on):
     """Native calls do not wait for each other, nor do calls with the flag off."""
     with Other(natively):
-        assert call_natively(torch.are_deterministic_algorithms_enabled, (), {})
+        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
     with Other(with_flag_off), deterministic_flag(False):
         assert not torch.are_deterministic_algorithms_enabled()
 
@@ -92,7 +92,7 @@ def test_a_native_call_has_new_memory_filled(on):
     """A substitute's wish for memory that is not filled gives way to a native call."""
     with Other(in_a_substitute):
         assert not FILL._read()
-        assert call_natively(FILL._read, (), {})
+        assert with_native_settings(FILL._read)()
     with Other(natively), no_memory_fill():
         assert FILL._read()
     assert FILL._read()
@@ -121,7 +121,7 @@ def test_a_native_call_begins_while_a_wish_inside_another_does(on, monkeypatch):
         go_on.wait()
         found.append(FILL._read())
 
-    native = threading.Thread(target=lambda: call_natively(late, (), {}))
+    native = threading.Thread(target=lambda: with_native_settings(late)())
 
     def begin():
         # Called by the wish, which waits for no other thread's call so far.
@@ -138,7 +138,7 @@ def test_a_native_call_begins_while_a_wish_inside_another_does(on, monkeypatch):
             native.join()
 
     monkeypatch.setattr(native_calls, "elsewhere", begin)
-    call_natively(substitute, (), {})
+    with_native_settings(substitute)()
     assert found == [True]
 
 
@@ -162,7 +162,7 @@ def test_what_the_program_chooses_during_a_call_stays(on, nested):
 @pytest.mark.parametrize(
     ("other", "mine", "named"),
     [
-        (with_flag_off, lambda: call_natively(print, (), {}), "PyTorch's deterministic flag"),
+        (with_flag_off, lambda: with_native_settings(print)(), "PyTorch's deterministic flag"),
         (natively, lambda: deterministic_flag(False).__enter__(), "PyTorch's deterministic flag"),
         (natively, lambda: holding(FILL, False).__enter__(), "the filling of uninitialized memory"),
     ],
@@ -180,7 +180,7 @@ def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine, n
 def test_one_thread_waits_not_for_itself(on, monkeypatch):
     """A call within a call, in the same thread, holds what it needs."""
     with deterministic_flag(False):
-        assert call_natively(torch.are_deterministic_algorithms_enabled, (), {})
+        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
         assert not torch.are_deterministic_algorithms_enabled()
 
     def call_with_flag_off() -> bool:
@@ -188,15 +188,13 @@ def test_one_thread_waits_not_for_itself(on, monkeypatch):
             return not torch.are_deterministic_algorithms_enabled()
 
     monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
-    with Other(natively):
-        pass  # so that there is a thread to look at
-    assert call_natively(call_with_flag_off, (), {})
+    assert with_native_settings(call_with_flag_off)()
 
 
 def test_a_native_call_that_waits_holds_nobody_up(on, monkeypatch):
     """The call for which it waits may need other settings still, which the native call lacks."""
     monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
-    native = threading.Thread(target=lambda: call_natively(bool, (), {}))
+    native = threading.Thread(target=lambda: with_native_settings(bool)())
     with deterministic_flag(False):
         native.start()
         while not FLAG._waiting:
@@ -223,9 +221,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
     with Other(with_flag_off):
         assert exit_code_of_child(torch.are_deterministic_algorithms_enabled) == 0
         assert (
-            exit_code_of_child(
-                lambda: call_natively(torch.are_deterministic_algorithms_enabled, (), {})
-            )
+            exit_code_of_child(with_native_settings(torch.are_deterministic_algorithms_enabled))
             == 0
         )
     with Other(natively):

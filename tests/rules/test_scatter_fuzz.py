@@ -131,7 +131,7 @@ def test_a_scalar_takes_several() -> None:
     total, index = torch.tensor(1.0), torch.zeros(3, dtype=torch.int64)
     with DeterministicMode(simulate="cuda"):
         assert total.scatter_add(0, index, torch.tensor([1.0, 2.0, 3.0])) == 7
-        with pytest.raises(RuntimeError, match=r"index, \[3\], should be no larger than src, \[2\]"):
+        with pytest.raises(RuntimeError, match=r"index, \[3\], should be no larger than src"):
             scatter(total, 0, index, torch.ones(2))
 
 
