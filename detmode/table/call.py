@@ -148,6 +148,7 @@ class InterceptedCall(Call):
         traced: bool = False,
     ) -> None:
         signature = overload.signature
+        # As ``bind`` does, without a call more.
         arguments = signature.positional(*args)
         if kwargs:
             arguments.update(kwargs)
