@@ -60,6 +60,10 @@ class Course:
         if len(self._latest) >= _RECENT:
             _lock.run(self._count)
 
+    def __len__(self) -> int:
+        """Return the number of calls."""
+        return self._counted + len(self._latest)
+
     def calls(self) -> list[tuple[int, str | None, int]]:
         """Return the row, the module and the number of calls of each part, in order."""
         return _lock.run(self._parts)
@@ -99,7 +103,6 @@ class RowCounter:
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         self._course = Course()
-        self._calls = 0
 
     def report(self, head: Mapping[str, Any]) -> Report:
         """Return a copy of the rows so far, in the order of their first calls.
@@ -149,7 +152,6 @@ class RowCounter:
             record.modules.setdefault(module, 0)
             record.modules[module] += 1
         self._course.add(id(record), module)
-        self._calls += 1
         if record.count <= _LINES + 1 and self._logger.isEnabledFor(logging.DEBUG):
             self._log(call, decision, record)
         return is_new
@@ -164,7 +166,7 @@ class RowCounter:
         assert call.site is not None
         shapes = [_describe(tensor) for tensor in call.tensors]
         fields = {
-            "call": self._calls,
+            "call": len(self._course),
             "overload": record.overload,
             "action": record.action,
             "family": record.family,

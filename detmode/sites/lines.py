@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any
 
 import torch
+import wrapt
 
 from detmode.sites.by_id import ById
 from detmode.sites.cells import place_in
@@ -25,10 +27,21 @@ _ENGINE_CALL = torch.autograd.graph._engine_run_backward.__code__
 WRAPPERS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "external_utils.py")
 """The file of the functions in which Dynamo calls a module or a function of PyTorch's own."""
 
-_WRAPPING = "torch._dynamo.external_utils"
+# What Dynamo has compiled: until then, no frame is one of its wrappers'.
+_compiled: list[Any] = []
 
 # For each code object, by instruction.
 _places: ById[dict[int, tuple[CallSite, bool]]] = ById()
+# Of all code that is not the user's.
+_NONE: dict[int, tuple[CallSite, bool]] = {}
+
+
+def _follow_dynamo(convert_frame: ModuleType) -> None:
+    global _compiled
+    _compiled = convert_frame.input_codes.seen
+
+
+wrapt.register_post_import_hook(_follow_dynamo, "torch._dynamo.convert_frame")
 
 
 def own_line(frame: FrameType | None) -> str | None:
@@ -65,18 +78,16 @@ def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.
     """
     user: FrameType | None = None
     modules: list[torch.nn.Module] = []
-    # Until Dynamo is imported, no frame is one of its wrappers'.
-    has_wrappers = _WRAPPING in sys.modules
+    has_wrappers = bool(_compiled)
     while frame is not None:
         code = frame.f_code
         if code is _MODULE_CALL:
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
-        elif has_wrappers and code.co_name == "inner" and code.co_filename == WRAPPERS:
-            called = _module_in_wrapper(frame)
+        elif has_wrappers and (called := _module_in_wrapper(frame)) is not None:
             # Where Dynamo does not trace the module's call, that has a frame of its own.
-            if called is not None and called not in modules[-1:]:
+            if called not in modules[-1:]:
                 modules.append(called)
         elif user is None and _stands_for_user(frame):
             user = frame
@@ -99,33 +110,24 @@ def nearest_place(
         start: the first frame to look at.
         paths: those of the modules.
     """
-    user: FrameType | None = None
-    module: torch.nn.Module | None = None
-    has_wrappers = _WRAPPING in sys.modules
-    frame = start
-    while frame is not None:
-        code = frame.f_code
-        if code is _MODULE_CALL:
-            if module is None:
-                module = frame.f_locals["self"]
-        elif code is _ENGINE_CALL:
+    user = start
+    while user is not None:
+        code = user.f_code
+        places = _places.get(id(code))
+        if places is None:
+            if code is _ENGINE_CALL:
+                return None
+            if _stands_for_user(user):
+                break
+            if code is not INTERPRETER:
+                _places.keep(code, _NONE)
+        elif places is not _NONE:
             break
-        elif has_wrappers and code.co_name == "inner" and code.co_filename == WRAPPERS:
-            if module is None:
-                module = _module_in_wrapper(frame)
-        elif user is None:
-            places = _places.get(id(code))
-            if places is not None or _stands_for_user(frame):
-                user = frame
-                place, is_graphs = (places and places.get(frame.f_lasti)) or called_at(frame)
-        else:
-            frame = frame.f_back
-            continue
-        if user is not None and module is not None:
-            break
-        frame = frame.f_back
-    if user is None:
+        user = user.f_back
+    else:
         return None
+    place, is_graphs = (places and places.get(user.f_lasti)) or called_at(user)
+    module = _innermost_module(start)
     if module is not None:
         path = paths.known.get(id(module))
         if path is None and (modules := surroundings(start)[1]):
@@ -134,8 +136,27 @@ def nearest_place(
     return user, place, is_graphs
 
 
+def _innermost_module(frame: FrameType | None) -> torch.nn.Module | None:
+    """Return the innermost module being called; in a backward, one that it calls itself."""
+    has_wrappers = bool(_compiled)
+    while frame is not None:
+        code = frame.f_code
+        if code is _MODULE_CALL:
+            module: torch.nn.Module = frame.f_locals["self"]
+            return module
+        if code is _ENGINE_CALL:
+            return None
+        if has_wrappers and (called := _module_in_wrapper(frame)) is not None:
+            return called
+        frame = frame.f_back
+    return None
+
+
 def _module_in_wrapper(frame: FrameType) -> torch.nn.Module | None:
-    """Return the module that a frame of one of Dynamo's wrappers calls, if it calls one."""
+    """Return the module that a frame calls, if it is one of Dynamo's wrappers."""
+    code = frame.f_code
+    if code.co_name != "inner" or code.co_filename != WRAPPERS:
+        return None
     called = frame.f_locals.get("fn")
     return called if isinstance(called, torch.nn.Module) else None
 
@@ -164,9 +185,7 @@ def nearest(frame: FrameType | None) -> FrameType | None:
 def called_at(frame: FrameType) -> tuple[CallSite, bool]:
     """Return the place of a user's frame, in no module, and whether the frame runs a graph."""
     code = frame.f_code
-    places = _places.get(id(code))
-    if places is None:
-        places = _places.keep(code, {})
+    places = _places.get(id(code)) or _places.keep(code, {})
     place = places.get(frame.f_lasti)
     if place is None:
         file, line = code.co_filename, frame.f_lineno
