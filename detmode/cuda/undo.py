@@ -171,15 +171,16 @@ class Calls:
 
     def __init__(self) -> None:
         self.ongoing: set[_Call] = set()
+        # The set's own methods are in C, where no signal handler runs.
+        self._begin, self._end = self.ongoing.add, self.ongoing.discard
         _registries.add(self)
 
     def made(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return ``function``, to be called at once: in progress until it is dropped."""
         call = functools.partial(function)
-        # The set's own method is in C, where no signal handler runs.
-        known = _Call(call, self.ongoing.discard)
+        known = _Call(call, self._end)
         known.thread = _get_thread()
-        self.ongoing.add(known)
+        self._begin(known)
         return call
 
     def here(self) -> bool:
@@ -194,7 +195,7 @@ class Calls:
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.
-        self.ongoing = {call for call in self.ongoing if call.thread == _get_thread()}
+        self.ongoing -= {call for call in self.ongoing if call.thread != _get_thread()}
 
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()

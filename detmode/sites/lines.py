@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -119,15 +119,19 @@ def nearest_place(
                 return None
             if _stands_for_user(user):
                 break
-            if code is not INTERPRETER:
+            if code is not _MODULE_CALL and code is not INTERPRETER and not _is_wrapper(code):
                 _places.keep(code, _NONE)
         elif places is not _NONE:
             break
+        elif user is start:
+            # Nor does it call a module.
+            start = user = user.f_back
+            continue
         user = user.f_back
     else:
         return None
     place, is_graphs = (places and places.get(user.f_lasti)) or called_at(user)
-    module = _innermost_module(start)
+    module = _innermost_module(user.f_back if user is start else start)
     if module is not None:
         path = paths.known.get(id(module))
         if path is None and (modules := surroundings(start)[1]):
@@ -138,13 +142,14 @@ def nearest_place(
 
 def _innermost_module(frame: FrameType | None) -> torch.nn.Module | None:
     """Return the innermost module being called; in a backward, one that it calls itself."""
-    has_wrappers = bool(_compiled)
+    # A program may be many frames deep, and local names are looked up sooner.
+    module_call, engine_call, has_wrappers = _MODULE_CALL, _ENGINE_CALL, bool(_compiled)
     while frame is not None:
         code = frame.f_code
-        if code is _MODULE_CALL:
+        if code is module_call:
             module: torch.nn.Module = frame.f_locals["self"]
             return module
-        if code is _ENGINE_CALL:
+        if code is engine_call:
             return None
         if has_wrappers and (called := _module_in_wrapper(frame)) is not None:
             return called
@@ -152,12 +157,13 @@ def _innermost_module(frame: FrameType | None) -> torch.nn.Module | None:
     return None
 
 
+def _is_wrapper(code: CodeType) -> bool:
+    return code.co_name == "inner" and code.co_filename == WRAPPERS
+
+
 def _module_in_wrapper(frame: FrameType) -> torch.nn.Module | None:
     """Return the module that a frame calls, if it is one of Dynamo's wrappers."""
-    code = frame.f_code
-    if code.co_name != "inner" or code.co_filename != WRAPPERS:
-        return None
-    called = frame.f_locals.get("fn")
+    called = frame.f_locals.get("fn") if _is_wrapper(frame.f_code) else None
     return called if isinstance(called, torch.nn.Module) else None
 
 
