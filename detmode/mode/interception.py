@@ -209,7 +209,7 @@ class Interception(CompiledInside):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
             return overload.func(*args, **kwargs)
-        call = InterceptedCall(overload, args, kwargs, self._simulate, traced)
+        call = InterceptedCall.of(overload, args, kwargs, self._simulate, traced)
         if site is not None:
             call.site, outer, call.name = site_from(site, self._memory.caller())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)

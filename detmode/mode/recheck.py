@@ -157,7 +157,7 @@ class _Sampled:
 
     def _intercepted(self) -> InterceptedCall:
         kwargs = {name: value for name, value in self.kwargs.items() if name != SITE}
-        return InterceptedCall(self.overload, self.args, kwargs, self.level._simulate)
+        return InterceptedCall.of(self.overload, self.args, kwargs, self.level._simulate)
 
 
 class Recheck:

@@ -18,7 +18,7 @@ from detmode.mode.decide import Decision
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
-from detmode.sites.observers import repetition
+from detmode.sites.observers import repetition, repetitions
 from detmode.table.call import InterceptedCall
 from detmode.table.rule import Native, Rule, Substitute
 
@@ -142,7 +142,7 @@ class RowCounter:
             # Another thread may have begun the row meanwhile.
             record = self._rows.setdefault(line, made)
             is_new = record is made
-        if repetition.actions is not None:
+        if repetitions and repetition.actions is not None:
             repetition.actions.append(action)
             return is_new
         # Autograd's threads count at the same time. Each of these statements calls nothing between

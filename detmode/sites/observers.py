@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from detmode.environment.dispatch import CompiledInside, autocast_inside
 from detmode.table.call_site import CallSite
 
-__all__ = ["Observer", "observer", "repeated", "repetition"]
+__all__ = ["Observer", "observer", "repeated", "repetition", "repetitions"]
 
 
 class _Thread(threading.local):
@@ -111,6 +111,9 @@ class _Repetition(threading.local):
 repetition = _Repetition()
 """While the calls that the thread makes repeat one of the program: a mode's actions on them."""
 
+repetitions: set[object] = set()
+"""Those of all threads, to be asked first: a value of the thread's own is not found as soon."""
+
 
 @contextmanager
 def repeated() -> Iterator[list[str]]:
@@ -121,7 +124,9 @@ def repeated() -> Iterator[list[str]]:
     """
     saved, filters = repetition.actions, warnings.filters
     actions: list[str] = []
+    ongoing = object()
     try:
+        repetitions.add(ongoing)
         repetition.actions = actions
         # No warning is repeated, or raised by a filter. catch_warnings would make Python forget
         # which lines have already warned.
@@ -129,3 +134,4 @@ def repeated() -> Iterator[list[str]]:
         yield actions
     finally:
         repetition.actions, warnings.filters = saved, filters
+        repetitions.discard(ongoing)

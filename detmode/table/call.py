@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 _TENSOR = torch.Tensor
+_new = object.__new__
 _TYPE = re.compile(r"\w+")
 _WITHOUT_TENSORS = frozenset(
     {"bool", "complex", "float", "int", "number", "str", "Device", "Generator", "List", "Optional"}
@@ -123,15 +124,11 @@ class Call:
 class InterceptedCall(Call):
     """A call that a mode intercepts.
 
-    Args:
+    Attributes:
         overload: the facts about the called overload.
+        name: the overload as reports show it; compiled code may call another variant.
         args: the positional arguments, as they were given.
         kwargs: the others, as they were given.
-        pretend: a device type; CPU and meta tensors then count as tensors on that device.
-        traced: true if nothing is to be launched for the call.
-
-    Attributes:
-        name: the overload as reports show it; compiled code may call another variant.
         row: the first row whose condition holds; ``None`` without one.
         site: the place where the call is made, once it has been looked up.
         notes: those of the forward calls whose backward makes the call, once looked up.
@@ -139,33 +136,54 @@ class InterceptedCall(Call):
 
     __slots__ = ("args", "kwargs", "name", "notes", "overload", "row", "site")
 
-    def __init__(
-        self,
+    overload: OverloadInfo
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    site: CallSite | None
+    notes: Sequence[Note] | None
+    row: FamilyRule | None
+
+    @classmethod
+    def of(
+        cls,
         overload: OverloadInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pretend: str | None = None,
         traced: bool = False,
-    ) -> None:
+    ) -> InterceptedCall:
+        """Return a call of an overload.
+
+        Args:
+            overload: the facts about it.
+            args: the positional arguments, as they were given.
+            kwargs: the others, as they were given.
+            pretend: a device type; CPU and meta tensors then count as tensors on that device.
+            traced: true if nothing is to be launched for the call.
+        """
         signature = overload.signature
         # As ``bind`` does, without a call more.
         arguments = signature.positional(*args)
         if kwargs:
             arguments.update(kwargs)
-        Call.__init__(self, overload.func, arguments, pretend, signature.tensors)
-        self.overload = overload
-        self.name = overload.name
-        self.args = args
-        self.kwargs = kwargs
-        self.site: CallSite | None = None
-        self.notes: Sequence[Note] | None = None
-        self.row: FamilyRule | None = None
+        # Before Python 3.13, calling a class takes longer than calling these one by one.
+        call = _new(cls)
+        Call.__init__(call, overload.func, arguments, pretend, signature.tensors)
+        call.overload = overload
+        call.name = overload.name
+        call.args = args
+        call.kwargs = kwargs
+        call.site = None
+        call.notes = None
+        call.row = None
         if traced:
-            self.launches_on = None
+            call.launches_on = None
         for row, holds in overload.chain:
-            if holds(self):
-                self.row = row
+            if holds(call):
+                call.row = row
                 break
+        return call
 
     def run(self) -> Any:
         """Make the call by ATen."""
