@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -86,19 +87,22 @@ _MAGIC = [_magic_number(n) for n in range(_KNOWN)]
 
 def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = (value,) if isinstance(value, int) else tuple(value)
-    y = z = 1
-    match sizes:
-        case (x,):
-            pass
-        case (x, y):
-            pass
-        case (x, y, z):
-            pass
-        case _:
-            raise ValueError(f"{caller}(): {name} must have 1 to 3 sizes, but got {sizes}")
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{caller}(): {name} must have 1 to 3 sizes, but got {sizes}")
+    x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
     if x < 0 or y < 0 or z < 0:
         raise ValueError(f"{caller}(): {name} must not be negative, but got {sizes}")
     return x, y, z
+
+
+def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = blocks = _triple(caller, "grid", grid)
+    if x >= 2**31 or y > 65535 or z > 65535:
+        raise ValueError(
+            f"{caller}(): grid must be below 2**31 along x, at most 65535 along y and z, but "
+            f"got {blocks}"
+        )
+    return blocks
 
 
 def checked_sizes(
@@ -109,17 +113,12 @@ def checked_sizes(
     Raises:
         ValueError: sizes that no GPU launches; the message begins with `caller`.
     """
-    blocks, threads = _triple(caller, "grid", grid), _triple(caller, "block", block)
-    if not 1 <= threads[0] * threads[1] * threads[2] <= 1024 or threads[2] > 64:
+    threads = _triple(caller, "block", block)
+    if not 1 <= math.prod(threads) <= 1024 or threads[2] > 64:
         raise ValueError(
             f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got {threads}"
         )
-    if blocks[0] >= 2**31 or blocks[1] > 65535 or blocks[2] > 65535:
-        raise ValueError(
-            f"{caller}(): grid must be below 2**31 along x, at most 65535 along y and z, but "
-            f"got {blocks}"
-        )
-    return blocks, threads
+    return _checked_grid(caller, grid), threads
 
 
 def _grid_for(threads: int) -> tuple[int, int, int]:
@@ -215,22 +214,34 @@ class Launch:
         made._plan(source, entry, *checked_sizes("launch_blocks", grid, block), shared, numbers)
         return made
 
-    def resized(self, threads: int, /, **structs: Sequence[int | float]) -> Launch:
-        """Return this launch with other threads, and other members of some structs.
+    def resized(self, threads: int, /, **numbers: object) -> Launch:
+        """Return this launch with other threads, and some other numbers.
 
         It takes a third of the time of a new one, of which all numbers are checked and packed.
 
+        Args:
+            threads: as for `launch`.
+            numbers: adjacent ones among the kernel's parameters, in their order; of a struct, the
+                values of its members.
+
         Raises:
-            ValueError: ``threads`` is negative, a struct is not as the kernel declares it, or this
+            ValueError: ``threads`` is negative, the kernel does not take such numbers, or this
                 launch has an explicit grid and block.
         """
+        if self._how[3] != (BLOCK, 1, 1):
+            raise ValueError(f"resized(): {self!r} was made by of_blocks; call resized_blocks")
+        return self._resized(_grid_for(threads), numbers)
+
+    def resized_blocks(self, grid: int | Sequence[int], /, **numbers: object) -> Launch:
+        """Return this launch with another grid, and some other numbers; as `resized` otherwise."""
+        return self._resized(_checked_grid("resized_blocks", grid), numbers)
+
+    def _resized(self, grid: tuple[int, int, int], numbers: dict[str, object]) -> Launch:
         source, entry, _, block, shared = self._how
-        if block != (BLOCK, 1, 1):
-            raise ValueError(f"resized(): {self!r} was made by of_blocks; make a new one")
         made = Launch.__new__(Launch)
-        made._how = source, entry, _grid_for(threads), block, shared
+        made._how = source, entry, grid, block, shared
         made._signature = self._signature
-        made._words = self._signature.with_structs(self._words, structs)
+        made._words = self._signature.with_numbers(self._words, numbers)
         return made
 
     def _plan(
@@ -358,12 +369,17 @@ def empty(
     Floating-point and complex elements are NaN, integers have the bytes 0xA5, bools are True, so an
     element that a kernel forgets shows. On CUDA it is `torch.empty`.
     """
-    return _poison(torch.empty(shape, dtype=dtype, device=device, memory_format=memory_format))
+    # PyTorch reads sizes one by one in two thirds of the time that it takes for a sequence.
+    sizes = shape or ((),)
+    return _poison(torch.empty(*sizes, dtype=dtype, device=device, memory_format=memory_format))
 
 
-def new_empty(input: Tensor, shape: Sequence[int]) -> Tensor:
-    """`input.new_empty(shape)`, on the CPU filled as by `empty`. Quicker than `empty`."""
-    return _poison(input.new_empty(shape))
+def new_empty(input: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """`input.new_empty(shape, dtype=dtype)`, on the CPU filled as by `empty`. Quicker than it."""
+    sizes = shape or ((),)
+    if dtype is None:
+        return _poison(input.new_empty(*sizes))
+    return _poison(input.new_empty(*sizes, dtype=dtype))
 
 
 def empty_like(

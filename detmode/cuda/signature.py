@@ -150,11 +150,8 @@ class KernelSignature:
             words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
         self.n_words = len(words)
         self._layout = _layout_of(kind for _, kind in words)
-        self._structs = {
-            each.name: (8 * offset, 8 * (offset + len(each.members)), _layout_of(kinds).pack)
-            for each, offset in zip(parameters, self.offsets)
-            if (kinds := [kind for _, kind in each.members])
-        }
+        # By the names of adjacent numbers.
+        self._runs: dict[tuple[str, ...], tuple[int, int, Callable[..., bytes]]] = {}
         self._words = [(name, kind) for name, kind in words if kind != "pointer"]
         self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
         self.pointer_words = [self.offsets[i] for i in self.pointers]
@@ -195,19 +192,42 @@ class KernelSignature:
             pass
         refuse_names(self.where, arguments, self._tensors.names)
 
-    def with_structs(self, words: bytes, structs: Mapping[str, Sequence[int | float]]) -> bytes:
-        """Replace structs in what :meth:`bind_numbers` gave, by the values of their members.
+    def with_numbers(self, words: bytes, numbers: Mapping[str, Any]) -> bytes:
+        """Replace adjacent numbers in what :meth:`bind_numbers` gave.
+
+        Args:
+            words: what it gave.
+            numbers: by name, in the order of the parameters; of a struct, its members' values.
 
         Raises:
-            ValueError: no struct has this name, or these members.
+            ValueError: they are no adjacent parameters, or do not hold such numbers.
         """
-        for name, members in structs.items():
-            try:
-                start, end, pack = self._structs[name]
-                words = words[:start] + pack(*members) + words[end:]
-            except (KeyError, struct.error):
-                raise ValueError(f"{self.where}: no struct {name} holds {members}") from None
-        return words
+        names = tuple(numbers)
+        start, end, pack = self._runs.get(names) or self._run_of(names)
+        try:
+            return words[:start] + pack(*numbers.values()) + words[end:]
+        except (TypeError, struct.error):
+            raise ValueError(
+                f"{self.where}: {', '.join(names)} cannot hold {(*numbers.values(),)}"
+            ) from None
+
+    def _run_of(self, names: tuple[str, ...]) -> tuple[int, int, Callable[..., bytes]]:
+        """Return where adjacent numbers begin and end in the words' bytes, and what packs them."""
+        known = [each.name for each in self.parameters]
+        first = known.index(names[0]) if names and names[0] in known else 0
+        run = self.parameters[first : first + len(names)]
+        if [(each.name, each.kind == "pointer") for each in run] != [
+            (name, False) for name in names
+        ]:
+            raise ValueError(
+                f"{self.where}: {', '.join(names)} are no adjacent numbers of the kernel, whose "
+                f"parameters are {', '.join(known)}"
+            )
+        kinds = [kind for each in run for _, kind in each.members or [each[:2]]]
+        start = 8 * self.offsets[first]
+        found = start, start + 8 * len(kinds), _packer(_layout_of(kinds), run)
+        self._runs[names] = found
+        return found
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
         numbers = self._numbers.of(arguments)

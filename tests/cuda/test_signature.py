@@ -124,27 +124,36 @@ def test_a_launch_that_is_kept() -> None:
 
 
 def test_a_launch_of_another_size() -> None:
-    """It has the new threads and members, and all else as the launch has it, which stays."""
+    """It has the new threads or grid and numbers, and all else as the launch, which stays."""
     output = torch.zeros(4, dtype=torch.int64)
     first = Launch(WARP, "by_value", 0, both=Mixed(0, 0, 0.0), after=9)
-    second = first.resized(1, both=(-7, 2**62, 0.75))
     first(output=output)
     assert output.tolist() == [0, 0, 0, 0]
-    second(output=output)
-    assert output.tolist() == [-7, 2**62, 3, 9]
-    for name, members in (
-        ("both", (1, 2)),
-        ("both", (1, 2.0, 3.0)),
-        ("both", (1, 2**63, 3.0)),
-        ("b", ()),
+    of_blocks = Launch.of_blocks(WARP, "by_value", 0, 2, both=Mixed(0, 0, 0.0), after=9)
+    for other, members in (
+        (first.resized(1, both=(-7, 2**62, 0.75)), [-7, 2**62, 3, 9]),
+        (first.resized(1, both=(1, 2, 0.5), after=8), [1, 2, 2, 8]),
+        (of_blocks.resized_blocks((1, 1), after=7), [0, 0, 0, 7]),
     ):
-        message = f"warp.cu: by_value: no struct {name} holds {members}"
-        with pytest.raises(ValueError, match=re.escape(message)):
-            first.resized(1, **{name: members})
+        other(output=output)
+        assert output.tolist() == members
+    for numbers, message in (
+        ({"both": (1, 2)}, "both cannot hold ((1, 2),)"),
+        ({"both": (1, 2.0, 3.0)}, "both cannot hold ((1, 2.0, 3.0),)"),
+        ({"both": 1}, "both cannot hold (1,)"),
+        ({"both": (1, 2**63, 3.0), "after": 1}, "both, after cannot hold ("),
+        ({"b": ()}, "b are no adjacent numbers of the kernel, whose parameters are output, both, "),
+        ({"after": 1, "both": (1, 2, 3.0)}, "after, both are no adjacent numbers"),
+        ({"output": 1, "both": (1, 2, 3.0)}, "output, both are no adjacent numbers"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"warp.cu: by_value: {message}")):
+            first.resized(1, **numbers)
     with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
-        first.resized(-1, both=(1, 2, 3.0))
-    with pytest.raises(ValueError, match="was made by of_blocks; make a new one"):
-        Launch.of_blocks(WARP, "by_value", 1, 1, both=Mixed(0, 0, 0.0), after=9).resized(1)
+        first.resized(-1, after=1)
+    with pytest.raises(ValueError, match=r"resized_blocks\(\): grid must be below"):
+        of_blocks.resized_blocks((1, 2**16), after=1)
+    with pytest.raises(ValueError, match="was made by of_blocks; call resized_blocks"):
+        of_blocks.resized(1, after=1)
 
 
 def test_declarations() -> None:

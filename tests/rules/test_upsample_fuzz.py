@@ -121,8 +121,8 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     """Written once for the sizes and the dtype of a stream's calls, short ones alone, and anew
     where nothing lasts; every call gives the same bits.
     """
-    allocated = mock.Mock(wraps=tables.empty)
-    monkeypatch.setattr(tables, "empty", allocated)
+    allocated = mock.Mock(wraps=tables.new_empty)
+    monkeypatch.setattr(tables, "new_empty", allocated)
     tables._kept.cache_clear()
     grad, backward = torch.randn(2, 3, 6, 6), SUBSTITUTES["aten::upsample_bilinear2d_backward"]
 

@@ -26,11 +26,12 @@ struct Axis {
 // The last dimension is the first.
 template <typename opmath_t>
 static __device__ __forceinline__ void read_tables(const opmath_t* tables,
-                                                   const resized_axis (&sizes)[3],
+                                                   const resized_shape& shape,
                                                    Axis<opmath_t> (&axes)[3]) {
 #pragma unroll
   for (int d = 0; d < 3; ++d) {
-    int64_t in = sizes[d].size, out = sizes[d].out, taps = sizes[d].taps;
+    const resized_axis axis = axis_of(shape, d);
+    int64_t in = axis.size, out = axis.out, taps = axis.taps;
     axes[d].in = static_cast<int32_t>(in);
     axes[d].out = static_cast<int32_t>(out);
     axes[d].taps = static_cast<int32_t>(taps);
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void read_tables(const opmath_t* tables,
     axes[d].first = reinterpret_cast<const int32_t*>(tables + out * taps);
     axes[d].low = axes[d].first + out;
     axes[d].high = axes[d].low + in;
-    tables += sizes[d].length;
+    tables += axis.length;
   }
 }
 

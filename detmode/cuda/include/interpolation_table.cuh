@@ -10,13 +10,33 @@
 #include "dtype.cuh"
 #include "index.cuh"
 
-// One dimension, as the launcher describes it: `scale` is input positions per output position, and
-// `taps` are the most that an output position has, and `length` is that of its table in weights. An
-// absent dimension has the sizes 0.
+// What the launcher says: tensors are [outer, (d, h,) w, inner]. Of each dimension, its sizes in
+// the input and in the output, the most taps that an output position has, the length of its table
+// in weights, and input positions per output position. An absent dimension has the sizes 0.
+struct resized_shape {
+  int64_t outer, inner;
+  int64_t w_size, w_out, w_taps, w_length;
+  double w_scale;
+  int64_t h_size, h_out, h_taps, h_length;
+  double h_scale;
+  int64_t d_size, d_out, d_taps, d_length;
+  double d_scale;
+};
+
 struct resized_axis {
-  int64_t size, out, taps, length;
+  int64_t size;
+  int64_t out;
+  int64_t taps;
+  int64_t length;
   double scale;
 };
+
+// A dimension, counted from the last one.
+static __device__ __forceinline__ resized_axis axis_of(const resized_shape& shape, int i) {
+  if (i == 0) return {shape.w_size, shape.w_out, shape.w_taps, shape.w_length, shape.w_scale};
+  if (i == 1) return {shape.h_size, shape.h_out, shape.h_taps, shape.h_length, shape.h_scale};
+  return {shape.d_size, shape.d_out, shape.d_taps, shape.d_length, shape.d_scale};
+}
 
 // One dimension of the forward.
 template <typename opmath_t>
@@ -68,14 +88,14 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
 
 // All dimensions, one thread for each position.
 template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(opmath_t* tables, resized_axis w, resized_axis h, resized_axis d,
-                                bool align_corners) {
-  auto resize_of = [&](const resized_axis& axis) {
+__global__ void upsample_tables(opmath_t* tables, resized_shape shape, bool align_corners) {
+  auto resize_of = [&](int i) {
+    const resized_axis axis = axis_of(shape, i);
     return Resize<opmath_t>{
         axis.size,    axis.out, axis.taps, axis.length, static_cast<opmath_t>(axis.scale),
         align_corners};
   };
-  const Resize<opmath_t> dimensions[3] = {resize_of(w), resize_of(h), resize_of(d)};
+  const Resize<opmath_t> dimensions[3] = {resize_of(0), resize_of(1), resize_of(2)};
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
   for (int64_t t = thread_index(); t < n; t += thread_count()) {

@@ -86,21 +86,21 @@ struct Cubic {
   }
 };
 
-// grad_output is [outer, (d.out, h.out,) w.out, inner], grad_input [outer, (d.size, h.size,)
-// w.size, inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once,
+// grad_output is [outer, (d_out, h_out,) w_out, inner], grad_input [outer, (d_size, h_size,)
+// w_size, inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once,
 // where they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in
 // `inner` as they can be, so that neighbouring threads read neighbours. For channels_last tensors,
 // and for the leading dimensions alone.
 template <typename in_t, typename out_t, int dims, int width, bool packed>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather(const in_t* __restrict__ grad_output, const opmath_t<in_t>* __restrict__ tables,
-                    out_t* __restrict__ grad_input, int64_t outer, int64_t inner, resized_axis w,
-                    resized_axis h, resized_axis d, bool clamps) {
+                    out_t* __restrict__ grad_input, resized_shape shape, bool clamps) {
   using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
   const source_t* source = reinterpret_cast<const source_t*>(grad_output);
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(tables, {w, h, d}, axes);
-  int64_t hop = ceil_div(inner, width), n = outer * hop, stride = packed ? hop : inner;
+  read_tables<opmath_t<in_t>>(tables, shape, axes);
+  int64_t inner = shape.inner, hop = ceil_div(inner, width), n = shape.outer * hop;
+  int64_t stride = packed ? hop : inner;
   int64_t plane = stride;
 #pragma unroll
   for (int a = 0; a < dims; ++a) {
@@ -139,16 +139,15 @@ template <typename in_t, typename out_t, int dims, int rows>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather_rows(const in_t* __restrict__ grad_output,
                          const opmath_t<in_t>* __restrict__ tables, out_t* __restrict__ grad_input,
-                         int64_t outer, resized_axis w, resized_axis h, resized_axis d,
-                         bool clamps) {
+                         resized_shape shape, bool clamps) {
   constexpr int width = 2;
   constexpr int rows_at_once = dims == 1 ? rows : 1;
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(tables, {w, h, d}, axes);
+  read_tables<opmath_t<in_t>>(tables, shape, axes);
   // Rows are neighbours within a plane; with no leading dimension all are.
-  int64_t height = dims > 1 ? h.size : outer, groups = ceil_div(height, rows);
-  int64_t n = dims > 1 ? outer * groups : groups, plane = w.out;
-  if constexpr (dims > 2) n *= d.size;
+  int64_t height = dims > 1 ? shape.h_size : shape.outer, groups = ceil_div(height, rows);
+  int64_t n = dims > 1 ? shape.outer * groups : groups, plane = shape.w_out;
+  if constexpr (dims > 2) n *= shape.d_size;
 #pragma unroll
   for (int a = 1; a < dims; ++a) plane *= axes[a].out;
   int32_t threads = static_cast<int32_t>(blockDim.x), x = static_cast<int32_t>(threadIdx.x);
@@ -185,7 +184,7 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
           if constexpr (dims > 1) {
             axes[1].at = static_cast<int32_t>(first);
             opmath_t<in_t> values[rows][width];
-            gather_rows<dims - 1, rows>(source, w.out, next, clamps, axes + 1, values);
+            gather_rows<dims - 1, rows>(source, shape.w_out, next, clamps, axes + 1, values);
 #pragma unroll
             for (int r = 0; r < rows; ++r) keep(r, values[r]);
           }
@@ -195,8 +194,8 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
             opmath_t<in_t> values[width] = {};
             if constexpr (dims > 1) axes[1].at = static_cast<int32_t>(first) + r;
             if (r < count)
-              gather_all<dims - 1, width>(source, w.out, next, width, clamps, axes + 1, values);
-            if constexpr (dims == 1) source += w.out;
+              gather_all<dims - 1, width>(source, shape.w_out, next, width, clamps, axes + 1, values);
+            if constexpr (dims == 1) source += shape.w_out;
             keep(r, values);
           }
         }
@@ -209,9 +208,9 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
       if (last == end) break;
       begin = last + 1;
     }
-    out_t* target = grad_input + row * w.size + axes[0].at;
+    out_t* target = grad_input + row * shape.w_size + axes[0].at;
 #pragma unroll
-    for (int r = 0; r < rows; ++r, target += w.size) {
+    for (int r = 0; r < rows; ++r, target += shape.w_size) {
       if (owns && r < count) *target = static_cast<out_t>(add_rn(sums[r], opmath_t<in_t>(0)));
     }
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +14,12 @@ from detmode.cuda import Launch, ctype, empty, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
     ABSENT,
+    NO_SHAPE,
+    NUMBERS,
     PACKED,
     ROWS,
     SOURCE,
     WIDTH,
-    Axis,
     Interpolation,
     Tables,
     ratio_of,
@@ -31,8 +32,8 @@ MAX_READS = 64
 MANY = 1 << 16
 # Threads from which each serves several channels or rows: with fewer, more threads are worth more.
 SEVERAL = 1 << 16
-# The largest grid along y.
-MAX_GROUPS = 65535
+# The threads of a block, and the largest grid along y.
+BLOCK, MAX_GROUPS = 256, 65535
 
 
 def gather_backward(
@@ -131,49 +132,75 @@ def _plan(
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
     at_once = opmath.itemsize // 4
-    axes, threads, length, reads = [], 0, 0, 1
+    numbers: list[Any] = []
+    threads, length, reads = 0, 0, 1
     for size, out, scale in zip(sizes[::-1], output_size[::-1], scales[::-1]):
         if size >= 1 << 31 or out >= 1 << 31:
             raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
         ratio = ratio_of(size, out, align_corners, scale)
         taps = interpolation.taps(size, ratio)
-        axis = Axis(size, out, taps, out * taps - (-(out + 2 * size) // at_once), ratio)
-        axes.append(axis)
+        part = out * taps - (-(out + 2 * size) // at_once)
+        numbers += size, out, taps, part, ratio
         threads += size + out
-        length += axis.length
+        length += part
         reads *= -(-out * taps // size)
-    write = _write_nothing(interpolation, opmath, align_corners)
-    tables = Tables(write.resized(threads, **dict(zip("whd", axes))), length, opmath)
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
-    is_one_row = len(axes) == 1 or axes[0].out * inner == 1
+    write = _write_nothing(interpolation, opmath, align_corners)
+    write = write.resized(threads, shape=_shape(outer, inner, numbers))
+    tables = Tables(write, length, opmath)
+    row = output_size[-1] * inner
     numel = math.prod(input_size)
     many = inner == 1 and numel >= MANY
     clamps = interpolation.clamps
-    if is_one_row or reads <= MAX_READS or many:
-        return _Plan(tables, _gather(dtype, dtype, outer, inner, axes, numel, is_aligned, clamps))
-    row, outer_last = axes[0].out * inner, outer * math.prod(axis.size for axis in axes[1:])
-    numel_first = outer_last * row
+    if len(sizes) == 1 or row == 1 or reads <= MAX_READS or many:
+        gather = _gather(dtype, dtype, outer, inner, numbers, numel, is_aligned, clamps)
+        return _Plan(tables, gather)
+    last, leading = numbers[:NUMBERS], numbers[NUMBERS:]
+    _, _, _, skipped, _ = last
+    outer_last = outer * math.prod(sizes[:-1])
     return _Plan(
         tables,
-        _gather(dtype, opmath, outer, row, axes[1:], numel_first, is_aligned, clamps),
-        _gather(opmath, dtype, outer_last, inner, axes[:1], numel, True, clamps),
+        _gather(dtype, opmath, outer, row, leading, outer_last * row, is_aligned, clamps),
+        _gather(opmath, dtype, outer_last, inner, last, numel, True, clamps),
         (outer_last, row),
-        axes[0].length,
+        skipped,
     )
+
+
+def _shape(outer: int, inner: int, numbers: list[Any]) -> tuple[Any, ...]:
+    """`Shape`; a named one would take a microsecond more."""
+    return (outer, inner, *numbers, *ABSENT[len(numbers) :])
+
+
+# Launches of no shape, to be resized.
 
 
 @planned
 def _write_nothing(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> Launch:
-    """The launch that writes tables of no axes, to be resized."""
+    """The one that writes tables."""
     entry = interpolation.entry.format(ctype(dtype))
-    return Launch(interpolation.source, entry, 0, align_corners=align_corners, **_by_name([ABSENT]))
+    return Launch(interpolation.source, entry, 0, shape=NO_SHAPE, align_corners=align_corners)
 
 
-def _by_name(axes: list[Axis]) -> dict[str, Axis]:
-    """The axes, the last one first, as arguments of the kernels."""
-    w, h, d, *_ = *axes, ABSENT, ABSENT
-    return {"w": w, "h": h, "d": d}
+@planned
+def _gather_nothing(
+    read: torch.dtype, written: torch.dtype, dims: int, step: int, packed: bool, clamps: bool
+) -> Launch:
+    """The one that gathers, ``step`` channels a thread."""
+    arguments = f"{ctype(read)}, {ctype(written)}, {dims}, {step}, {str(packed).lower()}"
+    return Launch(SOURCE, f"upsample_gather<{arguments}>", 0, shape=NO_SHAPE, clamps=clamps)
+
+
+@planned
+def _gather_no_rows(
+    read: torch.dtype, written: torch.dtype, dims: int, rows: int, x: int, clamps: bool
+) -> Launch:
+    """The one that gathers, ``rows`` rows a thread, in blocks with ``x`` threads along a row."""
+    entry = f"upsample_gather_rows<{ctype(read)}, {ctype(written)}, {dims}, {rows}>"
+    shared = 2 * rows * BLOCK * (8 if read is torch.float64 else 4)
+    block = x, BLOCK // x
+    return Launch.of_blocks(SOURCE, entry, 0, block, shared=shared, shape=NO_SHAPE, clamps=clamps)
 
 
 def _gather(
@@ -181,43 +208,31 @@ def _gather(
     written: torch.dtype,
     outer: int,
     inner: int,
-    axes: list[Axis],
+    numbers: list[Any],
     numel: int,
     is_aligned: bool,
     clamps: bool,
 ) -> Launch:
-    """The launch that reads [outer, ..., inner], reversed axes between, and writes ``numel``."""
-    template = f"{ctype(read)}, {ctype(written)}, {len(axes)}"
+    """The launch that reads [outer, ..., inner] and writes ``numel``."""
+    dims = len(numbers) // NUMBERS
+    shape = _shape(outer, inner, numbers)
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
-        step, kind = 1, "false"
-        if is_aligned and inner % packed == 0 and numel >= SEVERAL * packed:
-            step, kind = packed, "true"
+        step = 1
+        if is_packed := is_aligned and inner % packed == 0 and numel >= SEVERAL * packed:
+            step = packed
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
-        return Launch(
-            SOURCE, f"upsample_gather<{template}, {step}, {kind}>",
-            numel // inner * -(-inner // step),
-            outer=outer, inner=inner, clamps=clamps, **_by_name(axes),
-        )  # fmt: skip
-    grid, block, rows = _grid_of_rows(axes[0].size, axes[1].size if axes[1:] else 0, numel)
-    opmath_size = 8 if read is torch.float64 else 4
-    return Launch.of_blocks(
-        SOURCE, f"upsample_gather_rows<{template}, {rows}>", grid, block,
-        shared=2 * rows * block[0] * block[1] * opmath_size,
-        outer=outer, clamps=clamps, **_by_name(axes),
-    )  # fmt: skip
-
-
-def _grid_of_rows(
-    width: int, height: int, numel: int
-) -> tuple[tuple[int, int], tuple[int, int], int]:
-    """Grid, block and the rows that a thread serves, for planes or, without ``height``, rows."""
-    x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
-    y = 256 // x
-    rows = ROWS if numel >= SEVERAL * ROWS else 1
+        launch = _gather_nothing(read, written, dims, step, is_packed, clamps)
+        return launch.resized(numel // inner * -(-inner // step), shape=shape)
+    width = numbers[0]
     lines = numel // width
-    height = height or lines
+    height = numbers[NUMBERS] if dims > 1 else lines
+    rows = ROWS if numel >= SEVERAL * ROWS else 1
+    x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
+    y = BLOCK // x
     groups = lines // height * -(-height // rows)
-    return (-(-width // x), min(-(-groups // y), MAX_GROUPS)), (x, y), rows
+    launch = _gather_no_rows(read, written, dims, rows, x, clamps)
+    grid = -(-width // x), min(-(-groups // y), MAX_GROUPS), 1
+    return launch.resized_blocks(grid, shape=shape)

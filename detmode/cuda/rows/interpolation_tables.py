@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, empty, lasting_stream
+from detmode.cuda import Launch, Source, lasting_stream, new_empty
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
@@ -64,11 +64,23 @@ class Interpolation:
     clamps: bool
 
 
-Axis = namedtuple("Axis", "size out taps length scale")
-"""A dimension: its input and output size, taps, elements of its table, and input positions per
-output position: ``resized_axis`` of the kernels' header."""
+Shape = namedtuple(
+    "Shape",
+    "outer inner"
+    " w_size w_out w_taps w_length w_scale"
+    " h_size h_out h_taps h_length h_scale"
+    " d_size d_out d_taps d_length d_scale",
+)
+"""``resized_shape`` of the kernels' header: of each dimension, the last one first, its input and
+output size, taps, the elements of its table, and input positions per output position."""
 
-ABSENT = Axis(0, 0, 0, 0, 0.0)
+NUMBERS = 5
+"""Those of a dimension."""
+
+ABSENT = (0, 0, 0, 0, 0.0) * 3
+"""Those of three dimensions that are absent."""
+
+NO_SHAPE = Shape(0, 0, *ABSENT)
 
 
 def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> float:
@@ -99,15 +111,19 @@ class Tables:
         """
         stream = lasting_stream(like)
         if stream is None or self.length > MOST_KEPT:
-            return self._written(like.device)
-        return _kept(self, like.device, stream)
+            return self._written(like)
+        kept = _kept(self, like.get_device(), stream)
+        if not kept:
+            kept.append(self._written(like))
+        return kept[0]
 
-    def _written(self, device: torch.device) -> Tensor:
-        tables = empty((self.length,), self.dtype, device)
+    def _written(self, like: Tensor) -> Tensor:
+        tables = new_empty(like, (self.length,), self.dtype)
         self.write(tables=tables)
         return tables
 
 
 @lru_cache(maxsize=32)
-def _kept(tables: Tables, device: torch.device, stream: int) -> Tensor:
-    return tables._written(device)
+def _kept(tables: Tables, device: int, stream: int) -> list[Tensor]:
+    """The tables that were written on a stream of a GPU, once they are."""
+    return []
