@@ -55,7 +55,7 @@ def _own(rounds: int, calls: int) -> dict[str, Spread]:
     overload = OverloadInfo(OP, rows)
 
     def bound() -> InterceptedCall:
-        return InterceptedCall(overload, args, {}, "cuda")
+        return InterceptedCall.of(overload, args, {}, "cuda")
 
     call, decision = bound(), Decision("substitute", "it varies")
     recorder = RowCounter(logging.getLogger("detmode"))

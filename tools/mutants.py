@@ -523,9 +523,15 @@ COMPILED = (
         "detmode/sites/lines.py",
         "tests/mode " + _COMPILED("programs"),
         (
-            "            if module is None:\n                module = frame",
-            "            if True:\n                module = frame",
+            "_innermost_module(user.f_back if user is start else start)",
+            "_innermost_module(user.f_back)",
         ),
+        ("if code is not _MODULE_CALL and", "if"),
+        ("and code is not INTERPRETER and not _is_wrapper(code):", "and code is not INTERPRETER:"),
+        ("            if code is _ENGINE_CALL:\n                return None", "            pass"),
+        ("if code is engine_call:\n            return None", "pass"),
+        ("        if has_wrappers and (called :=", "        if False and (called :="),
+        ("_compiled = convert_frame.input_codes.seen", "pass"),
         ("if path is None and (modules", "if path is not None and (modules"),
     ),
     *_of(

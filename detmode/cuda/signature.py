@@ -196,7 +196,7 @@ class KernelSignature:
         """Replace adjacent numbers in what :meth:`bind_numbers` gave.
 
         Args:
-            words: what it gave.
+            words: the bytes that it gave.
             numbers: by name, in the order of the parameters; of a struct, its members' values.
 
         Raises:
@@ -216,18 +216,16 @@ class KernelSignature:
         known = [each.name for each in self.parameters]
         first = known.index(names[0]) if names and names[0] in known else 0
         run = self.parameters[first : first + len(names)]
-        if [(each.name, each.kind == "pointer") for each in run] != [
-            (name, False) for name in names
-        ]:
+        found = tuple(each.name for each in run if each.kind != "pointer")
+        if found != names:
             raise ValueError(
                 f"{self.where}: {', '.join(names)} are no adjacent numbers of the kernel, whose "
                 f"parameters are {', '.join(known)}"
             )
         kinds = [kind for each in run for _, kind in each.members or [each[:2]]]
         start = 8 * self.offsets[first]
-        found = start, start + 8 * len(kinds), _packer(_layout_of(kinds), run)
-        self._runs[names] = found
-        return found
+        end = start + 8 * len(kinds)
+        return self._runs.setdefault(names, (start, end, _packer(_layout_of(kinds), run)))
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
         numbers = self._numbers.of(arguments)

@@ -124,7 +124,7 @@ def nearest_place(
         elif places is not _NONE:
             break
         elif user is start:
-            # Nor does it call a module.
+            # Nor does it call a module: neither search has to look at it again.
             start = user = user.f_back
             continue
         user = user.f_back

@@ -410,6 +410,28 @@ def test_optimizers(whole):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-3)
 
 
+def test_a_module_of_torchs_is_the_one_that_calls():
+    """Dynamo calls it in a wrapper, here without a frame of any module; so it does each time."""
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = torch.compile(nn.Upsample(scale_factor=2, mode="bilinear"), backend="eager")
+
+        def forward(self, x):
+            return self.up.forward(x)
+
+    def run():
+        outer = Outer()
+        for _ in range(3):
+            outer(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
+
+    (row,) = inside(run)[1].records
+    ((path, count),) = row.modules.items()
+    assert path.startswith("Outer.up.")
+    assert count == 3
+
+
 WORLD = """
 import sys, torch, torch.distributed as dist
 sys.path[:0] = {paths!r}

@@ -182,6 +182,34 @@ def test_modules_that_one_line_calls(mode):
     }
 
 
+class Counted(torch.autograd.Function):
+    """The identity, whose backward is the user's and calls a listed operator."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        cumsum()
+        return grad
+
+
+def test_a_module_that_calls_backward_has_not_made_its_calls(mode):
+    """They belong to the modules of the forward calls, or to none."""
+
+    class Penalized(torch.nn.Module):
+        def forward(self, x):
+            cumsum()
+            return torch.autograd.grad(Counted.apply(x).sum(), x)[0]
+
+    with mode() as made:
+        Penalized()(image())
+    (row,) = made.records
+    assert (row.overload, row.count) == ("aten::cumsum.default", 2)
+    assert row.modules == {"Penalized": 1}
+
+
 class Block(torch.nn.Module):
     """A layer whose innermost frame is the user's; ``Upsample``'s is PyTorch's."""
 
