@@ -233,6 +233,16 @@ KERNELS = (
         ("begin > i : end >= i", "begin > i : end > i"),
     ),
     *_of(
+        "detmode/cuda/rows/interpolation_tables.py",
+        "tests/rules/test_upsample_fuzz.py -k kept",
+        ("if not kept:", "if True:"),
+    ),
+    *_of(
+        "detmode/cuda/signature.py",
+        "tests/cuda/test_signature.py",
+        ("if found != names:", "if False:"),
+    ),
+    *_of(
         _RULES + "upsample_aa/kernels.cu",
         "tests/rules/test_truth.py -k upsample_aa",
         ("if (resize.scale >= opmath_t(1)) support =", "if (resize.scale > opmath_t(2)) support ="),
