@@ -24,7 +24,7 @@ from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
 """Calls of a row that are logged."""
-_RECENT = 8192
+RECENT = 8192
 """The latest calls, which are kept one by one."""
 _STRETCHES = 2048
 """The most parts of a run in which earlier calls are counted."""
@@ -40,29 +40,25 @@ class Course:
 
     The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
     become twice as long whenever there are too many. Several threads may add calls.
+
+    Attributes:
+        latest: calls to which new ones are added: a number for the row, and the module's path.
     """
 
     def __init__(self) -> None:
-        self._latest: list[tuple[int, str | None]] = []
+        self.latest: list[tuple[int, str | None]] = []
         # By the number of the stretch, and the call.
         self._counts: Counter[tuple[int, tuple[int, str | None]]] = Counter()
         self._length = 1
         self._counted = 0
 
-    def add(self, row: int, module: str | None) -> None:
-        """Add a call.
-
-        Args:
-            row: a number for its row.
-            module: the path of its module.
-        """
-        self._latest.append((row, module))
-        if len(self._latest) >= _RECENT:
-            _lock.run(self._count)
+    def shorten(self) -> None:
+        """Count the latest calls, which are as many as ``RECENT``."""
+        _lock.run(self._count)
 
     def __len__(self) -> int:
         """Return the number of calls."""
-        return self._counted + len(self._latest)
+        return self._counted + len(self.latest)
 
     def calls(self) -> list[tuple[int, str | None, int]]:
         """Return the row, the module and the number of calls of each part, in order."""
@@ -70,22 +66,22 @@ class Course:
 
     def _parts(self) -> list[tuple[int, str | None, int]]:
         counted = [(*call, count) for (_, call), count in self._counts.items()]
-        return counted + [(row, module, 1) for row, module in list(self._latest)]
+        return counted + [(row, module, 1) for row, module in list(self.latest)]
 
     def _count(self) -> None:
-        latest = self._latest[:_RECENT]
-        if len(latest) < _RECENT:
+        latest = self.latest[:RECENT]
+        if len(latest) < RECENT:
             return  # another thread has counted them
-        while (self._counted + _RECENT) // self._length >= _STRETCHES:
+        while (self._counted + RECENT) // self._length >= _STRETCHES:
             halved: Counter[tuple[int, tuple[int, str | None]]] = Counter()
             for (stretch, call), count in self._counts.items():
                 halved[stretch // 2, call] += count
             self._counts, self._length = halved, self._length * 2
-        places = range(self._counted, self._counted + _RECENT)
+        places = range(self._counted, self._counted + RECENT)
         self._counts.update(zip(map(floordiv, places, repeat(self._length)), latest))
-        self._counted += _RECENT
+        self._counted += RECENT
         # Other threads may have added calls behind them.
-        del self._latest[:_RECENT]
+        del self.latest[:RECENT]
 
 
 class RowCounter:
@@ -120,7 +116,7 @@ class RowCounter:
     def count(self, call: InterceptedCall, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
         assert call.site is not None
-        overload, action, (site, module) = call.overload, decision.action, call.site
+        action, (site, module) = decision.action, call.site
         line = (call.name, action, site.text)
         record = self._rows.get(line)
         is_new = record is None
@@ -131,7 +127,7 @@ class RowCounter:
                 family=call.row.family if call.row else None,
                 action=action,
                 guarantee=guarantee_of(rule, action),
-                alert=rule.alert_for(overload.variant) if rule else None,
+                alert=rule.alert_for(call.overload.variant) if rule else None,
                 count=0,
                 site=site.text,
                 module=None,
@@ -151,7 +147,10 @@ class RowCounter:
         if module is not None:
             record.modules.setdefault(module, 0)
             record.modules[module] += 1
-        self._course.add(id(record), module)
+        latest = self._course.latest
+        latest.append((id(record), module))
+        if len(latest) >= RECENT:
+            self._course.shorten()
         if record.count <= _LINES + 1 and self._logger.isEnabledFor(logging.DEBUG):
             self._log(call, decision, record)
         return is_new
