@@ -86,10 +86,7 @@ class _Part:
         self._where = where
         self.parameters = tuple(parameters)
         names = self.names = [parameter.name for parameter in parameters]
-        # Of one name, itemgetter gives no tuple.
-        self._in_order = (
-            itemgetter(*names) if len(names) > 1 else lambda a: tuple(a[n] for n in names)
-        )
+        self._in_order = _getter(names)
         self._types_of = _types_of(len(names))
         self._accepted: set[tuple[type, ...]] = set()
 
@@ -278,6 +275,13 @@ def _types_of(n: int) -> Callable[..., tuple[type, ...]]:
     taken = [f"a{i}" for i in range(n)]
     found = eval(f"lambda {', '.join(taken)}: ({''.join(f'type({name}), ' for name in taken)})")
     return cast("Callable[..., tuple[type, ...]]", found)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[Any, ...]]:
+    """Return what gives the arguments with these names; itemgetter gives no tuple of one."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return (lambda arguments: (arguments[names[0]],)) if names else lambda arguments: ()
 
 
 def _packer(layout: struct.Struct, numbers: Sequence[Parameter]) -> Callable[..., bytes]:

@@ -146,23 +146,24 @@ def _plan(
         reads *= -(-out * taps // size)
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
-    write = _write_nothing(interpolation, opmath, align_corners)
-    write = write.resized(threads, shape=_shape(outer, inner, numbers))
+    whole = _shape(outer, inner, numbers)
+    write = _write_nothing(interpolation, opmath, align_corners).resized(threads, shape=whole)
     tables = Tables(write, length, opmath)
     row = output_size[-1] * inner
     numel = math.prod(input_size)
     many = inner == 1 and numel >= MANY
     clamps = interpolation.clamps
     if len(sizes) == 1 or row == 1 or reads <= MAX_READS or many:
-        gather = _gather(dtype, dtype, outer, inner, numbers, numel, is_aligned, clamps)
+        gather = _gather(dtype, dtype, len(sizes), whole, numel, is_aligned, clamps)
         return _Plan(tables, gather)
-    last, leading = numbers[:NUMBERS], numbers[NUMBERS:]
-    _, _, _, skipped, _ = last
+    _, _, _, skipped, _ = numbers[:NUMBERS]
     outer_last = outer * math.prod(sizes[:-1])
+    leading = _shape(outer, row, numbers[NUMBERS:])
+    last = _shape(outer_last, inner, numbers[:NUMBERS])
     return _Plan(
         tables,
-        _gather(dtype, opmath, outer, row, leading, outer_last * row, is_aligned, clamps),
-        _gather(opmath, dtype, outer_last, inner, last, numel, True, clamps),
+        _gather(dtype, opmath, len(sizes) - 1, leading, outer_last * row, is_aligned, clamps),
+        _gather(opmath, dtype, 1, last, numel, True, clamps),
         (outer_last, row),
         skipped,
     )
@@ -206,16 +207,14 @@ def _gather_no_rows(
 def _gather(
     read: torch.dtype,
     written: torch.dtype,
-    outer: int,
-    inner: int,
-    numbers: list[Any],
+    dims: int,
+    shape: tuple[Any, ...],
     numel: int,
     is_aligned: bool,
     clamps: bool,
 ) -> Launch:
-    """The launch that reads [outer, ..., inner] and writes ``numel``."""
-    dims = len(numbers) // NUMBERS
-    shape = _shape(outer, inner, numbers)
+    """The launch that reads ``dims`` dimensions of a `Shape` and writes ``numel``."""
+    _, inner, width, *_ = shape
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
@@ -226,9 +225,8 @@ def _gather(
             step = WIDTH
         launch = _gather_nothing(read, written, dims, step, is_packed, clamps)
         return launch.resized(numel // inner * -(-inner // step), shape=shape)
-    width = numbers[0]
     lines = numel // width
-    height = numbers[NUMBERS] if dims > 1 else lines
+    height = shape[2 + NUMBERS] if dims > 1 else lines
     rows = ROWS if numel >= SEVERAL * ROWS else 1
     x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
     y = BLOCK // x
