@@ -280,6 +280,9 @@ class Interception(CompiledInside):
         """
         match decision.action:
             case "native":
+                # The function that is called is on no name: a traceback would hold it.
+                if not call.kwargs:
+                    return with_native_settings(call.overload.run)(*call.args)
                 return with_native_settings(call.overload.run)(*call.args, **call.kwargs)
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None
