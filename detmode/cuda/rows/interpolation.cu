@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
             opmath_t<in_t> values[width] = {};
             if constexpr (dims > 1) axes[1].at = static_cast<int32_t>(first) + r;
             if (r < count)
-              gather_all<dims - 1, width>(source, shape.w_out, next, width, clamps, axes + 1, values);
+              gather_all<dims - 1, width>(source, shape.w_out, next, width, clamps, axes + 1,
+                                          values);
             if constexpr (dims == 1) source += shape.w_out;
             keep(r, values);
           }
