@@ -21,7 +21,7 @@ SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().
 def test_generated_code(mode, table, looking, monkeypatch):
     """Code that is generated for each call is freed after its use."""
     # These have bounds, which are too far away for a test.
-    monkeypatch.setattr("detmode.mode.row_counter._RECENT", 8)
+    monkeypatch.setattr("detmode.mode.row_counter.RECENT", 8)
     monkeypatch.setattr("detmode.mode.row_counter._STRETCHES", 8)
     monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
     monkeypatch.setattr(audit_mode, "_NODES", 8)
