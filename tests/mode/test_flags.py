@@ -146,3 +146,12 @@ def test_substitutes_run_whatever_the_flag(probe):
         torch.use_deterministic_algorithms(False)
         assert call().tolist() == [2, 2]
         assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_native_call_gets_its_keywords():
+    """As it does without any: the mode makes both."""
+    ones = torch.ones(2)
+    with DeterministicMode(rules=table_of("aten::add.Tensor", Native())) as mode:
+        assert torch.add(ones, ones, alpha=3).tolist() == [4, 4]
+        assert (ones + ones).tolist() == [2, 2]
+    assert [(row.action, row.count) for row in mode.records] == [("native", 1), ("native", 1)]
