@@ -69,7 +69,7 @@ class LeftOut:
         if "cuda" in names and NO_GPU is not None:
             return f"need a GPU: {NO_GPU}"
         if "thorough" in names and not selection.PROFILE.thorough:
-            return "are thorough: tox -e thorough, or DETMODE_PROFILE=thorough, runs them"
+            return "are thorough: with DETMODE_PROFILE=thorough they run"
         return None
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:

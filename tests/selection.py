@@ -1,7 +1,7 @@
 """The choice of a run of the tests: a profile says how much, ``--family`` and ``--case`` of what.
 
-``DETMODE_PROFILE`` names the profile; ``tox``, ``tox -e thorough`` and ``tox -e full`` choose one
-each. Every claim is checked in every profile; a larger one checks it on more inputs.
+``DETMODE_PROFILE`` names the profile, ``quick`` where it is not set; ``tox -e full`` sets it. Every
+claim is checked in every profile; a larger one checks it on more inputs.
 """
 
 import os

@@ -99,4 +99,4 @@ def test_ci_calls_the_readmes_test_command() -> None:
     """A change lands when what a reader is told to run is green, and what that leaves out."""
     *_, command, more = (ROOT / ".ci" / "run").read_text().splitlines()
     assert command in (ROOT / "README.md").read_text().splitlines()
-    assert more == ".venv/bin/tox -e thorough -- -m thorough"
+    assert more == "DETMODE_PROFILE=thorough .venv/bin/tox -e tests -- -m thorough"
