@@ -143,12 +143,16 @@ def call_user_compiler(
 
 def _module_of(graph: OutputGraph) -> str | None:
     """Return the local variable that is the module whose call is compiled, if it is one's."""
-    modules, frame = surroundings(sys._getframe())[1], graph.root_tx
-    if modules:
-        names = (name for name, value in frame.f_locals.items() if value is modules[-1])
-        return next(names, "self")
-    is_torchs = frame.f_code.co_filename == WRAPPERS
-    return "fn" if is_torchs and isinstance(frame.f_locals.get("fn"), torch.nn.Module) else None
+    frame = graph.root_tx
+    if frame.f_code.co_filename == WRAPPERS and isinstance(
+        frame.f_locals.get("fn"), torch.nn.Module
+    ):
+        return "fn"
+    modules = surroundings(sys._getframe())[1]
+    if not modules:
+        return None
+    names = (name for name, value in frame.f_locals.items() if value is modules[-1])
+    return next(names, "self")
 
 
 def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:

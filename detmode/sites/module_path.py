@@ -8,19 +8,23 @@ from torch.nn import Module
 
 from detmode.sites.by_id import ById
 
+COMPILED = "_orig_mod"
+"""The name under which ``torch.compile`` keeps a module in the one that takes its place."""
+
 
 def _step(parent: Module, child: Module) -> str:
     """Return the shortest path of names from a module down to one that it calls."""
     level, seen = [("", parent)], {parent}
     while level:
         below = []
-        for path, module in level:
+        for above, module in level:
             for name, each in module.named_children():
+                path = above if name == COMPILED else f"{above}.{name}"
                 if each is child:
-                    return f"{path}.{name}"
+                    return path
                 if each not in seen:
                     seen.add(each)
-                    below.append((f"{path}.{name}", each))
+                    below.append((path, each))
         level = below
     return f".{type(child).__name__}"
 
