@@ -135,7 +135,7 @@ def without_launches() -> Iterator[None]:
         mock.patch.object(torch.cuda, "is_current_stream_capturing", _nothing),
         mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
-        mock.patch("detmode.cuda.launch._poison", lambda tensor: tensor),
+        mock.patch("detmode.cuda.allocation._poison", lambda tensor: tensor),
     ):
         yield
 

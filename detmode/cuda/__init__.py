@@ -5,18 +5,16 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 
 from detmode.cuda import host
 from detmode.cuda.accumulator import accumulator_buffers, headroom, sum_to_zeros
+from detmode.cuda.allocation import empty, empty_like, new_empty
 from detmode.cuda.launch import (
     Launch,
     ctype,
-    empty,
-    empty_like,
     index_ctype,
     lasting_stream,
     launch,
     launch_blocks,
     load,
     magic_numbers,
-    new_empty,
     planned,
     unavailable,
 )

@@ -13,7 +13,7 @@ import torch
 
 import detmode
 from detmode import cuda
-from detmode.cuda import host
+from detmode.cuda import allocation, host
 from detmode.mode import warm as warming
 from detmode.mode.options import rows_of
 from detmode.verify.cases import Case, run_substituted
@@ -34,7 +34,7 @@ def test_nothing_else_is_launched(group: selection.Group, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(LAUNCH, "_launch", record)
     # Nothing is computed: what is read afterwards is zeros.
-    monkeypatch.setattr(LAUNCH, "_poison", torch.Tensor.zero_)
+    monkeypatch.setattr(allocation, "_poison", torch.Tensor.zero_)
 
     def check(case: Case) -> None:
         launched.clear()
