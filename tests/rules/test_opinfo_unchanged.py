@@ -20,7 +20,10 @@ UNWRITTEN = {
     "new_empty",
     "new_empty_strided",
 }
-"""Memory that nobody has written: the flag has it filled."""
+"""Memory that nobody has written: the flag has it filled.
+
+So are the pivots that ``linalg.lstsq`` by "gelsy" reads.
+"""
 
 _VECTORS = "under any mode PyTorch computes the vectors too, for a backward (isTensorSubclassLike)"
 _OUT_OF_PLACE = "under any mode PyTorch's backward is the one for subclasses (isTensorSubclassLike)"
@@ -92,8 +95,9 @@ def test_a_mode_changes_no_bit(share: int) -> None:
                 with torch.inference_mode(inference):
                     each = sample.transform(detached) if inference else sample
                     given = outcome(op, each, DeterministicMode())
+                    unwritten = op.name in UNWRITTEN or sample.kwargs.get("driver") == "gelsy"
                     # What varies without a mode, as LAPACK may by where its buffers lie, varies.
-                    agrees = op.name in UNWRITTEN or any(
+                    agrees = unwritten or any(
                         equal(
                             given, outcome(op, each, nullcontext()), rounded=name_of(op) in ROUNDED
                         )
