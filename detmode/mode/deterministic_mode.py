@@ -26,7 +26,7 @@ from detmode.environment.settings import choose_for_block
 from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
-from detmode.mode.higher_order import register_passthrough
+from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception, take_off
 from detmode.mode.levels import levels_here
@@ -196,7 +196,7 @@ class DeterministicMode(Interception):
         return self
 
     def _enter(self, undo: Undo) -> None:
-        register_passthrough(type(self))
+        hand_over_to(type(self))
         _follow_compilation()
         if self._recheck and self.rechecked is None:
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without

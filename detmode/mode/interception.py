@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+import wrapt
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode.cuda.undo import Undo
@@ -27,6 +28,7 @@ from detmode.environment.settings import deterministic_flag, no_memory_fill, wit
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
+from detmode.mode.higher_order import BODIES, is_tracing
 from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.substitution import run_substitute, run_validated, validate
@@ -58,8 +60,6 @@ _FILES = 1 << 10
 _PLAIN, _TRACED, _FOREIGN = range(3)
 _compilation = torch._guards.TracingContext.try_get
 _OVERLOAD = torch._ops.OpOverload
-_REGION = torch.ops.higher_order.invoke_subgraph
-"""Calls a region that several callers share, by ``torch.compiler.nested_compile_region``."""
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -138,12 +138,10 @@ class Interception(CompiledInside):
         if overload is _UNSEEN:
             overload = self.overload_info(func)
         if overload is None or not self._innermost:
-            if func is _REGION and self._innermost:
-                region, _, *operands = args
-                with _acting(self):
-                    return region(
-                        *([operands] if getattr(region, "_boxed_call", False) else operands)
-                    )
+            if type(func) is not _OVERLOAD and self._innermost and not is_tracing():
+                args = tuple(
+                    self._body(each) if isinstance(each, BODIES) else each for each in args
+                )
             return operator(*args, **kwargs) if kwargs else operator(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced)
@@ -162,6 +160,20 @@ class Interception(CompiledInside):
         site = kwargs.pop(SITE)
         result = self._intercept(overload, args, kwargs, traced, site)
         return None if overload.variant == "inplace" else result
+
+    def _body(self, body: Callable[..., Any]) -> Any:
+        """Return a body of a higher-order operator that runs under the mode.
+
+        PyTorch would run it below. It remains what it is to PyTorch, which looks at its type.
+        """
+
+        def run(
+            body: Callable[..., Any], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Any:
+            with _acting(self):
+                return body(*args, **kwargs)
+
+        return wrapt.FunctionWrapper(body, run)
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
         """Look an overload up at its first call; ``None`` if its calls are not intercepted."""

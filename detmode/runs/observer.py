@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.cuda.undo import Undo
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
-from detmode.mode.higher_order import register_passthrough
+from detmode.mode.higher_order import hand_over_to
 from detmode.mode.repetition.tensors import is_foreign
 from detmode.runs import graphs
 from detmode.sites.call_sites import CallSites
@@ -36,7 +36,7 @@ class RunObserver(Observer):
 
     @untraced
     def __enter__(self: _Self) -> _Self:
-        register_passthrough(type(self))
+        hand_over_to(type(self))
         self._places = CallSites()
         self._functions: dict[str, str] = {}
         graphs.watch()

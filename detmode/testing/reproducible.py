@@ -19,7 +19,7 @@ from detmode.environment.dispatch import (
     resolve_views,
     without_modes,
 )
-from detmode.mode.higher_order import register_passthrough
+from detmode.mode.higher_order import hand_over_to
 from detmode.table.names import overload_name
 from detmode.testing.repeats import (
     Run,
@@ -204,7 +204,7 @@ class _Filled(CompiledInside):
         self._byte = byte
 
     def __enter__(self) -> _Filled:
-        register_passthrough(type(self))
+        hand_over_to(type(self))
         TorchDispatchMode.__enter__(self)
         return self
 

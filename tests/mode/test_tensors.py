@@ -1,11 +1,13 @@
 """Tensors that the mode sees, and as what."""
 
+import re
 from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
 import torch.nn.functional as F
 from programs import actions, enlarged, image, in_another_thread
+from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import create_block_mask
@@ -176,20 +178,72 @@ def test_plain_tensors_among_fake_ones_are_not_launched(mode, substituted, order
     assert actions(made) == [(*ADDED, 1)]
 
 
-@pytest.mark.parametrize("predicate", [True, False])
-def test_cond_passes_through(mode, caplog, predicate):
-    """``torch.cond`` runs its branch as it does without the mode.
+def added(x):
+    return x.index_add(0, INDEX, ONE)
 
-    PyTorch runs the branch below the mode, which therefore does not see the operators in it;
-    PyTorch's flag is on, and its own alert guards them. Nothing is said of torch.compile, which
-    cond uses by itself.
+
+def branch(number):
+    return lambda x: torch.cond(torch.tensor(number > 0), added, torch.clone, (x,))
+
+
+def nested(x):
+    return torch.cond(torch.tensor(True), branch(1), torch.clone, (x,))
+
+
+def loop(x):
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, added(x)), (torch.tensor(0), x))[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "count"), [(branch(1), 1), (branch(0), 0), (nested, 1), (loop, 3)]
+)
+def test_bodies_of_higher_order_operators(mode, substituted, caplog, program, count):
+    """The calls that are made in the bodies, and only those, meet the table at their own lines.
+
+    Nothing is said of torch.compile, which these operators use by themselves.
     """
-    branches = (lambda x: x.cumsum(0), lambda x: x.flip(0).cumsum(0).flip(0))
     with mode() as made:
-        y = torch.cond(torch.tensor(predicate), *branches, (torch.ones(3),))
-    assert y.tolist() == ([1, 2, 3] if predicate else [3, 2, 1])
-    assert actions(made) == []
+        y = program(torch.zeros(3))
+    assert y.tolist() == [count, 0, 0]
+    assert substituted == ["aten::index_add"] * count
+    (row,) = [row for row in made.records if row.overload == ADDED[0]] or [None]
+    if row is None:
+        assert count == 0
+    else:
+        assert (row.action, row.count) == ("substitute", count)
+        assert row.site == f"{__file__}:{added.__code__.co_firstlineno + 1}"
     assert not [record for record in caplog.records if record.name == "detmode"]
+
+
+def test_the_backward_of_a_branch(mode, substituted):
+    """It is a branch as well, whose calls the mode decides on."""
+    x = image()
+    with mode() as made:
+        torch.cond(torch.tensor(True), enlarged, lambda x: enlarged(-x), (x,)).sum().backward()
+    assert x.grad.sum() == 16
+    assert substituted == ["aten::upsample_bilinear2d_backward"]
+    # PyTorch 2.8 traces both branches' backwards under the mode, which counts them.
+    assert {row[:2] for row in actions(made)} == {ENLARGED}
+
+
+def test_a_refused_call_in_a_branch(mode):
+    """The error is the mode's, with the line in the branch."""
+
+    def put(x):
+        return x.put(torch.tensor([0]), torch.ones(1))
+
+    line = f"{__file__}:{put.__code__.co_firstlineno + 1}"
+    with mode(), pytest.raises(RuntimeError, match=f"(?s)^put_ does not have.*{re.escape(line)}"):
+        torch.cond(torch.tensor(True), put, torch.clone, (torch.ones(3),))
+
+
+def test_fake_tensors_in_branches(mode, substituted):
+    """Of fake tensors PyTorch traces both branches; nothing runs, and nothing is launched."""
+    graphs = [make_fx(each)(torch.ones(3)) for each in (added, torch.clone)]
+    with FakeTensorMode(allow_non_fake_inputs=True), mode() as made:
+        y = torch.ops.higher_order.cond(torch.tensor(True), *graphs, (torch.ones(3),))
+    assert isinstance(y, FakeTensor)
+    assert (substituted, actions(made)) == ([], [])
 
 
 def test_pytorchs_alert_guards_the_inside_of_a_higher_order_operator(mode):
