@@ -25,6 +25,7 @@ from unittest import mock
 import torch
 import torch.compiler.config
 from torch._functorch._aot_autograd.schemas import AOTConfig
+from torch._library.utils import get_layout_constraint_tag, is_builtin
 from torch.utils._pytree import tree_leaves
 
 from detmode.compiled import timing
@@ -42,6 +43,9 @@ _PYTHON_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImp
 
 _INTO_LISTED = frozenset({"aten::col2im", "aten::im2col", "aten::index_fill"})
 """Operators that do not vary and that Inductor decomposes into listed ones."""
+
+_EAGER = "eager_input_vals"
+"""The key under which a node of an operator outside of ATen has the arguments of eager code."""
 
 _ATOMICS: Any = resolve(FLEX_ATTENTION_BACKWARD)
 
@@ -115,14 +119,52 @@ def _put_twins(
                 _mark_atomics(gm, node)
         met = [node for node in gm.graph.nodes if may_be_met(mode, node)]
         for node in met:
-            node.kwargs = {**node.kwargs, SITE: text_of(node)}
+            site = {SITE: text_of(node)}
+            node.kwargs = {**node.kwargs, **site}
+            if _EAGER in node.meta:
+                eager_args, eager_kwargs = node.meta[_EAGER]
+                node.meta[_EAGER] = eager_args, {**eager_kwargs, **site}
             if variant_of(node.target) == "inplace":
                 node.replace_all_uses_with(node.args[0])
-            node.target = twin_of(node.target)
+            original, node.target = node.target, twin_of(node.target)
+            _lower_as(original, node.target, kwargs.get("is_backward", False))
         lowered.append(bool(met))
         init(lowering, gm, *args, **kwargs)
 
     return with_twins
+
+
+def _lower_as(
+    original: torch._ops.OpOverload, twin: torch._ops.OpOverload, is_backward: bool
+) -> None:
+    """Have Inductor call a twin with the strides that it would give the original's arguments."""
+    from torch._inductor import lowering
+
+    if twin in lowering.lowerings:
+        return
+    constraint = lowering.maybe_layout_constraints(original)
+    if constraint is None and original not in lowering.lowerings:
+        if not is_builtin(original):
+            constraint = lowering.tag_to_layout_constraint(get_layout_constraint_tag(original))
+        elif is_backward:
+            constraint = lowering.require_contiguous
+
+    # PyTorch knows the one of exact strides by identity.
+    if constraint not in (None, lowering.constrain_to_fake_tensors):
+        constraint = partial(_constrained, original, constraint)
+    lowering.make_fallback(twin, constraint)
+
+
+def _constrained(
+    original: torch._ops.OpOverload,
+    constraint: Callable[..., Any],
+    node: torch.fx.Node,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Constrain a twin's arguments as its original's: some constraints are for one operator."""
+    with mock.patch.object(node, "target", original):
+        return constraint(node, *args, **kwargs)
 
 
 def _in_place(mode: DeterministicMode) -> dict[Any, Any]:

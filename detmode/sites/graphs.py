@@ -151,7 +151,8 @@ def _name(node: torch.fx.Node) -> str:
     if variant_of(node.target) == "inplace":
         base = base.removesuffix("_")
     source = (node.meta.get("source_fn_stack") or [("", "")])[-1][1]
-    if source is operator.setitem or (isinstance(source, str) and source.endswith("_")):
+    written = source if isinstance(source, str) else getattr(source, "__name__", "")
+    if source is operator.setitem or written.partition(".")[0].endswith("_"):
         base += "_"
     return f"{base}.{overload}"
 
