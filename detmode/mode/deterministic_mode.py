@@ -26,9 +26,10 @@ from detmode.environment.settings import choose_for_block
 from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
+from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
-from detmode.mode.interception import Interception, take_off
+from detmode.mode.interception import Interception
 from detmode.mode.levels import levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.substitution import validations
@@ -223,6 +224,8 @@ class DeterministicMode(Interception):
             return
         if self.intercept == "listed":
             self.say_once("intercept", listed.UNAVAILABLE)
+        # What its own entering has remembered, to restore what choose_for_block restores.
+        undo.note(functools.partial(TorchDispatchMode.__init__, level))
         undo.note(functools.partial(take_off, level, []))
         TorchDispatchMode.__enter__(level)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import wrapt
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BODIES = (torch.nn.Module, types.FunctionType, functools.partial, torch._ops.OpOverload)
+from detmode.mode.dispatch_stack import acting
+
+_BODIES = (torch.nn.Module, types.FunctionType, functools.partial, torch._ops.OpOverload)
 """The types of functions that a higher-order operator calls."""
 
 _TRACERS = (
@@ -20,10 +24,23 @@ _TRACERS = (
 _MODES_SAY_SO = hasattr(TorchDispatchMode, "supports_higher_order_operators")
 
 
-def is_tracing() -> bool:
-    """Return whether PyTorch traces, to which the body of a higher-order operator is a graph."""
-    return torch._C._len_torch_dispatch_stack() > 0 and any(
+def with_bodies(mode: TorchDispatchMode, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a higher-order operator's arguments, of which the functions run under the mode.
+
+    PyTorch would run them below the mode that receives the operator. They remain what they are to
+    PyTorch, which looks at their types. Where it only traces, they are graphs to it, and stay so.
+    """
+    if torch._C._len_torch_dispatch_stack() and any(
         torch._C._get_dispatch_mode(key) is not None for key in _TRACERS
+    ):
+        return args
+
+    def run(body: Callable[..., Any], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with acting(mode):
+            return body(*args, **kwargs)
+
+    return tuple(
+        wrapt.FunctionWrapper(arg, run) if isinstance(arg, _BODIES) else arg for arg in args
     )
 
 

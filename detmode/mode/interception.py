@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-import wrapt
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.cuda.undo import Undo
 from detmode.environment.dispatch import (
     CompiledInside,
     autocast_inside,
@@ -28,7 +26,8 @@ from detmode.environment.settings import deterministic_flag, no_memory_fill, wit
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
-from detmode.mode.higher_order import BODIES, is_tracing
+from detmode.mode.dispatch_stack import acting
+from detmode.mode.higher_order import with_bodies
 from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.substitution import run_substitute, run_validated, validate
@@ -138,10 +137,8 @@ class Interception(CompiledInside):
         if overload is _UNSEEN:
             overload = self.overload_info(func)
         if overload is None or not self._innermost:
-            if type(func) is not _OVERLOAD and self._innermost and not is_tracing():
-                args = tuple(
-                    self._body(each) if isinstance(each, BODIES) else each for each in args
-                )
+            if type(func) is not _OVERLOAD and self._innermost:
+                args = with_bodies(self, args)
             return operator(*args, **kwargs) if kwargs else operator(*args)
         if overload.twin is None:
             return self._intercept(overload, args, kwargs or {}, traced)
@@ -160,20 +157,6 @@ class Interception(CompiledInside):
         site = kwargs.pop(SITE)
         result = self._intercept(overload, args, kwargs, traced, site)
         return None if overload.variant == "inplace" else result
-
-    def _body(self, body: Callable[..., Any]) -> Any:
-        """Return a body of a higher-order operator that runs under the mode.
-
-        PyTorch would run it below. It remains what it is to PyTorch, which looks at its type.
-        """
-
-        def run(
-            body: Callable[..., Any], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> Any:
-            with _acting(self):
-                return body(*args, **kwargs)
-
-        return wrapt.FunctionWrapper(body, run)
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
         """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
@@ -281,7 +264,7 @@ class Interception(CompiledInside):
             for tensor in tensors_in((*args, *kwargs.values())):
                 if (tensor.device.type, tensor.is_nested) in overload.kernels:
                     return overload.func(*args, **kwargs)
-        with _acting(self), autocast_inside(overload.func):
+        with acting(self), autocast_inside(overload.func):
             return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
     def perform(self, call: InterceptedCall, decision: Decision) -> Any:
@@ -345,25 +328,6 @@ class Interception(CompiledInside):
 Interception.__torch_dispatch__ = untraced(inspect.unwrap(Interception.__torch_dispatch__))  # type: ignore[method-assign]
 
 
-def take_off(level: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
-    """Remove the level from PyTorch's stack, which only pops the topmost one.
-
-    An outer block may end before an inner one, in a generator or a task.
-
-    Args:
-        level: need not be on it: entering may have failed.
-        found: empty at first, then the stack as it was, so that a second try knows it.
-    """
-    found[:] = found or _get_current_dispatch_mode_stack()
-    if level in found:
-        while level in _get_current_dispatch_mode_stack():
-            torch._C._pop_torch_dispatch_stack(None)
-        for mode in found[1 + len(_get_current_dispatch_mode_stack()) :]:
-            torch._C._push_on_torch_dispatch_stack(mode)
-    # What its own entering has remembered, to restore what choose_for_block restores.
-    TorchDispatchMode.__init__(level)
-
-
 def facts_of(
     func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
 ) -> OverloadInfo:
@@ -397,18 +361,6 @@ def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         ):
             return False
     return True
-
-
-class _acting(Undo):
-    """Make the mode act again, inside a call that it handles."""
-
-    def __init__(self, mode: Interception) -> None:
-        Undo.__init__(self)
-        self._mode = mode
-        self.note(functools.partial(take_off, mode, []))
-
-    def __enter__(self) -> None:
-        torch._C._push_on_torch_dispatch_stack(self._mode)
 
 
 def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.cuda.undo import Undo
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
-from detmode.mode.higher_order import hand_over_to
+from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.mode.repetition.tensors import is_foreign
 from detmode.runs import graphs
 from detmode.sites.call_sites import CallSites
@@ -62,7 +62,7 @@ class RunObserver(Observer):
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             self._meet_higher_order(func)
-            return func(*args, **kwargs)
+            return func(*with_bodies(self, args), **kwargs)
         if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it runs are observed.
             return NotImplemented
@@ -109,4 +109,4 @@ class RunObserver(Observer):
         raise NotImplementedError
 
     def _meet_higher_order(self, func: Any) -> None:
-        """Note a higher-order operator, which runs unobserved."""
+        """Note a higher-order operator; of it, the bodies are observed."""

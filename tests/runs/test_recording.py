@@ -1,5 +1,6 @@
 """A recording's contents, and what it leaves as it was."""
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -692,3 +693,25 @@ def test_freed_memory_is_undefined() -> None:
     # Not in the assertion: if it fails, pytest would print the tensor.
     content = memory.content(x)
     assert content == NOTHING_DEFINED
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dynamo, by which PyTorch runs a branch
+@pytest.mark.parametrize("order", ["alone", "inside", "outside"])
+def test_the_body_of_a_higher_order_operator(path: Path, order: str) -> None:
+    """The calls in a branch are recorded once each, whether a mode decides on them or not."""
+
+    def branch(x: Tensor) -> Tensor:
+        return x.sin().cumsum(0)
+
+    blocks: list[Any] = [record(path)]
+    if order != "alone":
+        blocks.insert(order == "outside", DeterministicMode(warn_only=True, simulate="cuda"))
+    with contextlib.ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(block)
+        for _ in range(2):
+            torch.cond(torch.tensor(True), branch, torch.clone, (torch.ones(3),))
+    found = calls(path, "aten::sin.default", "aten::cumsum.default")
+    assert [call.overload for call in found] == ["aten::sin.default", "aten::cumsum.default"] * 2
+    line = f"{__file__}:{branch.__code__.co_firstlineno + 1}"
+    assert {call.site for call in found} == {line}

@@ -1,0 +1,39 @@
+"""PyTorch's stack of dispatch modes, of which the topmost receives a call first."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from detmode.cuda.undo import Undo
+
+
+def take_off(mode: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
+    """Remove a mode from the stack, of which PyTorch only pops the topmost one.
+
+    An outer block may end before an inner one, in a generator or a task.
+
+    Args:
+        mode: need not be on it: entering may have failed.
+        found: empty at first, then the stack as it was, so that a second try knows it.
+    """
+    found[:] = found or _get_current_dispatch_mode_stack()
+    if mode in found:
+        while mode in _get_current_dispatch_mode_stack():
+            torch._C._pop_torch_dispatch_stack(None)
+        for above in found[1 + len(_get_current_dispatch_mode_stack()) :]:
+            torch._C._push_on_torch_dispatch_stack(above)
+
+
+class acting(Undo):
+    """Make a mode act again, inside a call that it handles."""
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        Undo.__init__(self)
+        self._mode = mode
+        self.note(functools.partial(take_off, mode, []))
+
+    def __enter__(self) -> None:
+        torch._C._push_on_torch_dispatch_stack(self._mode)
