@@ -13,7 +13,7 @@ from torch import Tensor
 
 import detmode
 from detmode import cuda
-from detmode.testing.reproducible import VARIED, assert_reproducible
+from detmode.testing.reproducible import VARIED, _Filled, assert_reproducible
 
 WITHOUT_THREADS = ("addresses", "memory", "schedule")
 _calls = itertools.count()
@@ -171,6 +171,15 @@ def test_ways_to_fresh_memory(make):
     """Each of PyTorch's functions that give memory gives another content in each run."""
     with pytest.raises(AssertionError, match="elements differ"):
         assert_reproducible(make, torch.ones(4), vary=["memory"])
+
+
+@pytest.mark.parametrize("byte", [3, 200])
+def test_fresh_memory_in_a_branch(byte):
+    """The body of a higher-order operator gets memory with that content as well."""
+    x = torch.ones(9, dtype=torch.uint8)
+    with _Filled(byte):
+        y = torch.cond(torch.tensor(True), torch.empty_like, torch.clone, (x,))
+    assert y.tolist() == [byte] * 9
 
 
 def test_threads_are_varied_and_restored():

@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from detmode.sites.by_id import ById
 
-COMPILED = "_orig_mod"
+_COMPILED = "_orig_mod"
 """The name under which ``torch.compile`` keeps a module in the one that takes its place."""
 
 
@@ -19,7 +19,7 @@ def _step(parent: Module, child: Module) -> str:
         below = []
         for above, module in level:
             for name, each in module.named_children():
-                path = above if name == COMPILED else f"{above}.{name}"
+                path = above if name == _COMPILED else f"{above}.{name}"
                 if each is child:
                     return path
                 if each not in seen:

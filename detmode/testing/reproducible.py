@@ -19,7 +19,7 @@ from detmode.environment.dispatch import (
     resolve_views,
     without_modes,
 )
-from detmode.mode.higher_order import hand_over_to
+from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.table.names import overload_name
 from detmode.testing.repeats import (
     Run,
@@ -213,7 +213,7 @@ class _Filled(CompiledInside):
     ) -> Any:
         resolve_views()
         if not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **(kwargs or {}))
+            return func(*with_bodies(self, args), **(kwargs or {}))
         with autocast_inside(func):
             result = func(*args, **(kwargs or {}))
         if (
