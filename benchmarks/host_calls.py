@@ -66,6 +66,11 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: (_zeros(1, 1, 2, 2 * n), [2, 2 * n], [1, 1, 1, n], False),
         GATHER,
     ),
+    "upsample_bilinear2d_backward, sizes known": (
+        aten.upsample_bilinear2d_backward.default,
+        lambda n: (_zeros(n, 1, 2, 8), [2, 8], [n, 1, 1, 4], False),
+        GATHER,
+    ),
     "_adaptive_avg_pool2d_backward": (
         aten._adaptive_avg_pool2d_backward.default,
         lambda n: (_zeros(1, 1, 1, 1), _zeros(1, 1, 1, n)),

@@ -235,12 +235,13 @@ KERNELS = (
     *_of(
         "detmode/cuda/rows/interpolation_tables.py",
         "tests/rules/test_upsample_fuzz.py -k kept",
-        ("if not kept:", "if True:"),
+        ("found is None or found.used > CAPACITY:", "found is None:"),
+        ("if length > MOST_KEPT:", "if False:"),
     ),
     *_of(
         "detmode/cuda/signature.py",
         "tests/cuda/test_signature.py",
-        ("if found != names:", "if False:"),
+        ("if given.keys() != set(names):", "if False:"),
     ),
     *_of(
         _RULES + "upsample_aa/kernels.cu",

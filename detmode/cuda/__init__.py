@@ -8,7 +8,9 @@ from detmode.cuda.accumulator import accumulator_buffers, headroom, sum_to_zeros
 from detmode.cuda.allocation import empty, empty_like, new_empty
 from detmode.cuda.launch import (
     Launch,
+    UnsizedLaunch,
     ctype,
+    forget_plans,
     index_ctype,
     lasting_stream,
     launch,
@@ -24,11 +26,13 @@ __all__ = [
     "CompileError",
     "Launch",
     "Source",
+    "UnsizedLaunch",
     "accumulator_buffers",
     "compile_for",
     "ctype",
     "empty",
     "empty_like",
+    "forget_plans",
     "headroom",
     "host",
     "index_ctype",

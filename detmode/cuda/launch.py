@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -22,6 +23,7 @@ R = TypeVar("R")
 
 __all__ = [
     "Launch",
+    "UnsizedLaunch",
     "ctype",
     "forget_plans",
     "index_ctype",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 BLOCK = 256
+_BLOCK = BLOCK, 1, 1
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
 MAX_GRID = 65536
 # What a kernel may count in 32 bits: three of them added have less than 32.
@@ -150,7 +153,7 @@ def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> 
         detmode.cuda.host.LaunchError: on the host, see there.
     """
     bound = source.signature(entry).bind(arguments)
-    _launch(source, entry, _grid_for(threads), (BLOCK, 1, 1), 0, bound)
+    _launch(source, entry, _grid_for(threads), _BLOCK, 0, bound)
 
 
 def launch_blocks(
@@ -179,20 +182,24 @@ def launch_blocks(
     _launch(source, entry, *checked_sizes("launch_blocks", grid, block), shared, bound)
 
 
+_new = object.__new__
+
+
 class Launch:
     """A launch that still needs its tensors; a plan that is kept by shapes holds such ones.
 
     It is made as `launch` launches, of all arguments that are no pointers, or by `of_blocks`, as
-    `launch_blocks` does. A call gives the pointers' arguments by name, and launches.
+    `launch_blocks` does; or of an `UnsizedLaunch`. A call gives the pointers' arguments by name,
+    and launches.
 
     Raises:
         ValueError, TypeError: as `launch`.
     """
 
-    __slots__ = ("_how", "_signature", "_words")
+    __slots__ = ("_grid", "_signature", "_what", "_words")
 
     def __init__(self, source: Source, entry: str, threads: int, /, **numbers: object) -> None:
-        self._plan(source, entry, _grid_for(threads), (BLOCK, 1, 1), 0, numbers)
+        self._plan(source, entry, _grid_for(threads), _BLOCK, 0, numbers)
 
     @classmethod
     def of_blocks(
@@ -206,38 +213,8 @@ class Launch:
         **numbers: object,
     ) -> Launch:
         """A launch with an explicit grid and block."""
-        made = cls.__new__(cls)
+        made = _new(cls)
         made._plan(source, entry, *checked_sizes("launch_blocks", grid, block), shared, numbers)
-        return made
-
-    def resized(self, threads: int, /, **numbers: object) -> Launch:
-        """Return this launch with other threads, and some other numbers.
-
-        It takes a third of the time of a new one, of which all numbers are checked and packed.
-
-        Args:
-            threads: as for `launch`.
-            numbers: adjacent ones among the kernel's parameters, in their order; of a struct, the
-                values of its members.
-
-        Raises:
-            ValueError: ``threads`` is negative, the kernel does not take such numbers, or this
-                launch has an explicit grid and block.
-        """
-        if self._how[3] != (BLOCK, 1, 1):
-            raise ValueError(f"resized(): {self!r} was made by of_blocks; call resized_blocks")
-        return self._resized(_grid_for(threads), numbers)
-
-    def resized_blocks(self, grid: int | Sequence[int], /, **numbers: object) -> Launch:
-        """Return this launch with another grid, and some other numbers; as `resized` otherwise."""
-        return self._resized(_checked_grid("resized_blocks", grid), numbers)
-
-    def _resized(self, grid: tuple[int, int, int], numbers: dict[str, object]) -> Launch:
-        source, entry, _, block, shared = self._how
-        made = Launch.__new__(Launch)
-        made._how = source, entry, grid, block, shared
-        made._signature = self._signature
-        made._words = self._signature.with_numbers(self._words, numbers)
         return made
 
     def _plan(
@@ -249,13 +226,14 @@ class Launch:
         shared: int,
         numbers: dict[str, object],
     ) -> None:
-        self._how = source, entry, grid, block, shared
+        self._what = source, entry, block, shared
+        self._grid = grid
         self._signature = source.signature(entry)
         self._words = self._signature.bind_numbers(numbers)
 
     def __repr__(self) -> str:
-        source, entry, grid, block, _ = self._how
-        return f"<Launch of {entry} of {source}: grid {grid}, block {block}>"
+        source, entry, block, _ = self._what
+        return f"<Launch of {entry} of {source}: grid {self._grid}, block {block}>"
 
     def __call__(self, /, **tensors: Tensor | None) -> None:
         """Launch with these tensors, as `launch` does.
@@ -263,7 +241,81 @@ class Launch:
         Raises:
             ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
         """
-        _launch(*self._how, (self._words, self._signature.bind_tensors(tensors)))
+        source, entry, block, shared = self._what
+        bound = self._words, self._signature.bind_tensors(tensors)
+        _launch(source, entry, self._grid, block, shared, bound)
+
+
+class UnsizedLaunch:
+    """A launch whose grid, and some of whose numbers, are still to come: those that shapes decide.
+
+    A `Launch` that it makes takes a third of the time of a new one, of which all numbers are
+    checked and packed.
+
+    Args:
+        source: the `.cu` file.
+        entry: one of `source.entries`.
+        open: the parameters whose numbers are to come.
+        block: threads of a block, as for `launch_blocks`.
+        shared: bytes of dynamic shared memory.
+        numbers: the arguments of all other parameters that are no pointers, as for `launch`.
+
+    Raises:
+        ValueError, TypeError: as `launch_blocks`.
+    """
+
+    __slots__ = ("_fixed", "_open", "_pack")
+
+    def __init__(
+        self,
+        source: Source,
+        entry: str,
+        open: Sequence[str],
+        block: int | Sequence[int] = BLOCK,
+        shared: int = 0,
+        /,
+        **numbers: object,
+    ) -> None:
+        _, threads = checked_sizes("UnsizedLaunch", 0, block)
+        signature = source.signature(entry)
+        self._fixed = (source, entry, threads, shared), signature
+        self._open = tuple(open)
+        self._pack = signature.packer(open, numbers)
+
+    def of_threads(self, threads: int, /, *numbers: Any) -> Launch:
+        """Make the launch with at least ``threads`` threads, in blocks of 256.
+
+        Args:
+            threads: as for `launch`.
+            numbers: the open ones, in the order of their names; of a struct, its members' values.
+
+        Raises:
+            ValueError: ``threads`` is negative, the parameters do not hold such numbers, or the
+                block has not 256 threads.
+        """
+        if self._fixed[0][2] != _BLOCK:
+            raise ValueError(f"of_threads(): {self!r} has a block of its own; call of_blocks")
+        return self._made(_grid_for(threads), numbers)
+
+    def of_blocks(self, grid: int | Sequence[int], /, *numbers: Any) -> Launch:
+        """Make the launch with a grid, as for `launch_blocks`; otherwise as `of_threads`."""
+        return self._made(_checked_grid("of_blocks", grid), numbers)
+
+    def _made(self, grid: tuple[int, int, int], numbers: tuple[Any, ...]) -> Launch:
+        made = _new(Launch)
+        made._what, made._signature = self._fixed
+        made._grid = grid
+        try:
+            made._words = self._pack(*numbers)
+        except (TypeError, struct.error):
+            raise ValueError(
+                f"{made._signature.where}: {', '.join(self._open)} cannot hold {numbers}"
+            ) from None
+        return made
+
+    def __repr__(self) -> str:
+        source, entry, block, _ = self._fixed[0]
+        return f"<UnsizedLaunch of {entry} of {source}: block {block}>"
 
 
 _plans: list[Any] = []

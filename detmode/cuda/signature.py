@@ -147,14 +147,12 @@ class KernelSignature:
             words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
         self.n_words = len(words)
         self._layout = _layout_of(kind for _, kind in words)
-        # By the names of adjacent numbers.
-        self._runs: dict[tuple[str, ...], tuple[int, int, Callable[..., bytes]]] = {}
         self._words = [(name, kind) for name, kind in words if kind != "pointer"]
         self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
         self.pointer_words = [self.offsets[i] for i in self.pointers]
         self._tensors = _Part(where, [parameters[i] for i in self.pointers])
         self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
-        self._pack = _packer(self._layout, self._numbers.parameters)
+        self._pack = _packer(self._layout, self._numbers.parameters, self._numbers.names, {})
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
         """Check all arguments, and put them into the order of the parameters.
@@ -189,40 +187,26 @@ class KernelSignature:
             pass
         refuse_names(self.where, arguments, self._tensors.names)
 
-    def with_numbers(self, words: bytes, numbers: Mapping[str, Any]) -> bytes:
-        """Replace adjacent numbers in what :meth:`bind_numbers` gave.
+    def packer(self, open: Sequence[str], numbers: Mapping[str, object]) -> Callable[..., bytes]:
+        """Give what does as :meth:`bind_numbers`, with some numbers to come and the others fixed.
 
         Args:
-            words: the bytes that it gave.
-            numbers: by name, in the order of the parameters; of a struct, its members' values.
+            open: the names of those to come. They are the function's arguments, in this order; of a
+                struct, its members' values.
+            numbers: the others.
 
         Raises:
-            ValueError: they are no adjacent parameters, or do not hold such numbers.
+            ValueError, TypeError: as :meth:`bind_numbers`. What is given raises TypeError or
+                struct.error where its parameters cannot hold such numbers.
         """
-        names = tuple(numbers)
-        start, end, pack = self._runs.get(names) or self._run_of(names)
-        try:
-            return words[:start] + pack(*numbers.values()) + words[end:]
-        except (TypeError, struct.error):
-            raise ValueError(
-                f"{self.where}: {', '.join(names)} cannot hold {(*numbers.values(),)}"
-            ) from None
-
-    def _run_of(self, names: tuple[str, ...]) -> tuple[int, int, Callable[..., bytes]]:
-        """Return where adjacent numbers begin and end in the words' bytes, and what packs them."""
-        known = [each.name for each in self.parameters]
-        first = known.index(names[0]) if names and names[0] in known else 0
-        run = self.parameters[first : first + len(names)]
-        found = tuple(each.name for each in run if each.kind != "pointer")
-        if found != names:
-            raise ValueError(
-                f"{self.where}: {', '.join(names)} are no adjacent numbers of the kernel, whose "
-                f"parameters are {', '.join(known)}"
-            )
-        kinds = [kind for each in run for _, kind in each.members or [each[:2]]]
-        start = 8 * self.offsets[first]
-        end = start + 8 * len(kinds)
-        return self._runs.setdefault(names, (start, end, _packer(_layout_of(kinds), run)))
+        names, given = self._numbers.names, {**dict.fromkeys(open), **numbers}
+        if given.keys() != set(names):
+            refuse_names(self.where, given, names)
+        if len(given) < len(open) + len(numbers):
+            raise ValueError(f"{self.where}: a parameter is open twice, or has a number as well")
+        fixed = _Part(self.where, [each for each in self._numbers.parameters if each[0] in numbers])
+        values = dict(zip(fixed.names, fixed.of(numbers)))
+        return _packer(self._layout, self._numbers.parameters, open, values)
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
         numbers = self._numbers.of(arguments)
@@ -284,11 +268,21 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[Any,
     return (lambda arguments: (arguments[names[0]],)) if names else lambda arguments: ()
 
 
-def _packer(layout: struct.Struct, numbers: Sequence[Parameter]) -> Callable[..., bytes]:
-    """Return what packs an argument for each of these parameters; structs are opened."""
-    opened = ("*" * bool(each.members) + f"a{i}" for i, each in enumerate(numbers))
-    taken = (f"a{i}" for i in range(len(numbers)))
-    packer = eval(f"lambda {', '.join(taken)}: pack({', '.join(opened)})", {"pack": layout.pack})
+def _packer(
+    layout: struct.Struct,
+    numbers: Sequence[Parameter],
+    open: Sequence[str],
+    fixed: Mapping[str, object],
+) -> Callable[..., bytes]:
+    """Return what packs an argument for each of the parameters in ``open``; structs are opened.
+
+    ``fixed`` has the arguments of the other parameters.
+    """
+    places = {name: f"a{i}" for i, name in enumerate((*open, *fixed))}
+    opened = ("*" * bool(each.members) + places[each.name] for each in numbers)
+    known = {"pack": layout.pack, **{places[name]: value for name, value in fixed.items()}}
+    taken = [places[name] for name in open]
+    packer = eval(f"lambda {', '.join(taken)}: pack({', '.join(opened)})", known)
     return cast("Callable[..., bytes]", packer)
 
 

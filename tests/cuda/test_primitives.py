@@ -11,8 +11,8 @@ from cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import ctype, empty, launch, launch_blocks, magic_numbers
-from detmode.cuda.rows.chosen_windows import PooledShape, pooled_shape
+from detmode.cuda import UnsizedLaunch, ctype, empty, launch, launch_blocks, magic_numbers
+from detmode.cuda.rows.chosen_windows import pooled_shape
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -262,16 +262,17 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     shares = -(-(channels if channels_last else outer) // per_thread)
     lanes = shares if channels_last else 1
     threads = 24 * shares * (batch if channels_last else 1)
-    shape = PooledShape._make(pooled_shape(threads, outer, inner, sizes, windows, lanes))
+    entry = f"chosen<float, {counting}>"
+    unsized = UnsizedLaunch(PRIMITIVES, entry, ("shape",), step=step)
+    chosen = unsized.of_threads(100, pooled_shape(threads, outer, inner, sizes, windows, lanes))
 
     def gathered() -> torch.Tensor:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
-        launch(
-            PRIMITIVES, f"chosen<float, {counting}>", 100,
+        chosen(
             grad_output=grad.contiguous(memory_format=form),
-            indices=indices.contiguous(memory_format=form), grad_input=grad_input,
-            shape=shape, step=step,
-        )  # fmt: skip
+            indices=indices.contiguous(memory_format=form),
+            grad_input=grad_input,
+        )
         return grad_input
 
     got = in_every_schedule(gathered).flatten(2).double()

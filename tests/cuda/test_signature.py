@@ -9,7 +9,7 @@ import pytest
 import torch
 from cuda_sources import KERNELS, WARP, source_in
 
-from detmode.cuda import Launch, host, launch
+from detmode.cuda import Launch, UnsizedLaunch, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
 
@@ -123,37 +123,52 @@ def test_a_launch_that_is_kept() -> None:
         Launch(KERNELS, "scale<float>", 1, n=1.0, factor=1.0)
 
 
-def test_a_launch_of_another_size() -> None:
-    """It has the new threads or grid and numbers, and all else as the launch, which stays."""
+def test_a_launch_whose_size_is_to_come() -> None:
+    """Each launch has the threads or grid and the numbers that it was made with, and the rest."""
     output = torch.zeros(4, dtype=torch.int64)
-    first = Launch(WARP, "by_value", 0, both=Mixed(0, 0, 0.0), after=9)
-    first(output=output)
-    assert output.tolist() == [0, 0, 0, 0]
-    of_blocks = Launch.of_blocks(WARP, "by_value", 0, 2, both=Mixed(0, 0, 0.0), after=9)
-    for other, members in (
-        (first.resized(1, both=(-7, 2**62, 0.75)), [-7, 2**62, 3, 9]),
-        (first.resized(1, both=(1, 2, 0.5), after=8), [1, 2, 2, 8]),
-        (of_blocks.resized_blocks((1, 1), after=7), [0, 0, 0, 7]),
+    by_value = UnsizedLaunch(WARP, "by_value", ("both",), after=9)
+    in_blocks = UnsizedLaunch(WARP, "by_value", ["after", "both"], (2, 1))
+    for made, members in (
+        (by_value.of_threads(1, (-7, 2**62, 0.75)), [-7, 2**62, 3, 9]),
+        (by_value.of_blocks(1, (1, 2, 0.5)), [1, 2, 2, 9]),
+        (in_blocks.of_blocks((1, 1), 7, (3, 4, 5.0)), [3, 4, 20, 7]),
     ):
-        other(output=output)
+        output.zero_()
+        made(output=output)
         assert output.tolist() == members
-    for numbers, message in (
-        ({"both": (1, 2)}, "both cannot hold ((1, 2),)"),
-        ({"both": (1, 2.0, 3.0)}, "both cannot hold ((1, 2.0, 3.0),)"),
-        ({"both": 1}, "both cannot hold (1,)"),
-        ({"both": (1, 2**63, 3.0), "after": 1}, "both, after cannot hold ("),
-        ({"b": ()}, "b are no adjacent numbers of the kernel, whose parameters are output, both, "),
-        ({"after": 1, "both": (1, 2, 3.0)}, "after, both are no adjacent numbers"),
-        ({"output": 1, "both": (1, 2, 3.0)}, "output, both are no adjacent numbers"),
+    by_value.of_threads(0, (1, 2, 3.0))(output=output)
+    assert output.tolist() == [3, 4, 20, 7]
+    for numbers in ((), (1,), ((1, 2),), ((1, 2.0, 3.0),), ((1, 2**63, 3.0),), ((1, 2, 3.0), 1)):
+        with pytest.raises(
+            ValueError, match=re.escape(f"warp.cu: by_value: both cannot hold {numbers}")
+        ):
+            by_value.of_threads(1, *numbers)
+    for open, numbers, message in (
+        (
+            ("bot",),
+            {"after": 1},
+            "'bot' is no parameter (did you mean 'both'?); nothing is given for ",
+        ),
+        (("both",), {}, "nothing is given for 'after'. The kernel's parameters are both, after"),
+        (("both", "after"), {"after": 1}, "a parameter is open twice, or has a number as well"),
+        (
+            ("both", "output"),
+            {"after": 1},
+            "'output' is no parameter. The kernel's parameters are ",
+        ),
     ):
         with pytest.raises(ValueError, match=re.escape(f"warp.cu: by_value: {message}")):
-            first.resized(1, **numbers)
+            UnsizedLaunch(WARP, "by_value", open, **numbers)
+    with pytest.raises(TypeError, match="after is int64_t, so it takes an int, but got float"):
+        UnsizedLaunch(WARP, "by_value", ("both",), after=1.0)
+    with pytest.raises(ValueError, match=r"UnsizedLaunch\(\): block must hold 1 to 1024 threads"):
+        UnsizedLaunch(WARP, "by_value", ("both",), 2048, after=1)
     with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
-        first.resized(-1, after=1)
-    with pytest.raises(ValueError, match=r"resized_blocks\(\): grid must be below"):
-        of_blocks.resized_blocks((1, 2**16), after=1)
-    with pytest.raises(ValueError, match="was made by of_blocks; call resized_blocks"):
-        of_blocks.resized(1, after=1)
+        by_value.of_threads(-1, (1, 2, 3.0))
+    with pytest.raises(ValueError, match=r"of_blocks\(\): grid must be below"):
+        in_blocks.of_blocks((1, 2**16), 1, (1, 2, 3.0))
+    with pytest.raises(ValueError, match="has a block of its own; call of_blocks"):
+        in_blocks.of_threads(1, 1, (1, 2, 3.0))
 
 
 def test_declarations() -> None:

@@ -1,6 +1,7 @@
 """Interpolation backward against its exact reference, on shapes and scales nobody thought of."""
 
 import math
+import struct
 from typing import Any
 from unittest import mock
 
@@ -109,7 +110,7 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
     grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
     with (
         planned_with(mock.patch.object(gather, "SEVERAL", 0)),
-        mock.patch.object(gather, "Launch", wraps=gather.Launch) as planned,
+        mock.patch.object(gather, "UnsizedLaunch", wraps=gather.UnsizedLaunch) as planned,
     ):
         result = backward(grad, [6, 6], [1, 16, 3, 3], False)
     assert planned.call_args.args[1].endswith(f", {packed}>")
@@ -118,29 +119,51 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
 
 @needs.compiler
 def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written once for the sizes and the dtype of a stream's calls, short ones alone, and anew
-    where nothing lasts; every call gives the same bits.
+    """An axis' table is written once for a stream and dtype, whatever the other sizes; anew where
+    it is too long, where there is no room, and where nothing lasts. Every call gives the same bits.
     """
-    allocated = mock.Mock(wraps=tables.new_empty)
-    monkeypatch.setattr(tables, "new_empty", allocated)
-    tables._kept.cache_clear()
-    grad, backward = torch.randn(2, 3, 6, 6), SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+    monkeypatch.setattr(tables, "_tables", {})
+    written: list[tuple[int, ...]] = []
+    launch = gather.Launch.__call__
 
-    def written(stream: int | None, grad: torch.Tensor, to: int = 3) -> int:
+    def noted(self: gather.Launch, **tensors: torch.Tensor) -> None:
+        if tensors.keys() == {"tables"}:
+            size, out = struct.unpack_from("=qq", self._words, 8)
+            written.append((size, out, *struct.unpack_from("=qq", self._words, 48)))
+        launch(self, **tensors)
+
+    monkeypatch.setattr(gather.Launch, "__call__", noted)
+    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+
+    def call(stream: int | None, h: int, w: int, batch: int = 2, dtype: Any = None) -> Any:
+        grad = torch.arange(batch * 3 * 42.0, dtype=dtype).view(batch, 3, 6, 7).sin()
         monkeypatch.setattr(tables, "lasting_stream", lambda like: stream)
-        allocated.reset_mock()
-        found = backward(grad, [6, 6], [*grad.shape[:2], 3, to], False)
+        written.clear()
+        found = backward(grad, [6, 7], [batch, 3, h, w], False)
+        sizes = [*written]
         monkeypatch.setattr(tables, "lasting_stream", lambda like: None)
-        count = allocated.call_count
-        assert torch.equal(found, backward(grad, [6, 6], [*grad.shape[:2], 3, to], False))
-        return int(count)
+        assert torch.equal(found, backward(grad, [6, 7], [batch, 3, h, w], False))
+        return sizes
 
-    calls = [(7, grad), (7, 2 * grad), (8, grad), (7, grad), (7, grad.double()), (7, grad, 4)]
-    assert [written(*call) for call in calls] == [1, 0, 1, 0, 1, 1]
-    assert [written(None, grad), written(None, grad)] == [1, 1]
+    both = [(3, 6, 2, 7)]
+    assert call(1, 3, 2) == both
+    assert call(1, 3, 2) == call(1, 3, 2, batch=5) == []
+    assert call(1, 3, 4) == [(4, 7, 0, 0)]
+    assert call(1, 2, 4) == [(2, 6, 0, 0)]
+    assert call(2, 3, 2) == call(1, 3, 2, dtype=torch.float64) == both
+    assert call(None, 3, 2) == call(None, 3, 2) == both
     monkeypatch.setattr(tables, "MOST_KEPT", 10)
-    assert [written(7, grad), written(7, grad)] == [1, 1]
-    tables._kept.cache_clear()
+    assert call(1, 5, 5) == call(1, 5, 5) == [(5, 6, 5, 7)]
+    monkeypatch.setattr(tables, "MOST_KEPT", 1 << 18)
+    with planned_with(mock.patch.object(tables, "CAPACITY", 60)):
+        # These take 49 and 51 elements, of which 25 are for the width.
+        monkeypatch.setattr(tables, "_tables", {})
+        other = [(4, 6, 2, 7)]
+        assert [call(1, h, 2) for h in (3, 4, 4, 4, 3, 3)] == [both, other, other, [], both, both]
+    with planned_with(mock.patch.object(tables, "STREAMS", 2)):
+        monkeypatch.setattr(tables, "_tables", {})
+        assert [len(call(stream, 3, 2)) for stream in (1, 2, 1, 3, 3, 1)] == [1, 1, 0, 1, 0, 1]
+        assert len(tables._tables) == 2
 
 
 @pytest.mark.parametrize("op", SUBSTITUTES)

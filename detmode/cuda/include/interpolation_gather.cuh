@@ -28,19 +28,21 @@ template <typename opmath_t>
 static __device__ __forceinline__ void read_tables(const opmath_t* tables,
                                                    const resized_shape& shape,
                                                    Axis<opmath_t> (&axes)[3]) {
-#pragma unroll
-  for (int d = 0; d < 3; ++d) {
-    const resized_axis axis = axis_of(shape, d);
-    int64_t in = axis.size, out = axis.out, taps = axis.taps;
-    axes[d].in = static_cast<int32_t>(in);
-    axes[d].out = static_cast<int32_t>(out);
-    axes[d].taps = static_cast<int32_t>(taps);
-    axes[d].weights = tables;
-    axes[d].first = reinterpret_cast<const int32_t*>(tables + out * taps);
-    axes[d].low = axes[d].first + out;
-    axes[d].high = axes[d].low + in;
-    tables += axis.length;
-  }
+  auto axis_of = [&](int64_t in, int64_t out, int64_t taps, int64_t table) {
+    const opmath_t* weights = tables + table;
+    const int32_t* first = reinterpret_cast<const int32_t*>(weights + out * taps);
+    return Axis<opmath_t>{static_cast<int32_t>(in),
+                          static_cast<int32_t>(out),
+                          static_cast<int32_t>(taps),
+                          0,
+                          first,
+                          first + out,
+                          first + out + in,
+                          weights};
+  };
+  axes[0] = axis_of(shape.w_size, shape.w_out, shape.w_taps, shape.w_table);
+  axes[1] = axis_of(shape.h_size, shape.h_out, shape.h_taps, shape.h_table);
+  axes[2] = axis_of(shape.d_size, shape.d_out, shape.d_taps, shape.d_table);
 }
 
 // The weights with which an axis' output positions, from `o` on, read its owned position: one each,

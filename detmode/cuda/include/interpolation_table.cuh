@@ -3,40 +3,32 @@
 //
 // A dimension's table has `weights[out][taps]` and then, as int32, `first[out]`, the input position
 // of each output position's first tap (it may lie outside the input), `low[in]` and `high[in]`, the
-// first and last output position that read an input position. Dimensions lie one after the other,
-// the last one (the width) first.
+// first and last output position that read an input position. Tables lie anywhere in one memory.
 #pragma once
 
 #include "dtype.cuh"
 #include "index.cuh"
 
 // What the launcher says: tensors are [outer, (d, h,) w, inner]. Of each dimension, its sizes in
-// the input and in the output, the most taps that an output position has, the length of its table
-// in weights, and input positions per output position. An absent dimension has the sizes 0.
+// the input and in the output, the most taps that an output position has, and where its table
+// begins, in weights. An absent dimension has the sizes 0.
 struct resized_shape {
   int64_t outer, inner;
-  int64_t w_size, w_out, w_taps, w_length;
-  double w_scale;
-  int64_t h_size, h_out, h_taps, h_length;
-  double h_scale;
-  int64_t d_size, d_out, d_taps, d_length;
-  double d_scale;
+  int64_t w_size, w_out, w_taps, w_table;
+  int64_t h_size, h_out, h_taps, h_table;
+  int64_t d_size, d_out, d_taps, d_table;
 };
 
-struct resized_axis {
-  int64_t size;
-  int64_t out;
-  int64_t taps;
-  int64_t length;
-  double scale;
+// The dimensions whose tables are written, in any order, with their input positions per output
+// position. One that is not there has the sizes 0.
+struct tabled_axes {
+  int64_t a_size, a_out, a_taps, a_table;
+  double a_scale;
+  int64_t b_size, b_out, b_taps, b_table;
+  double b_scale;
+  int64_t c_size, c_out, c_taps, c_table;
+  double c_scale;
 };
-
-// A dimension, counted from the last one.
-static __device__ __forceinline__ resized_axis axis_of(const resized_shape& shape, int i) {
-  if (i == 0) return {shape.w_size, shape.w_out, shape.w_taps, shape.w_length, shape.w_scale};
-  if (i == 1) return {shape.h_size, shape.h_out, shape.h_taps, shape.h_length, shape.h_scale};
-  return {shape.d_size, shape.d_out, shape.d_taps, shape.d_length, shape.d_scale};
-}
 
 // One dimension of the forward.
 template <typename opmath_t>
@@ -44,7 +36,7 @@ struct Resize {
   int64_t in;
   int64_t out;
   int64_t taps;
-  int64_t length;
+  int64_t table;
   opmath_t scale;
   bool align_corners;
 };
@@ -86,26 +78,24 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
 }
 
-// All dimensions, one thread for each position.
+// Several dimensions, one thread for each position.
 template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(opmath_t* tables, resized_shape shape, bool align_corners) {
-  auto resize_of = [&](int i) {
-    const resized_axis axis = axis_of(shape, i);
-    return Resize<opmath_t>{
-        axis.size,    axis.out, axis.taps, axis.length, static_cast<opmath_t>(axis.scale),
-        align_corners};
+__global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_corners) {
+  auto resize_of = [&](int64_t size, int64_t out, int64_t taps, int64_t table, double scale) {
+    return Resize<opmath_t>{size, out, taps, table, static_cast<opmath_t>(scale), align_corners};
   };
-  const Resize<opmath_t> dimensions[3] = {resize_of(0), resize_of(1), resize_of(2)};
+  const Resize<opmath_t> dimensions[3] = {
+      resize_of(axes.a_size, axes.a_out, axes.a_taps, axes.a_table, axes.a_scale),
+      resize_of(axes.b_size, axes.b_out, axes.b_taps, axes.b_table, axes.b_scale),
+      resize_of(axes.c_size, axes.c_out, axes.c_taps, axes.c_table, axes.c_scale)};
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
   for (int64_t t = thread_index(); t < n; t += thread_count()) {
     int64_t rest = t;
-    opmath_t* table = tables;
     int i = 0;
     for (; rest >= dimensions[i].in + dimensions[i].out; ++i) {
       rest -= dimensions[i].in + dimensions[i].out;
-      table += dimensions[i].length;
     }
-    write_position<interpolation>(dimensions[i], rest, table);
+    write_position<interpolation>(dimensions[i], rest, tables + dimensions[i].table);
   }
 }

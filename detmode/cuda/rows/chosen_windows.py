@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, magic_numbers, planned
+from detmode.cuda import (
+    Launch,
+    Source,
+    UnsizedLaunch,
+    ctype,
+    empty_like,
+    index_ctype,
+    magic_numbers,
+    planned,
+)
 from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 
@@ -22,15 +30,6 @@ MANY = 2**18
 
 _ABSENT = (1, 1, 1)
 
-PooledShape = namedtuple(
-    "PooledShape",
-    "threads outer inner t_in h_in w_in t_out h_out w_out t_magic h_magic w_magic positions_magic "
-    "lanes_magic lanes",
-)
-"""The layout of the tensors and of the threads on them: ``pooled_shape`` of the kernels' header."""
-
-_NO_SHAPE = PooledShape._make((0,) * len(PooledShape._fields))
-
 
 def pooled_shape(
     threads: int,
@@ -40,7 +39,10 @@ def pooled_shape(
     sizes_out: Sequence[int],
     lanes: int,
 ) -> tuple[int, ...]:
-    """The members of a ``PooledShape`` of three axes, with the magic numbers."""
+    """The members of ``pooled_shape`` of the kernels' header: the layout, with magic numbers.
+
+    The sizes are those of three axes.
+    """
     t, h, w = sizes_in
     magic = magic_numbers(t, h, w, t * h * w, lanes)
     return (threads, outer, inner, t, h, w, *sizes_out, *magic, lanes)
@@ -68,12 +70,13 @@ def unsized(
     dtype: torch.dtype,
     per_thread: int,
     index: str,
+    open: tuple[str, ...],
     windows: tuple[tuple[int, ...], ...] = (),
     **numbers: Any,
-) -> Launch:
-    """The launch of an entry on nothing, to be resized: its ``shape`` has zeros."""
+) -> UnsizedLaunch:
+    """The launch of an entry without the numbers of the parameters in ``open``."""
     entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
-    return Launch(source, entry, 0, shape=_NO_SHAPE, **dict(zip("thw", windows)), **numbers)
+    return UnsizedLaunch(source, entry, open, **dict(zip("thw", windows)), **numbers)
 
 
 def gather_chosen(
@@ -141,8 +144,8 @@ def plan_chosen(
     threads = numel // max(shared, 1) * shares
     index = index_ctype(numel, planes * math.prod(out_sizes), most)
     shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    launch = unsized(source, kernel, dtype, per_thread, index, windows)
-    return launch.resized(threads, shape=shape)
+    launch = unsized(source, kernel, dtype, per_thread, index, ("shape",), windows)
+    return launch.of_threads(threads, shape)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

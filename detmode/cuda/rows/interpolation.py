@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, ctype, empty, new_empty, planned
+from detmode.cuda import Launch, UnsizedLaunch, ctype, empty, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
-    ABSENT,
-    NO_SHAPE,
-    NUMBERS,
+    AXIS,
+    NO_AXES,
+    NOT_TABLED,
     PACKED,
     ROWS,
     SOURCE,
     WIDTH,
     Interpolation,
     Tables,
+    kept_tables,
     ratio_of,
 )
 
@@ -63,43 +64,41 @@ def gather_backward(
     if not contiguous and strides[-1] >= strides[1]:
         memory_format = suggest_memory_format(grad_output)
     grad_output = grad_output.contiguous(memory_format=memory_format)
+    dtype = grad_output.dtype
+    opmath = torch.float64 if dtype is torch.float64 else torch.float32
+    kept = kept_tables(grad_output, opmath)
     plan = _plan(
-        interpolation, grad_output.dtype, grad_output.shape, memory_format,
+        interpolation, dtype, grad_output.shape, memory_format,
         tuple(output_size), tuple(input_size), align_corners, tuple(scales),
-        grad_output.data_ptr() % 16 == 0,
+        grad_output.data_ptr() % 16 == 0, kept,
     )  # fmt: skip
     if memory_format is torch.contiguous_format:
         grad_input = new_empty(grad_output, input_size)
     else:
-        grad_input = empty(input_size, grad_output.dtype, grad_output.device, memory_format)
+        grad_input = empty(input_size, dtype, grad_output.device, memory_format)
     if plan is None:
         return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
-    tables = plan.tables.beside(grad_output)
-    if plan.last is None:
-        plan.gather(grad_output=grad_output, tables=tables, grad_input=grad_input)
+    write, length, gather, last, between = plan
+    if write is None:
+        assert kept is not None
+        tables = kept.memory
+    else:
+        tables = new_empty(grad_output, (length,), opmath)
+        write(tables=tables)
+    if last is None:
+        gather(grad_output=grad_output, tables=tables, grad_input=grad_input)
         return grad_input
-    sums = new_empty(tables, plan.sums)
-    plan.gather(grad_output=grad_output, tables=tables[plan.skipped :], grad_input=sums)
-    plan.last(grad_output=sums, tables=tables, grad_input=grad_input)
+    sums = new_empty(tables, between)
+    gather(grad_output=grad_output, tables=tables, grad_input=sums)
+    last(grad_output=sums, tables=tables, grad_input=grad_input)
     return grad_input
 
 
-class _Plan(NamedTuple):
-    """The launches of one gradient.
-
-    Args:
-        tables: of all axes.
-        gather: over all axes, or over all but the last one.
-        last: over that one, in two launches.
-        sums: the shape of what is between the two.
-        skipped: the length of the last axis' table.
-    """
-
-    tables: Tables
-    gather: Launch
-    last: Launch | None = None
-    sums: tuple[int, int] = (0, 0)
-    skipped: int = 0
+# The launch that writes tables before each gradient, or None where they are kept, and their length;
+# the launch that gathers over all axes, or over all but the last one; the launch over that one,
+# where there are two, and the shape of what is between them. A plain tuple: a named one would take
+# half a microsecond more.
+_Plan: TypeAlias = tuple["Launch | None", int, Launch, "Launch | None", tuple[int, int]]
 
 
 @planned
@@ -113,10 +112,12 @@ def _plan(
     align_corners: bool,
     scales: tuple[float | None, ...],
     is_aligned: bool,
+    kept: Tables | None,
 ) -> _Plan | None:
     """The plan of a gradient; None where nothing is gathered: of no elements, or of equal sizes.
 
-    ``is_aligned``: packs of 16 bytes of grad_output can be read at once.
+    ``is_aligned``: packs of 16 bytes of grad_output can be read at once. What ``kept`` lacks of its
+    tables is written here, once.
     """
     batch, channels, *sizes = input_size
     if (
@@ -131,90 +132,110 @@ def _plan(
     if shape == input_size or 0 in input_size:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    at_once = opmath.itemsize // 4
-    numbers: list[Any] = []
+    known = {} if kept is None else kept.axes[interpolation, align_corners]
+    new: dict[Any, tuple[int, ...]] = {}
+    numbers: tuple[int, ...] = ()
+    written: tuple[float, ...] = ()
     threads, length, reads = 0, 0, 1
-    for size, out, scale in zip(sizes[::-1], output_size[::-1], scales[::-1]):
-        if size >= 1 << 31 or out >= 1 << 31:
-            raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-        ratio = ratio_of(size, out, align_corners, scale)
-        taps = interpolation.taps(size, ratio)
-        part = out * taps - (-(out + 2 * size) // at_once)
-        numbers += size, out, taps, part, ratio
-        threads += size + out
-        length += part
+    for key in zip(sizes, output_size, scales):
+        axis = known.get(key) or new.get(key)
+        if axis is None:
+            size, out, scale = key
+            if size >= 1 << 31 or out >= 1 << 31:
+                raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+            ratio = ratio_of(size, out, align_corners, scale)
+            taps = interpolation.taps(size, ratio)
+            part = out * taps - (-(out + 2 * size) // (opmath.itemsize // 4))
+            table: int | None = length
+            if kept is not None and (table := kept.take(part)) is None:
+                return _plan(
+                    interpolation, dtype, shape, memory_format, output_size, input_size,
+                    align_corners, scales, is_aligned, None,
+                )  # fmt: skip
+            assert table is not None
+            new[key] = axis = size, out, taps, table
+            written += *axis, ratio
+            threads += size + out
+            length += part
+        # The last dimension first.
+        numbers = axis + numbers
+        size, out, taps, _ = axis
         reads *= -(-out * taps // size)
+    write = None
+    if new:
+        axes = written + NOT_TABLED[len(written) :]
+        write = _write(interpolation, opmath, align_corners).of_threads(threads, axes)
+        if kept is not None:
+            write(tables=kept.memory)
+            known.update(new)
+            write = None
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
-    whole = _shape(outer, inner, numbers)
-    write = _write_nothing(interpolation, opmath, align_corners).resized(threads, shape=whole)
-    tables = Tables(write, length, opmath)
     row = output_size[-1] * inner
     numel = math.prod(input_size)
     many = inner == 1 and numel >= MANY
     clamps = interpolation.clamps
     if len(sizes) == 1 or row == 1 or reads <= MAX_READS or many:
+        whole = _shape(outer, inner, numbers)
         gather = _gather(dtype, dtype, len(sizes), whole, numel, is_aligned, clamps)
-        return _Plan(tables, gather)
-    _, _, _, skipped, _ = numbers[:NUMBERS]
+        return write, length, gather, None, (0, 0)
     outer_last = outer * math.prod(sizes[:-1])
-    leading = _shape(outer, row, numbers[NUMBERS:])
-    last = _shape(outer_last, inner, numbers[:NUMBERS])
-    return _Plan(
-        tables,
+    leading = _shape(outer, row, numbers[AXIS:])
+    last = _shape(outer_last, inner, numbers[:AXIS])
+    return (
+        write,
+        length,
         _gather(dtype, opmath, len(sizes) - 1, leading, outer_last * row, is_aligned, clamps),
         _gather(opmath, dtype, 1, last, numel, True, clamps),
         (outer_last, row),
-        skipped,
     )
 
 
-def _shape(outer: int, inner: int, numbers: list[Any]) -> tuple[Any, ...]:
-    """`Shape`; a named one would take a microsecond more."""
-    return (outer, inner, *numbers, *ABSENT[len(numbers) :])
+def _shape(outer: int, inner: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """The members of ``resized_shape`` of the kernels' header."""
+    return (outer, inner) + numbers + NO_AXES[len(numbers) :]
 
 
-# Launches of no shape, to be resized.
+# Launches without their shapes.
 
 
 @planned
-def _write_nothing(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> Launch:
+def _write(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> UnsizedLaunch:
     """The one that writes tables."""
     entry = interpolation.entry.format(ctype(dtype))
-    return Launch(interpolation.source, entry, 0, shape=NO_SHAPE, align_corners=align_corners)
+    return UnsizedLaunch(interpolation.source, entry, ("axes",), align_corners=align_corners)
 
 
 @planned
-def _gather_nothing(
+def _gather_elements(
     read: torch.dtype, written: torch.dtype, dims: int, step: int, packed: bool, clamps: bool
-) -> Launch:
+) -> UnsizedLaunch:
     """The one that gathers, ``step`` channels a thread."""
     arguments = f"{ctype(read)}, {ctype(written)}, {dims}, {step}, {str(packed).lower()}"
-    return Launch(SOURCE, f"upsample_gather<{arguments}>", 0, shape=NO_SHAPE, clamps=clamps)
+    return UnsizedLaunch(SOURCE, f"upsample_gather<{arguments}>", ("shape",), clamps=clamps)
 
 
 @planned
-def _gather_no_rows(
+def _gather_rows(
     read: torch.dtype, written: torch.dtype, dims: int, rows: int, x: int, clamps: bool
-) -> Launch:
+) -> UnsizedLaunch:
     """The one that gathers, ``rows`` rows a thread, in blocks with ``x`` threads along a row."""
     entry = f"upsample_gather_rows<{ctype(read)}, {ctype(written)}, {dims}, {rows}>"
     shared = 2 * rows * BLOCK * (8 if read is torch.float64 else 4)
-    block = x, BLOCK // x
-    return Launch.of_blocks(SOURCE, entry, 0, block, shared=shared, shape=NO_SHAPE, clamps=clamps)
+    return UnsizedLaunch(SOURCE, entry, ("shape",), (x, BLOCK // x), shared, clamps=clamps)
 
 
 def _gather(
     read: torch.dtype,
     written: torch.dtype,
     dims: int,
-    shape: tuple[Any, ...],
+    shape: tuple[int, ...],
     numel: int,
     is_aligned: bool,
     clamps: bool,
 ) -> Launch:
-    """The launch that reads ``dims`` dimensions of a `Shape` and writes ``numel``."""
-    _, inner, width, *_ = shape
+    """The launch that reads ``dims`` dimensions of a shape and writes ``numel`` elements."""
+    inner, width = shape[1], shape[2]
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
@@ -223,14 +244,13 @@ def _gather(
             step = packed
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
-        launch = _gather_nothing(read, written, dims, step, is_packed, clamps)
-        return launch.resized(numel // inner * -(-inner // step), shape=shape)
+        launch = _gather_elements(read, written, dims, step, is_packed, clamps)
+        return launch.of_threads(numel // inner * -(-inner // step), shape)
     lines = numel // width
-    height = shape[2 + NUMBERS] if dims > 1 else lines
+    height = shape[2 + AXIS] if dims > 1 else lines
     rows = ROWS if numel >= SEVERAL * ROWS else 1
     x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
     y = BLOCK // x
     groups = lines // height * -(-height // rows)
-    launch = _gather_no_rows(read, written, dims, rows, x, clamps)
-    grid = -(-width // x), min(-(-groups // y), MAX_GROUPS), 1
-    return launch.resized_blocks(grid, shape=shape)
+    launch = _gather_rows(read, written, dims, rows, x, clamps)
+    return launch.of_blocks((-(-width // x), min(-(-groups // y), MAX_GROUPS), 1), shape)

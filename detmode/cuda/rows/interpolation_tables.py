@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, lasting_stream, new_empty
+from detmode.cuda import Source, forget_plans, lasting_stream, new_empty
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
 PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
 """Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
 MOST_KEPT = 1 << 18
-"""The most elements of tables that are kept."""
+"""The most elements of an axis' table that is kept."""
+CAPACITY = 1 << 20
+"""The elements of memory for the tables of a stream."""
+STREAMS = 32
+"""The most streams, or dtypes on them, with tables."""
 ROWS = 4
 """Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
 
@@ -64,23 +68,14 @@ class Interpolation:
     clamps: bool
 
 
-Shape = namedtuple(
-    "Shape",
-    "outer inner"
-    " w_size w_out w_taps w_length w_scale"
-    " h_size h_out h_taps h_length h_scale"
-    " d_size d_out d_taps d_length d_scale",
-)
-"""``resized_shape`` of the kernels' header: of each dimension, the last one first, its input and
-output size, taps, the elements of its table, and input positions per output position."""
-
-NUMBERS = 5
-"""Those of a dimension."""
-
-ABSENT = (0, 0, 0, 0, 0.0) * 3
+AXIS = 4
+"""The numbers of a dimension in ``resized_shape`` of the kernels' header: input and output size,
+taps, and where its table begins."""
+NO_AXES = (0,) * 3 * AXIS
 """Those of three dimensions that are absent."""
-
-NO_SHAPE = Shape(0, 0, *ABSENT)
+NOT_TABLED = (0, 0, 0, 0, 0.0) * 3
+"""The numbers in ``tabled_axes`` of three dimensions whose tables are not written: the same, and
+input positions per output position."""
 
 
 def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> float:
@@ -90,40 +85,53 @@ def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> f
     return 1.0 / scale if scale is not None and scale > 0 else size / out
 
 
-@dataclass(eq=False)  # frozen, each would take a microsecond more
 class Tables:
-    """The tables of all axes, one after the other: weights, and behind them int32 positions.
+    """Memory for the tables of the axes that calls on a stream have met, each written once.
 
     Args:
-        write: the launch that writes them.
-        length: the elements of all of them.
-        dtype: of the weights.
+        memory: CAPACITY elements on a GPU.
+
+    Attributes:
+        axes: of each interpolation and choice of ``align_corners``, by input size, output size and
+            scale, the numbers of the axes whose table's launch is on the stream.
+        used: the elements that are taken.
     """
 
-    write: Launch
-    length: int
-    dtype: torch.dtype
+    def __init__(self, memory: Tensor) -> None:
+        self.memory = memory
+        self.axes: defaultdict[tuple[Interpolation, bool], dict[Any, tuple[int, ...]]]
+        self.axes = defaultdict(dict)
+        self.used = 0
 
-    def beside(self, like: Tensor) -> Tensor:
-        """The tables on the device of ``like``, to be read alone.
-
-        Those that a call has written are kept for later ones on its stream, unless they are long.
-        """
-        stream = lasting_stream(like)
-        if stream is None or self.length > MOST_KEPT:
-            return self._written(like)
-        kept = _kept(self, like.get_device(), stream)
-        if not kept:
-            kept.append(self._written(like))
-        return kept[0]
-
-    def _written(self, like: Tensor) -> Tensor:
-        tables = new_empty(like, (self.length,), self.dtype)
-        self.write(tables=tables)
-        return tables
+    def take(self, length: int) -> int | None:
+        """Return the first of so many elements; None if a table is too long to be kept, or full."""
+        if length > MOST_KEPT:
+            return None
+        # Between reading and writing nothing is called, so that no other thread gets the same.
+        start = self.used
+        self.used = start + length
+        return start if start + length <= CAPACITY else None
 
 
-@lru_cache(maxsize=32)
-def _kept(tables: Tables, device: int, stream: int) -> list[Tensor]:
-    """The tables that were written on a stream of a GPU, once they are."""
-    return []
+_tables: dict[tuple[int, int, torch.dtype], Tables] = {}
+
+
+def kept_tables(like: Tensor, dtype: torch.dtype) -> Tables | None:
+    """The tables that calls on the stream of ``like`` keep; None where nothing can be kept.
+
+    Args:
+        like: a tensor on the device.
+        dtype: of the weights.
+    """
+    stream = lasting_stream(like)
+    if stream is None:
+        return None
+    key = like.get_device(), stream, dtype
+    found = _tables.get(key)
+    if found is None or found.used > CAPACITY:
+        if found is not None or len(_tables) >= STREAMS:
+            # Plans name places in the tables.
+            forget_plans()
+            _tables.clear()
+        found = _tables[key] = Tables(new_empty(like, (CAPACITY,), dtype))
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 
 import torch
 from torch import Tensor
@@ -23,11 +22,6 @@ from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_avg_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
-
-
-OutMagics = namedtuple("OutMagics", "t h w")
-"""The magic numbers of the sizes out."""
-_NO_MAGICS = OutMagics(0, 0, 0)
 
 
 @checks_all
@@ -105,8 +99,8 @@ def _plan(
     most = (max(sizes_in) + 1) * (max(sizes_out) + 1)
     index = index_ctype(math.prod(out_shape), numel, most)
     layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
-    launch = unsized(SOURCE, KERNEL, dtype, per_thread, index, magics=_NO_MAGICS)
-    return launch.resized(threads, shape=layout, magics=magic_numbers(*sizes_out))
+    launch = unsized(SOURCE, KERNEL, dtype, per_thread, index, ("shape", "magics"))
+    return launch.of_threads(threads, layout, magic_numbers(*sizes_out))
 
 
 def _channels_last(self: Tensor) -> bool:

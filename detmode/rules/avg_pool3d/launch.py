@@ -10,7 +10,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, empty_like, index_ctype, planned
+from detmode.cuda import Launch, Source, UnsizedLaunch, empty_like, index_ctype, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape, unsized
 from detmode.cuda.rows.pooling import Sizes, Window, pooled_size, triple, window_of
@@ -107,7 +107,7 @@ def _plan(
     index = index_ctype(math.prod(out_shape), numel, most)
     threads = -(-planes // per_thread) * positions
     launch = _unsized(dtype, per_thread, index, windows, count_include_pad, divisor)
-    return launch.resized(threads, shape=pooled_shape(threads, planes, 1, volume, out_volume, 1))
+    return launch.of_threads(threads, pooled_shape(threads, planes, 1, volume, out_volume, 1))
 
 
 @planned
@@ -118,10 +118,10 @@ def _unsized(
     windows: tuple[Window, ...],
     count_include_pad: bool,
     divisor: int,
-) -> Launch:
-    """The launch on nothing, to be resized."""
+) -> UnsizedLaunch:
+    """The launch without its shape."""
     return unsized(
-        SOURCE, KERNEL, dtype, per_thread, index, windows,
+        SOURCE, KERNEL, dtype, per_thread, index, ("shape",), windows,
         count_include_pad=count_include_pad, shared_divisor=divisor,
         reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip
