@@ -116,8 +116,8 @@ def _plan(
 ) -> _Plan | None:
     """The plan of a gradient; None where nothing is gathered: of no elements, or of equal sizes.
 
-    ``is_aligned``: packs of 16 bytes of grad_output can be read at once. What ``kept`` lacks of its
-    tables is written here, once.
+    ``is_aligned``: packs of 16 bytes of grad_output can be read at once. What ``kept`` lacks of the
+    tables is written, once.
     """
     batch, channels, *sizes = input_size
     if (
@@ -132,43 +132,12 @@ def _plan(
     if shape == input_size or 0 in input_size:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    known = {} if kept is None else kept.axes[interpolation, align_corners]
-    new: dict[Any, tuple[int, ...]] = {}
-    numbers: tuple[int, ...] = ()
-    written: tuple[float, ...] = ()
-    threads, length, reads = 0, 0, 1
-    for key in zip(sizes, output_size, scales):
-        axis = known.get(key) or new.get(key)
-        if axis is None:
-            size, out, scale = key
-            if size >= 1 << 31 or out >= 1 << 31:
-                raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-            ratio = ratio_of(size, out, align_corners, scale)
-            taps = interpolation.taps(size, ratio)
-            part = out * taps - (-(out + 2 * size) // (opmath.itemsize // 4))
-            table: int | None = length
-            if kept is not None and (table := kept.take(part)) is None:
-                return _plan(
-                    interpolation, dtype, shape, memory_format, output_size, input_size,
-                    align_corners, scales, is_aligned, None,
-                )  # fmt: skip
-            assert table is not None
-            new[key] = axis = size, out, taps, table
-            written += *axis, ratio
-            threads += size + out
-            length += part
-        # The last dimension first.
-        numbers = axis + numbers
-        size, out, taps, _ = axis
-        reads *= -(-out * taps // size)
-    write = None
-    if new:
-        axes = written + NOT_TABLED[len(written) :]
-        write = _write(interpolation, opmath, align_corners).of_threads(threads, axes)
-        if kept is not None:
-            write(tables=kept.memory)
-            known.update(new)
-            write = None
+    axes = [*zip(sizes, output_size, scales)]
+    tabled = _tabled(interpolation, opmath, align_corners, axes, kept)
+    if tabled is None:
+        tabled = _tabled(interpolation, opmath, align_corners, axes, None)
+        assert tabled is not None
+    numbers, reads, write, length = tabled
     flat = memory_format is torch.contiguous_format
     outer, inner = (batch * channels, 1) if flat else (batch, channels)
     row = output_size[-1] * inner
@@ -189,6 +158,54 @@ def _plan(
         _gather(opmath, dtype, 1, last, numel, True, clamps),
         (outer_last, row),
     )
+
+
+def _tabled(
+    interpolation: Interpolation,
+    dtype: torch.dtype,
+    align_corners: bool,
+    axes: Sequence[tuple[int, int, float | None]],
+    kept: Tables | None,
+) -> tuple[tuple[int, ...], int, Launch | None, int] | None:
+    """The numbers of all axes, the last one first, and how much an element reads at most.
+
+    Behind these are the launch that writes the tables, or None where they are kept and written, and
+    their length. ``axes`` has the input size, the output size and the scale of each. What ``kept``
+    lacks is written here; if there is no room for it, the result is None.
+    """
+    known = {} if kept is None else kept.axes[interpolation, align_corners]
+    new: dict[Any, tuple[int, ...]] = {}
+    numbers: tuple[int, ...] = ()
+    written: tuple[float, ...] = ()
+    threads, length, reads = 0, 0, 1
+    for axis in axes:
+        found = known.get(axis) or new.get(axis)
+        if found is None:
+            size, out, scale = axis
+            if size >= 1 << 31 or out >= 1 << 31:
+                raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+            ratio = ratio_of(size, out, align_corners, scale)
+            taps = interpolation.taps(size, ratio)
+            part = out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
+            table = length if kept is None else kept.take(part)
+            if table is None:
+                return None
+            new[axis] = found = size, out, taps, table
+            written += *found, ratio
+            threads += size + out
+            length += part
+        numbers = found + numbers
+        size, out, taps, _ = found
+        reads *= -(-out * taps // size)
+    if not new:
+        return numbers, reads, None, length
+    launch = _write(interpolation, dtype, align_corners)
+    write = launch.of_threads(threads, written + NOT_TABLED[len(written) :])
+    if kept is None:
+        return numbers, reads, write, length
+    write(tables=kept.memory)
+    known.update(new)
+    return numbers, reads, None, length
 
 
 def _shape(outer: int, inner: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
