@@ -23,10 +23,9 @@ own_calls = Calls()
 
 _count_modes = torch._C._len_torch_dispatch_stack
 _count_early_modes: Callable[[], int] = torch._ops._len_torch_dispatch_stack_pre_dispatch
-_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-# The two halves of resolve_views, for who cannot spare a call in Python.
-resolve_conjugates = functools.partial(_set_excluded, torch._C.DispatchKey.Conjugate, False)
-resolve_negatives = functools.partial(_set_excluded, torch._C.DispatchKey.Negative, False)
+# For resolve_views, and for who cannot spare a call of it.
+set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
+CONJUGATE, NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 # Autocast's keys, by the type of device.
 _AUTOCAST = {
@@ -123,8 +122,8 @@ def resolve_views() -> None:
     Nothing is restored here: PyTorch's guard, which excluded the keys, ends with the mode's call,
     or with the call of the outer mode that made it.
     """
-    resolve_conjugates()
-    resolve_negatives()
+    set_excluded(CONJUGATE, False)
+    set_excluded(NEGATIVE, False)
 
 
 class _Thread(threading.local):
@@ -158,5 +157,5 @@ class autocast_inside(Undo):
             _thread.is_cast = True
             return
         for key in keys:
-            self.note(functools.partial(_set_excluded, key, True))
-            _set_excluded(key, False)
+            self.note(functools.partial(set_excluded, key, True))
+            set_excluded(key, False)

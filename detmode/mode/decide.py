@@ -8,7 +8,7 @@ import torch
 
 from detmode import cuda
 from detmode.mode import messages
-from detmode.table.rule import Allow, Native, Rule, Substitute
+from detmode.table.rule import Native, Rule, Substitute
 
 _get_mode = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
@@ -60,7 +60,7 @@ def decide(
     """
     if rule is None and override in (None, "substitute"):
         return Decision("pass", "no rule lists it")
-    if rule is not None and isinstance(rule.action, Allow):
+    if rule is not None and rule.allows:
         return Decision("pass", rule.because)
     if is_allowed:
         return Decision("allow", "an allow region covers it")

@@ -14,11 +14,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.environment.dispatch import (
+    CONJUGATE,
+    NEGATIVE,
     CompiledInside,
     autocast_inside,
     own_calls,
-    resolve_conjugates,
-    resolve_negatives,
+    set_excluded,
     untraced,
 )
 from detmode.environment.process_setting import is_flag_on
@@ -39,7 +40,7 @@ from detmode.table.call import SCALARS, InterceptedCall, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
-from detmode.table.rule import Allow, Substitute
+from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable
 from detmode.table.twins import SITE, original_of
 
@@ -129,8 +130,9 @@ class Interception(CompiledInside):
                 return NotImplemented
             if kind == _TRACED:
                 traced = True
-        resolve_conjugates()
-        resolve_negatives()
+        # As resolve_views does, without its call.
+        set_excluded(CONJUGATE, False)
+        set_excluded(NEGATIVE, False)
         # An overload itself is hashed and called in Python.
         operator = func._op if type(func) is _OVERLOAD else func
         overload = self._overloads.get(operator, _UNSEEN)
@@ -215,7 +217,7 @@ class Interception(CompiledInside):
                         self._memory.remember_call(call, self._counter.paths)
                     break
         rule = call.row.rule if call.row else None
-        if overload.override is None if rule is None else isinstance(rule.action, Allow):
+        if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
             return call.run()
         is_allowed = self._memory.had_regions and self._memory.allows(call)
@@ -333,7 +335,7 @@ def facts_of(
 ) -> OverloadInfo:
     """Return the facts about an overload, with the rows and the override that apply to it."""
     rows = table.get(func)
-    if rows and all(isinstance(row.rule.action, Allow) for row in rows):
+    if rows and all(row.rule.allows for row in rows):
         return OverloadInfo(func)
     found = OverloadInfo(func, rows)
     for name, action in overrides.items():

@@ -198,6 +198,11 @@ class Rule(Value):
                 )
 
     @cached_property
+    def allows(self) -> bool:
+        """True if the call does not vary, and is only made."""
+        return isinstance(self.action, Allow)
+
+    @cached_property
     def launches(self) -> bool:
         """True if a kernel of a substitute is launched for the call."""
         return isinstance(self.action, Substitute) and self.action.launches
