@@ -185,14 +185,18 @@ def test_a_function_is_reported_as_in_eager(name, backend):
 @COMPILED
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_only_generated_operators_differ_from_eager(name):
-    """Called whole, the one operator in whose generated code the bits differ gives eager's."""
+    """Called whole, the one operator in whose generated code bits may differ gives eager's.
+
+    In that code they do with the instructions of AVX-512, and need not on other CPUs.
+    """
     function, make = FUNCTIONS[name]
     arguments, equal = make(), []
     for overrides in ({}, {UNEQUAL[name]: "allow"}):
         with DeterministicMode(True, simulate="cuda", overrides=overrides):
             expected = run(function, arguments)
             equal.append(same_bits(run(torch.compile(function), arguments), expected))
-    assert equal == [False, True]
+    assert equal[1]
+    assert not equal[0] or torch.backends.cpu.get_cpu_capability() != "AVX512"
 
 
 def added(x, index, source):
