@@ -166,8 +166,8 @@ def seconds(function: Any, inputs: Sequence[Arguments]) -> float:
     return (time.thread_time() - start) / len(inputs)
 
 
-def measure(name: str, rounds: int, calls: int, device: str = "cpu") -> tuple[float, float]:
-    """The microseconds of a call again and again, and of what one with new shapes takes more."""
+def measure(name: str, rounds: int, calls: int, device: str = "cpu") -> tuple[float, float, float]:
+    """The microseconds of a call again and again, with shapes called once, and with new ones."""
     function, make, _ = CALLS[name]
     on_gpu = device == "cuda"
     with torch.device(device):
@@ -184,7 +184,7 @@ def measure(name: str, rounds: int, calls: int, device: str = "cpu") -> tuple[fl
                 inputs = [make(next(_sizes)) for _ in range(calls)]
             for times, called in ((new, inputs), (known, inputs), (again, same)):
                 times.append(seconds(function, called))
-    return min(again) * 1e6, (min(new) - min(known)) * 1e6
+    return min(again) * 1e6, min(known) * 1e6, min(new) * 1e6
 
 
 def parser() -> argparse.ArgumentParser:
@@ -200,15 +200,15 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     torch.set_num_threads(1)
-    found: dict[str, list[tuple[float, float]]] = {
+    found: dict[str, list[tuple[float, float, float]]] = {
         name: [] for name in CALLS if options.only in name
     }
     for _, name in in_turns(list(found), options.turns):
         found[name].append(measure(name, options.rounds, options.calls, options.device))
     lines = []
     for name, times in found.items():
-        again, more = map(min, zip(*times))
-        lines.append((f"aten::{name}", *_judged(again, CALLS[name][2]), *_judged(more, NEW)))
+        again, known, new = map(min, zip(*times))
+        lines.append((f"aten::{name}", *_judged(again, CALLS[name][2]), *_judged(new - known, NEW)))
     print(table(("us of the host", "again", "target", "", "new shape", "target", ""), lines))
     print(
         f"PyTorch {torch.__version__}, {cpu()}, shortest of {options.turns * options.rounds} rounds"
