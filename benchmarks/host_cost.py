@@ -80,7 +80,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> dict[str, Spread]
     whole()  # compiles, loads, and leaves its arguments where the driver's call reads them
     _, kernel = device._kernels[id(digest.SOURCE), "digest", data.device.index]
     stream = torch.cuda.current_stream().cuda_stream
-    bound = (kernel.function, *(1, 1, 1), *(256, 1, 1), 0, stream, kernel.slots.address, 0)
+    bound = (kernel.function, *(1, 1, 1), *(256, 1, 1), 0, stream, kernel.slots.all[1], 0)
     pointers = (data.data_ptr(), sums.data_ptr(), 8)
     ways: tuple[Callable[[], object], ...] = (
         whole,

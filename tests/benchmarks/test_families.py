@@ -195,7 +195,7 @@ def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[object, ...]] = []
     kernel = SimpleNamespace(
         function=7,
-        slots=SimpleNamespace(address=9),
+        slots=device._Slots(SOURCE.signature("digest")),
         launch_kernel=lambda *bound: calls.append(bound),
         raw=lambda *given: calls.append(given),
     )
@@ -206,7 +206,7 @@ def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = host_cost._launches(2, 3, "cpu")
     assert [*parts] == list(host_cost.LAUNCHES)
     assert {time.count for time in parts.values()} == {2}
-    assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, 9, 0)
+    assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, kernel.slots.all[1], 0)
     assert calls[-1][:2] == ((1,), (256,))
     assert len(calls) == 2 * 2 * (3 + 2)  # two calls do not count
 
